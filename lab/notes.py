@@ -20,7 +20,9 @@ import msgspec
 
 from imgbuild.container import run_in_image
 from imgbuild.container.request import ContainerRequest
-from imgbuild.pipeline import audit_lock, targets
+from imgbuild.pipeline import audit_lock
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, Session, built_layout, open_session
 from imgbuild.report import Evidence, Finding, Severity
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -47,14 +49,14 @@ def draw(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
 
 
 def tried(
-    session: targets.Session, target: str, arch: Arch, notes: Sequence[Finding], through: str
+    session: Session, target: str, arch: Arch, notes: Sequence[Finding], through: str
 ) -> list[Verdict]:
     """The result for each note, from Python inside the image."""
     evidence = [one.evidence for one in notes if isinstance(one.evidence, Evidence)]
     asked = [{"relation": str(one.relation), "subject": one.subject} for one in evidence]
     files = [one.file for one in evidence]
     asked = [{**question, "file": file} for question, file in zip(asked, files, strict=True)]
-    layout = targets.built_layout(session, target, None)
+    layout = built_layout(session, target, None)
     code = PROBE.read_text(encoding="utf-8")
     request = ContainerRequest(
         command=("python", "-c", code, json.dumps(asked)),
@@ -67,7 +69,7 @@ def tried(
         target,
         request,
         found=run_in_image.choose(through),
-        store=session.inputs().store,
+        store=open_inputs(session).store,
         capture=True,
     )
     answers = [line for line in done.stdout.splitlines() if line.startswith("VERDICTS ")]
@@ -98,9 +100,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--through", choices=("docker", "podman", "root"), default="root")
     given = parser.parse_args()
-    session = targets.open_session(None, targets.Options())
+    session = open_session(None, Options())
     report = audit_lock.audit_target(
-        session.project, session.matrix, given.target, given.arch, session.inputs()
+        session.project, session.matrix, given.target, given.arch, open_inputs(session)
     )
     notes = draw(report.findings, given.number, given.seed)
     verdicts = tried(session, given.target, given.arch, notes, given.through)

@@ -5,7 +5,8 @@
     lab/paired.py --before ../before --runs 5 -- build cu124-vllm
 
 Prints the median of wall time and of processor time for both, and the difference. The first pair
-is not counted. `--setup` is a command before each run, such as `rm -rf build`.
+is not counted. `--setup` is a command before each run, such as `rm -rf build`. A checkout that has
+a .venv runs with it; modules are compiled in the first pair, as an installation has them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -25,11 +27,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def timed(tree: Path, words: list[str]) -> tuple[float, float]:
     """Wall and processor time of one run with the code of `tree`, in seconds."""
+    python = tree / ".venv/bin/python"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.monotonic()
     subprocess.run(
-        [sys.executable, "-P", "-m", "imgbuild", *words],
-        env={**os.environ, "PYTHONPATH": str(tree / "builder")},
+        [python if python.exists() else sys.executable, "-P", "-m", "imgbuild", *words],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(tree / "builder"),
+            "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / f"paired{tree}"),
+            "PYTHONDONTWRITEBYTECODE": "",
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=True,

@@ -25,7 +25,9 @@ from imgbuild.audit.packages.published import (
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Wheel
-from imgbuild.pipeline import audit_lock, targets
+from imgbuild.pipeline import audit_lock
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, open_session
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Sha256
 
@@ -40,13 +42,13 @@ def wheels_in(lock: Lock) -> dict[Sha256, Wheel]:
 
 def facts_of(names: Sequence[str]) -> dict[Sha256, PublishedWheel]:
     """The facts about the wheels of the targets `names`, by default the recommended ones."""
-    session = targets.open_session(None, targets.Options())
+    session = open_session(None, Options())
     images = session.project.images
     recommended = [name for name, target in session.matrix.targets.items() if target.recommended]
     chosen = [locks.read_lock(images, name) for name in names or recommended]
     facts: dict[Sha256, PublishedWheel] = {}
     for lock, following in itertools.zip_longest(chosen, chosen[1:]):
-        inputs = session.inputs()
+        inputs = open_inputs(session)
         for arch in lock.arch:
             audit_lock.audit_target(session.project, session.matrix, lock.target, arch, inputs)
         own = wheels_in(lock)

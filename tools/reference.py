@@ -61,12 +61,13 @@ lower levels ([architecture](../../ARCHITECTURE.md)).
 
 
 MATRIX = """\
-The one reviewed file of versions. `imgbuild schema` prints its JSON Schema, by which editors
-complete it; `imgbuild list` reads it and reports every problem with its place. The reason for each
-choice is beside it in [matrix.yaml](../../matrix.yaml) itself."""
+The one reviewed file of versions. Editors complete it by its JSON Schema,
+[matrix.schema.json](../../matrix.schema.json); `imgbuild list` reads it and reports every problem
+with its place. The reason for each choice is beside it in
+[matrix.yaml](../../matrix.yaml) itself."""
 EXTENSION = """\
 The `matrix.yaml` of a repository that extends published targets ([how](../extend.md)).
-`imgbuild schema --extension` prints its JSON Schema."""
+Editors complete it by its JSON Schema, which `imgbuild init` writes beside it."""
 CI = """\
 What `imgbuild ci` needs to know of images and machines ([how](../ci.md)). It is
 beside `matrix.yaml`; defaults are in

@@ -67,12 +67,10 @@ CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
     ("ci script", ("--all", "--no-push"), (0,)),
     ("ci report", (), (2,)),
     ("cache info", (), (0,)),
-    ("cache path", (), (0,)),
     ("cache list", (), (0,)),
     ("cache prune", ("--max-size=1G",), (0,)),
     ("cache clear", (), (0,)),
     ("cache verify", (), (0,)),
-    ("schema", (), (0,)),
     ("help", ("build",), (0,)),
 )
 NEW_CACHE = ("build", "cache prune", "cache clear")  # so that layers are made, and none is removed

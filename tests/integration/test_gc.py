@@ -77,7 +77,8 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
         for version, day in zip(("1.0", "2.0"), DAYS, strict=True):
             project.write(below, thewheel=version, arches=BOTH)
             project.run("lock", TARGET)
-            project.run("push", TARGET, made.images, "--date", day)
+            project.run("push", TARGET, made.images)
+            project.run("registry", "tag", f"{made.images}:{TARGET}", f"{TARGET}-{day}")
             made.digests.append(project.run("digest", TARGET).stdout.strip())
         theirs = images.tiny(folder / "theirs")
         skopeo("copy", "--quiet", f"oci:{theirs}:tiny", f"docker://{made.images}:theirs")

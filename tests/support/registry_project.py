@@ -12,7 +12,8 @@ import pytest
 
 from imgbuild.cache.store import Store
 from imgbuild.matrix.load import load
-from imgbuild.pipeline import targets
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, open_session
 from imgbuild.publish import push
 from imgbuild.publish.push import PushContext, Pushed
 from imgbuild.publish.push_plan import PushPlan, push_plan
@@ -44,13 +45,13 @@ class Place:
 
     def work(self, *mounts: str, tag: bool = True, attach: bool = False) -> PushContext:
         """The settings of a push, with short waits."""
-        session = targets.open_session(self.sample.matrix, targets.Options(offline=True))
+        session = open_session(self.sample.matrix, Options(offline=True))
         return PushContext(
             client=Client(first_wait=0.001, attempts=3, origin=True),
             repository=self.repository,
             mounts=tuple(self.registry.repository(name) for name in mounts),
             project=session.project,
-            inputs=session.inputs(),
+            inputs=open_inputs(session),
             processes=1,
             tag=tag,
             attach=attach,

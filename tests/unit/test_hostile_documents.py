@@ -32,6 +32,7 @@ from imgbuild.smoke import junit
 from imgbuild.system.control_characters import visible
 from imgbuild.values import Arch
 from tests.support import extended, hostile_texts
+from tests.support.source_code import ROOT, module_of
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 MARKS = (
@@ -94,6 +95,9 @@ def contents(text: str) -> list[str]:
     ]
 
 
+IMAGES_TABLE = module_of(ROOT / "tools/images_table.py")
+
+
 def harmless(text: str) -> str:
     """A text with the same white space."""
     return re.sub(r"\S+", "x", text)
@@ -120,7 +124,7 @@ def outcome(text: str) -> TargetOutcome:
 def test_a_text_is_a_text_in_markdown(text: str) -> None:
     pages = {
         "list": lambda text: "\n".join(table.markdown([row(text)])),
-        "images": lambda text: "\n".join(table.images([row(text)])),
+        "images": lambda text: "\n".join(IMAGES_TABLE.images([row(text)])),
         "ci report": lambda text: ci_report.markdown(Overview(targets=(outcome(text),))),
         "issue": lambda text: ci_report.issue(outcome(text)),
     }

@@ -2,129 +2,22 @@
 
 from __future__ import annotations
 
-import codecs
-import io
-import itertools
-import signal
 import sys
-from pathlib import Path
+from contextlib import suppress
 
-from imgbuild.errors import (
-    ImgbuildError,
-    InputError,
-    Interrupted,
-    NoSolution,
-    Terminated,
-    WorkFailed,
-)
-from imgbuild.system import ending
-from imgbuild.system.console import console
-
-STOPPED = "interrupted; finished work is kept, and the same command continues"
-
-
-ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├": "|", "└": "`"})
-
-
-def in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """An error handler of codecs: ASCII for characters that the encoding lacks, else escapes.
-
-    JSON has escapes only.
-    """
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    text = error.object[error.start : error.end]
-    text = text if console.json else text.translate(ASCII)
-    return text.encode("ascii", "backslashreplace").decode(), error.end
+from imgbuild import __version__
 
 
 def main() -> None:
-    """Run the command line; the exit status is 0, that of the error's class, or a command's own."""
-    codecs.register_error("imgbuild", in_ascii)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # another encoding than UTF-8 lacks characters
-            stream.reconfigure(errors="imgbuild")
-    words = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
-    console.configure(verbosity=0, json="--json" in words)  # for an invalid command line
-    ending.raise_signals()
-    try:
-        from imgbuild.cli import _app
+    """Run the command line; the exit status is 0, that of the error's class, or a command's own.
 
-        status = _app.run_verb()
-    except KeyboardInterrupt:
-        status = _stopped(Interrupted(STOPPED))
-    except Exception as error:
-        if ending.received() is not None:  # of a worker that the signal ended, for example
-            status = _stopped(error)
-        elif isinstance(error, ImgbuildError):
-            status = report(error)
-        elif isinstance(error, OSError):
-            status = report(_of_system(error))
-        else:
-            raise
-    sys.exit(status)
-
-
-def _stopped(error: Exception) -> int:
-    """Report the end of the work by Ctrl-C or a signal: the status that a shell has for it."""
-    number = ending.received()
-    interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED)
-    if number is None:
-        return report(interrupted)
-    message = f"{signal.Signals(number).name}: {interrupted.message}"
-    terminated = Terminated(message, hint=interrupted.hint)
-    terminated.exit_code = ending.SIGNALLED + number
-    return report(terminated)
-
-
-def _of_system(error: OSError) -> ImgbuildError:
-    """`error`, which nothing closer to its place has described."""
-    from imgbuild.system import files
-
-    if error.errno in files.FULL:
-        full = Path(error.filename) if error.filename else _full_place()
-        return files.described(error, full, hint=files.FULL_HINT)
-    place = f"{error.filename}: " if error.filename else ""
-    hint = "check that the folder exists, is writable and has free space"
-    return WorkFailed(f"{place}{error.strerror or error}", hint=hint)
-
-
-def _full_place() -> Path:
-    """The folder that an error without a path most likely means, of those that are written to."""
-    import tempfile
-
-    from imgbuild.cache.settings import default_root
-    from imgbuild.system import files
-
-    return files.fullest((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
-
-
-def report(error: ImgbuildError) -> int:
-    """Print an error with all its problems on stderr; with `--json` also as JSON on stdout.
-
-    The exit status of the error.
+    `--version` alone is answered here, before anything else is imported.
     """
-    problems = error.problems if isinstance(error, InputError) else ()
-    reasons = error.reasons if isinstance(error, NoSolution) else ()
-    nearest = error.nearest if isinstance(error, NoSolution) else ()
-    details = [f"because {reason}" for reason in reasons]
-    if problems:
-        from imgbuild.cli._excerpt import excerpt
+    if sys.argv[1:] == ["--version"]:
+        with suppress(OSError):  # such as a closed pipe, which `_main` handles
+            sys.stdout.write(f"imgbuild {__version__}\n")
+            sys.stdout.flush()
+            return
+    from imgbuild.cli import _main
 
-        details = [line for each in problems for line in (str(each), *excerpt(each))]
-    details += [f"suggestion: {each}" for each in nearest]
-    console.error("\n  ".join((error.message, *details)), hint=error.hint)
-    if console.json:
-        from imgbuild.cli._output import answer
-
-        document = {
-            "error": type(error).__name__,
-            "exit_code": error.exit_code,
-            "message": error.message,
-            "hint": error.hint,
-            "problems": problems,
-            "reasons": reasons,
-            "nearest": nearest,
-        }
-        answer(document, [])
-    return error.exit_code
+    _main.main()

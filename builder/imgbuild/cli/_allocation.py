@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from imgbuild.cli._options import ExecutionPlace
 from imgbuild.cli._verb import Definition, Group, option
 from imgbuild.errors import InputError
-
-if TYPE_CHECKING:
-    from imgbuild.slurm.jobs import Allocation
+from imgbuild.slurm.jobs import Allocation, words
 
 PANEL = "Slurm"
 ON = Definition("--on", "Where the work is done.", panel=PANEL, often=True)
@@ -47,8 +45,6 @@ class AllocationOptions(Group, frozen=True, kw_only=True):
 
 def requested(asked: AllocationOptions) -> Allocation:
     """What each task of an array requests; InputError for options that the array itself sets."""
-    from imgbuild.slurm.jobs import words
-
     wrong = words(found := allocation(asked), log=True)
     if wrong:
         raise InputError("\n".join(wrong), hint="see --help for the forms of these options")
@@ -57,8 +53,6 @@ def requested(asked: AllocationOptions) -> Allocation:
 
 def allocation(asked: AllocationOptions, **more: Any) -> Allocation:
     """What a job requests, with `more` fields of an `Allocation`."""
-    from imgbuild.slurm.jobs import Allocation
-
     return Allocation(
         partition=asked.partition,
         account=asked.account,

@@ -1,49 +1,23 @@
-"""All verbs, in the groups in which `imgbuild --help` shows them."""
+"""The whole program: its verbs by panel of the help, each imported when it is named."""
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
+import msgspec
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import imgbuild
-from imgbuild.cli import (
-    _array,
-    audit,
-    build,
-    cache,
-    ci,
-    cves,
-    diff,
-    digest,
-    doctor,
-    init,
-    load,
-    lock,
-    pull,
-    push,
-    registry,
-    render,
-    resolve,
-    run,
-    schema,
-    show,
-    sign,
-    slurm,
-    smoke,
-    tree,
-    verify,
-    why,
-)
-from imgbuild.cli import list as listing
-from imgbuild.cli._help import AuditCommand, RunCommand, VerbGroup, add, choices
+from imgbuild.cli._help import VerbGroup, choices
 from imgbuild.cli._output import discard, put
-from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
+from imgbuild.matrix.notes import nearest
 
 # typer's own class for a command line that is wrong; not every version gives it a public name.
 USAGE_ERRORS: tuple[type[Exception], ...] = typer.BadParameter.__bases__
@@ -54,25 +28,94 @@ WRONG_CHOICE = re.compile(r"'([^']*)' is not one of ")
 # Verbs whose last words are a command of the user.
 TAKES_COMMAND = ("imgbuild run", "imgbuild slurm")
 
-# Verbs of earlier versions → what replaced them.
-REPLACED = {
-    "matrix": "list",
-    "plan": "show TARGET --layers",
-    "env": "show TARGET --variables",
-    "sbom": "show TARGET --sbom cyclonedx",
-    "compare": "diff --files",
-    "prove": "smoke --import PATH",
-    "ls": "registry ls",
-    "tag": "registry tag",
-    "gc": "registry gc",
-    "mirror": "registry mirror",
-    "nightly": "ci script",
-    "sif": "build TARGET --format sif",
+COMMON = "Common commands"
+IMAGES = "Images"
+DISTRIBUTION = "Distribution"
+SITES = "Clusters and CI"
+
+
+class Verb(msgspec.Struct, frozen=True):
+    """A row of the help. The module `cli/NAME.py` has the verb as its `COMMAND`."""
+
+    panel: str
+    summary: str
+    hidden: bool = False
+
+
+VERBS = {
+    "list": Verb(COMMON, "List the targets: versions, states, tests"),
+    "show": Verb(COMMON, "Show a target: versions, digest, sizes, tests, commands"),
+    "init": Verb(COMMON, "Start a project that extends a published target"),
+    "lock": Verb(COMMON, "Lock every input of targets by hash"),
+    "build": Verb(COMMON, "Build images from their locks"),
+    "run": Verb(COMMON, "Run a command in the image of a target"),
+    "resolve": Verb(COMMON, "Find compatible versions for a list of packages"),
+    "audit": Verb(COMMON, "Check that targets, versions or installed packages work together"),
+    "doctor": Verb(COMMON, "Show which targets this machine can run, and why"),
+    "load": Verb(IMAGES, "Load images into Docker or podman; what is not built is built"),
+    "render": Verb(IMAGES, "Write locked targets as Dockerfiles or in other formats"),
+    "smoke": Verb(IMAGES, "Test built images from the inside, without a network"),
+    "diff": Verb(IMAGES, "Compare two images, by packages or by files"),
+    "digest": Verb(IMAGES, "Print the digest of an image, from its lock"),
+    "why": Verb(IMAGES, "Show why a package is in a target, and what bounds its version"),
+    "tree": Verb(IMAGES, "Show the dependency tree of a target"),
+    "push": Verb(DISTRIBUTION, "Push images to a registry"),
+    "pull": Verb(DISTRIBUTION, "Pull an image from a registry into an OCI layout"),
+    "sign": Verb(DISTRIBUTION, "Sign an image in a registry, its provenance and SBOMs"),
+    "verify": Verb(DISTRIBUTION, "Verify an image: its signatures, its lock, its contents"),
+    "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror what is in a registry"),
+    "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
+    "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
+    "ci": Verb(
+        SITES, "List the jobs of a CI, write them as a shell script, and report their results"
+    ),
+    "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
+    "help": Verb(SITES, "Show the help of a command", hidden=True),
 }
+
+# Verbs that were removed → what replaces them; CHANGELOG.md lists them.
+REMOVED = {
+    "cache path": "cache info",
+    "ci nightly": "ci script",
+    "ci run": "ci script",
+}
+
+
+class Commands(Mapping[str, TyperCommand | VerbGroup]):
+    """The verbs as commands of typer; the module of one is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> TyperCommand | VerbGroup:
+        verb = VERBS[name]
+        command: TyperCommand | VerbGroup = importlib.import_module(f"{__package__}.{name}").COMMAND
+        command.name, command.hidden, command.rich_help_panel = name, verb.hidden, verb.panel
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
 
 
 class Program(VerbGroup):
     """All verbs. An interrupt is not caught, so that `main` can report it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: Any = Commands()
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Panel, name and summary of each verb that is listed, without importing it."""
+        return ((verb.panel, name, verb.summary) for name, verb in VERBS.items() if not verb.hidden)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The verbs or options that begin with `incomplete`; no verb is imported."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        verbs = TyperGroup(
+            commands={name: TyperCommand(name, help=text) for _, name, text in self.rows()}
+        )
+        return verbs.shell_complete(type(ctx)(verbs), incomplete)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb of `ctx`."""
@@ -92,7 +135,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help"]},
+    context_settings={"help_option_names": ["--help", "-h"]},
     help=(
         "Reproducible container images for LLM reinforcement learning.\n\n"
         "matrix.yaml names targets: versions of CUDA, torch, vLLM, trl and more that work together."
@@ -100,11 +143,6 @@ app = typer.Typer(
         " digest from the lock, without Docker, root or a GPU."
     ),
 )
-
-COMMON = "Common commands"
-IMAGES = "Images"
-DISTRIBUTION = "Distribution"
-SITES = "Clusters, CI and maintenance"
 
 
 def _version(value: bool) -> None:
@@ -125,64 +163,20 @@ def root(
     """Options of the program itself."""
 
 
-add(app, "list", listing.list_targets, rich_help_panel=COMMON)
-add(app, "show", show.show, rich_help_panel=COMMON)
-add(app, "build", _array.offered("build", build.build), rich_help_panel=COMMON)
-add(app, "run", run.run, cls=RunCommand, rich_help_panel=COMMON)
-add(app, "init", init.init, rich_help_panel=COMMON)
-add(app, "lock", lock.lock, rich_help_panel=COMMON)
-add(app, "resolve", resolve.resolve, rich_help_panel=COMMON)
-add(app, "audit", audit.audit, cls=AuditCommand, rich_help_panel=COMMON)
-add(app, "doctor", doctor.doctor, rich_help_panel=COMMON)
-add(app, "cves", cves.cves, rich_help_panel=IMAGES)
-add(app, "why", why.why, rich_help_panel=IMAGES)
-add(app, "tree", tree.tree, rich_help_panel=IMAGES)
-add(app, "load", load.load, rich_help_panel=IMAGES)
-add(app, "render", render.render, rich_help_panel=IMAGES)
-add(app, "smoke", _array.offered("smoke", smoke.smoke), rich_help_panel=IMAGES)
-add(app, "diff", diff.diff, rich_help_panel=IMAGES)
-add(app, "digest", digest.digest, rich_help_panel=IMAGES)
-add(app, "push", push.push, rich_help_panel=DISTRIBUTION)
-add(app, "pull", pull.pull, rich_help_panel=DISTRIBUTION)
-add(app, "sign", sign.sign, rich_help_panel=DISTRIBUTION)
-add(app, "verify", verify.verify, rich_help_panel=DISTRIBUTION)
-app.add_typer(registry.app, name="registry", rich_help_panel=DISTRIBUTION)
-add(app, "slurm", slurm.slurm, rich_help_panel=SITES)
-app.add_typer(ci.app, name="ci", rich_help_panel=SITES)
-app.add_typer(cache.app, name="cache", rich_help_panel=SITES)
-add(app, "schema", schema.schema, hidden=True)
-
-
-@verb
-def show_help(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="COMMAND", help="A command, such as build or `registry ls`."),
-    ] = None,
-) -> None:
-    """Show the long help of a command.
-
-    The same as COMMAND --help; COMMAND -h is short.
-
-    Example:
-
-        imgbuild help build
-    """
-    app([*(names or []), "--help"], prog_name="imgbuild", standalone_mode=False)
-
-
-add(app, "help", show_help, hidden=True)
-
-
 def _asks_for_help(words: Sequence[str]) -> bool:
     given = list(itertools.takewhile(lambda word: word != "--", words))
     return not given or given[0] == "help" or not {"--help", "-h"}.isdisjoint(given)
 
 
+def _replacement(group: str) -> str | None:
+    """What replaces the verb that the command line names below `group`, if it was removed."""
+    words = sys.argv[1 : 2 + group.count(" ")]
+    replacement = REMOVED.get(" ".join(words))
+    return f"its replacement: imgbuild {replacement}" if replacement else None
+
+
 def _suggestion(error: Exception, text: str) -> str:
     """The choice of an option that is similar to its wrong value, as a question."""
-    from imgbuild.matrix.notes import nearest
-
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
     near = (
@@ -213,11 +207,10 @@ def run_verb() -> int:
         if type(error).__name__ == "NoArgsIsHelpError" or not text:
             put(text)
             return InputError.exit_code
-        message = f"{name}: {text.replace('Value error, ', '')}{_suggestion(error, text)}"
+        message = f"{name}: {text}{_suggestion(error, text)}"
         hint = f"see: imgbuild help{name.removeprefix('imgbuild')}"
-        verbs = [word for word in sys.argv[1:2] if type(error).__name__ == "UsageError"]
-        if name == "imgbuild" and verbs and verbs[0] in REPLACED:
-            hint = f"its replacement: imgbuild {REPLACED[verbs[0]]}"
+        if type(error).__name__ == "UsageError":
+            hint = _replacement(name) or hint
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
             hint = f"options of the command go after --: {name} TARGET -- COMMAND; {hint}"
         raise InputError(message, hint=hint) from error

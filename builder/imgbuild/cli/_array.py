@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import typer
@@ -15,16 +15,20 @@ from imgbuild.cli._allocation import Cluster, requested
 from imgbuild.cli._options import ExecutionPlace
 from imgbuild.cli._output import answer
 from imgbuild.cli._verb import Output, configure, parameters, taken
+from imgbuild.codec import write_bytes
 from imgbuild.errors import InputError
+from imgbuild.oci import layout
+from imgbuild.pipeline.opened import report_templates
+from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.plan import current
 from imgbuild.report import Case, Report, passed
+from imgbuild.slurm import array
+from imgbuild.slurm.array import Task, TaskEnd
+from imgbuild.smoke import junit
+from imgbuild.smoke import run as tests
 from imgbuild.smoke.result import SmokeRun
 from imgbuild.system import programs
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.pipeline.targets import Session
-    from imgbuild.slurm.array import Task, TaskEnd
 
 PANEL = "On a cluster"
 # The options that tasks get; others cannot be combined with --on slurm.
@@ -91,14 +95,9 @@ def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object])
 
 def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cluster) -> None:
     """Submit the tasks, follow them, and print the results as the verb itself does."""
-    from imgbuild.oci import layout
-    from imgbuild.pipeline import targets
-    from imgbuild.pipeline.opened import report_templates
-    from imgbuild.slurm import array
-
     output = Output(json=given["json"], quiet=given["quiet"], verbose=given["verbose"])
     configure(output)
-    session = targets.open_session(given["matrix"], targets.Options())
+    session = open_session(given["matrix"], Options())
     report_templates(session.project)
     wanted = [*(given["names"] or []), *(given["target"] or [])]
     arches = given["arch"] or []
@@ -139,8 +138,6 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[Task]:
     """A task for each target, with the digest that its lock gives; LockStale if there is none."""
-    from imgbuild.slurm.array import Task
-
     made = []
     for name in names:
         sealed = current.read_current(session.project, session.matrix, name)[1]
@@ -154,10 +151,6 @@ def _report(
     verb: str, ended: Sequence[TaskEnd], given: Mapping[str, Any], tasks: Sequence[Task]
 ) -> None:
     """Print the results of all tasks in the order of the targets, as the verb itself does."""
-    from imgbuild.codec import write_bytes
-    from imgbuild.smoke import junit
-    from imgbuild.smoke import run as tests
-
     order = [task.target for task in tasks]
     ends = sorted(ended, key=lambda one: order.index(one.target))
     reports = [report for one in ends for report in _reports(verb, one)]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from imgbuild.ci import choosing, published, settings
+from imgbuild.ci.choosing import JobPlan, JobQuery
+from imgbuild.ci.settings import CiSettings
 from imgbuild.cli._options import Tier
 from imgbuild.cli._verb import option
+from imgbuild.pipeline.session import Session
+from imgbuild.project import Project
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import parse_repository
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.ci.choosing import JobPlan, JobQuery
-    from imgbuild.ci.settings import CiSettings
-    from imgbuild.pipeline.targets import Session
-    from imgbuild.project import Project
 
 Gate = Annotated[
     list[Tier] | None,
@@ -54,10 +55,6 @@ def chosen(
 
     A retired target has jobs only if it is named.
     """
-    from imgbuild.ci import choosing, published
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import parse_repository
-
     selected = session.select(wanted, everything=everything, arches=[])
     if everything:
         retired = [item.name for item in selected if item.target.retired]
@@ -75,8 +72,6 @@ def chosen(
 
 
 def settings_of(session: Session, gate: Sequence[Tier] | None, *, gpu: bool) -> CiSettings:
-    from imgbuild.ci import settings
-
     return settings.read(session.project).gated(tuple(tier.value for tier in gate or ()), gpu=gpu)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from imgbuild import project
+from imgbuild.attest.sbom import packages
 from imgbuild.cli._selection import SelectedLock, at_most_one, choose
+from imgbuild.cli._targets import Filter
+from imgbuild.lock.lock import Lock
+from imgbuild.pipeline import locked_packages
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, open_session
+from imgbuild.plan.plan import installed_wheels
+from imgbuild.show import dependencies
+from imgbuild.show.dependencies import Graph
 from imgbuild.values import Arch, normalize
-
-if TYPE_CHECKING:
-    from imgbuild.cli._targets import Filter
-    from imgbuild.lock.lock import Lock
-    from imgbuild.show.dependencies import Graph
 
 
 def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
@@ -41,19 +45,12 @@ def graphs(
     Requirements are those that the project or the catalogue has recorded; the matrix is read, and
     the cache or the index asked, only for wheels of which none are.
     """
-    from imgbuild import project
-    from imgbuild.attest.sbom import packages
-    from imgbuild.plan.plan import installed_wheels
-    from imgbuild.show import dependencies
-
     records = packages.recorded([project.catalogue().images, selection.project().images])
     for lock, arch in chosen:
         wheels = installed_wheels(lock.arch[arch])
         lacking = [wheel for wheel in wheels if wheel.sha256 not in records]
         if lacking:
-            from imgbuild.pipeline import locked_packages, targets
-
-            inputs = selection.session(targets.Options(offline=offline)).inputs()
+            inputs = open_inputs(open_session(selection.matrix, Options(offline=offline)))
             records |= locked_packages.read(lock, lacking, inputs)
         requires = {
             normalize(wheel.package): records[wheel.sha256].requires or ()

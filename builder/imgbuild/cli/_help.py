@@ -1,4 +1,4 @@
-"""The help of verbs: short with -h, long with --help, and the list of verbs."""
+"""The help of verbs, and the list of verbs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import contextlib
 import enum
 import inspect
 import itertools
+import re
 import shutil
 import textwrap
-import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import typer
-import typer.core
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
 from imgbuild.cli._verb import OFTEN, OUTPUT, SETTINGS, WORK
 from imgbuild.errors import InputError
@@ -22,8 +23,9 @@ INDENT = "  "
 COLUMN = 26  # where the text of an option begins, at most
 ACTIVE = "active"  # the value of --environment without one
 EXAMPLES = ("Example:", "Examples:")
-# The order of panels; others come between these in the order in which options are declared.
-FIRST, LAST = (WORK,), (OUTPUT,)
+FEW = 12  # options that fit one screen
+MORE = "More options"
+LAST = (OUTPUT,)  # panels at the end; others are in the order in which options are declared
 
 
 @contextlib.contextmanager
@@ -37,19 +39,15 @@ def _naming(ctx: Any) -> Iterator[None]:
         raise
 
 
-class VerbCommand(typer.core.TyperCommand):
-    """A verb. `-h` prints the short help, `--help` the long one."""
+class VerbCommand(TyperCommand):
+    """A verb."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the long help."""
-        formatter.write("\n".join(long(self, ctx)) + "\n")
+        """Write the help."""
+        formatter.write("\n".join(help_lines(self, ctx)) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; a `-h` among them prints the short help instead."""
-        own = args[: args.index("--")] if "--" in args else args
-        if "-h" in own:
-            typer.echo("\n".join(short(self, ctx)))
-            raise typer.Exit
+        """Parse the words; InputError for a second value of an option that takes one."""
         with _naming(ctx):
             if not ctx.resilient_parsing:
                 _refuse_second_values(self, ctx, args)
@@ -79,7 +77,7 @@ class AuditCommand(VerbCommand):
         return super().parse_args(ctx, words)
 
 
-class VerbGroup(typer.core.TyperGroup):
+class VerbGroup(TyperGroup):
     """A verb with sub-verbs, or the whole program."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -87,10 +85,14 @@ class VerbGroup(typer.core.TyperGroup):
         formatter.write("\n".join(listing(self, ctx)) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; `-h` is `--help` here."""
-        words = ["--help"] if args[:1] == ["-h"] else args
+        """Parse the words."""
         with _naming(ctx):
-            return super().parse_args(ctx, words)
+            return super().parse_args(ctx, args)
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Panel, name and summary of each verb that is listed."""
+        for name, each in self.commands.items():
+            yield getattr(each, "rich_help_panel", None) or "Commands", name, summary(each)
 
 
 def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -> None:
@@ -129,10 +131,21 @@ def add(
     function: Callable[..., None],
     *,
     cls: type[VerbCommand] = VerbCommand,
-    **more: Any,
 ) -> None:
     """Register a verb."""
-    app.command(name, cls=cls, context_settings={"help_option_names": ["--help"]}, **more)(function)
+    app.command(name, cls=cls)(function)
+
+
+def command(function: Callable[..., None], *, cls: type[VerbCommand] = VerbCommand) -> Any:
+    """`function` as a command of typer."""
+    single = typer.Typer(add_completion=False)
+    add(single, function.__name__, function, cls=cls)
+    return typer.main.get_command(single)
+
+
+def group(app: typer.Typer) -> Any:
+    """The verbs of `app` as a command of typer."""
+    return typer.main.get_group(app)
 
 
 def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
@@ -155,36 +168,39 @@ def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
     return None
 
 
-def short(command: Any, ctx: Any) -> Iterator[str]:
-    """The usage, a line on what the verb does, its arguments, the options used most."""
+def help_lines(command: Any, ctx: Any) -> Iterator[str]:
+    """Usage, description, arguments, options by panel, and examples.
+
+    The options that are used most come first, so that the first screen has them, where a verb has
+    more than `FEW` options.
+    """
+    description, examples = _parts(command.help or "")
     yield from _usage(command, ctx)
     yield ""
-    yield summary(command)
-    arguments, options = _parameters(command)
-    shown = [each for each in options if OFTEN & {*each.opts, *each.secondary_opts}]
-    if arguments:
-        yield from _section("Arguments", arguments)
-    if shown:
-        yield from _section("Most used options" if len(shown) < len(options) else "Options", shown)
-    verb = ctx.command_path.partition(" ")[2]
-    yield ""
-    yield f"All options and examples: imgbuild help {verb}"
-
-
-def long(command: Any, ctx: Any) -> Iterator[str]:
-    """Everything: description, examples, arguments, and options by panel."""
-    yield from _usage(command, ctx)
-    yield ""
-    yield from _prose(command.help or "")
+    yield from _prose(description)
     arguments, options = _parameters(command)
     if arguments:
         yield from _section("Arguments", arguments)
-    panels: dict[str, list[Any]] = {panel: [] for panel in FIRST}
+    often = [each for each in options if OFTEN & {*each.opts, *each.secondary_opts}]
+    first = often if len(options) > FEW else []
+    panels: dict[str, list[Any]] = {WORK: first, MORE: []}
     for each in options:
-        panels.setdefault(each.rich_help_panel or WORK, []).append(each)
-    for panel in [*(one for one in panels if one not in LAST), *LAST]:
+        panel = each.rich_help_panel or WORK
+        if each not in first:
+            panels.setdefault(MORE if first and panel == WORK else panel, []).append(each)
+    for panel in [*(name for name in panels if name not in LAST), *LAST]:
         if panels.get(panel):
             yield from _section(panel, panels[panel])
+    if examples:
+        yield ""
+        yield from _prose(examples)
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """The description in a help text, and its examples."""
+    plain = inspect.cleandoc(text)
+    start = re.search(rf"^({'|'.join(EXAMPLES)})$", plain, re.MULTILINE)
+    return (plain, "") if start is None else (plain[: start.start()], plain[start.start() :])
 
 
 def listing(group: Any, ctx: Any) -> Iterator[str]:
@@ -194,10 +210,8 @@ def listing(group: Any, ctx: Any) -> Iterator[str]:
     yield ""
     yield from _prose(group.help or "")
     panels: dict[str, list[tuple[str, str]]] = {}
-    for name, command in group.commands.items():
-        if not command.hidden:
-            panel = command.rich_help_panel or "Commands"
-            panels.setdefault(panel, []).append((name, summary(command)))
+    for panel, name, text in group.rows():
+        panels.setdefault(panel, []).append((name, text))
     widest = max(len(name) for rows in panels.values() for name, _ in rows)
     for panel, rows in panels.items():
         yield ""
@@ -232,14 +246,8 @@ def metavar(parameter: Any) -> str:
 
 def choices(parameter: Any) -> list[str]:
     """The values of a parameter that takes one of several words; empty for others."""
-    annotation = parameter.type_descriptor.annotation
-    found: list[str] = []
-    for one in (annotation, *typing.get_args(annotation)):
-        if typing.get_origin(one) is typing.Literal:
-            found += typing.get_args(one)
-        elif isinstance(one, type) and issubclass(one, enum.Enum):
-            found += [str(item.value) for item in one]
-    return found
+    values = getattr(parameter.type, "choices", ())
+    return [str(each.value if isinstance(each, enum.Enum) else each) for each in values]
 
 
 def flags(option: Any) -> str:

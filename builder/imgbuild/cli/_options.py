@@ -23,7 +23,6 @@
 
 from __future__ import annotations
 
-import datetime
 import enum
 import os
 from pathlib import Path
@@ -32,6 +31,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from imgbuild.cli._verb import OUTPUT, REGISTRY, SELECT, Definition, option
+from imgbuild.errors import ImgbuildError
+from imgbuild.matrix.notes import nearest
+from imgbuild.project import find
 from imgbuild.values import Arch
 
 
@@ -82,8 +84,6 @@ def _arch(text: object) -> tuple[Arch, ...]:
     try:
         return tuple(Arch.parse(part.strip()) for part in str(text).split(","))
     except ValueError as error:
-        from imgbuild.matrix.notes import nearest
-
         names = [arch.value for arch in Arch]
         near = nearest(str(text), names)
         message = f"{text!r} is not an architecture; expected {', '.join(names)}"
@@ -111,14 +111,6 @@ def _count(value: object) -> str:
     return text
 
 
-def _day(text: object) -> datetime.date:
-    try:
-        return datetime.date.fromisoformat(str(text))
-    except ValueError as error:
-        message = f"invalid date: {text} (expected YYYY-MM-DD)"
-        raise typer.BadParameter(message) from error
-
-
 def _factor(value: object) -> float:
     text = str(value)
     try:
@@ -133,9 +125,6 @@ def _factor(value: object) -> float:
 
 def complete_target(incomplete: str) -> list[str]:
     """The locked targets whose names begin with `incomplete`."""
-    from imgbuild.errors import ImgbuildError
-    from imgbuild.project import find
-
     try:
         return [name for name in find(None).sealed() if name.startswith(incomplete)]
     except ImgbuildError:
@@ -259,11 +248,6 @@ Keyless = Annotated[
     bool,
     option("--keyless", "Sign with the identity of the CI job, through the cosign program.",
            panel=REGISTRY),
-]  # fmt: skip
-Date = Annotated[
-    datetime.date | None,
-    option("--date", "The date in the tag TARGET-YYYYMMDD. Default: today in UTC.",
-           metavar="DATE", parser=_day),
 ]  # fmt: skip
 Reference = Annotated[
     str, typer.Argument(metavar="REF", help="An image in a registry, by tag or digest.")

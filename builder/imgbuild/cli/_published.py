@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from imgbuild.errors import InputError
+from imgbuild.pipeline.opened import open_project
+from imgbuild.registry import reference
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Reference
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import Reference
-    from imgbuild.verify.expected_lock import ExpectedLock
+from imgbuild.verify import expected_lock
+from imgbuild.verify.expected_lock import ExpectedLock
 
 
 def client(
     image: str, plain_http: list[str] | None, *, offline: bool, origin: bool = False
 ) -> tuple[Client, Reference]:
     """The registry's client, and the image that `image` names."""
-    from imgbuild.registry import reference
-    from imgbuild.registry.client import Client
-
     named = reference.parse(image)
     if not named.target:
         message = f"{image}: the tag or digest is missing"
@@ -32,9 +29,6 @@ def client(
 
 def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> ExpectedLock | None:
     """The lock that the image is compared with; None if none was named."""
-    from imgbuild.pipeline.opened import open_project
-    from imgbuild.verify import expected_lock
-
     if len(targets or []) + (file is not None) > 1:
         message = "only one --target or --lock can be given"
         raise InputError(message, hint="name one lock")

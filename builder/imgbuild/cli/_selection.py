@@ -10,7 +10,7 @@ import fnmatch
 import platform
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -18,11 +18,8 @@ from imgbuild.errors import InputError, LockStale, NothingSelected
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.project import Project
+from imgbuild.registry.reference import is_host, parse_repository
 from imgbuild.values import Arch
-
-if TYPE_CHECKING:
-    from imgbuild.matrix.select import Selected
-    from imgbuild.oci.layout import Layout
 
 
 class SelectedLock(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +68,9 @@ def _refuse(
     arches: Sequence[Arch],
 ) -> NoReturn:
     """Raise the reason: the matrix has no such target or architecture, or it has no lock yet."""
+    # Only for an error: the matrix takes longer to read than all that `digest` does.
     from imgbuild.lock.published import load
-    from imgbuild.pipeline.targets import select_in
+    from imgbuild.pipeline.session import select_in
 
     matrix = load(project.matrix)
     known = select_in(project, matrix, patterns, everything=everything, arches=arches)
@@ -80,21 +78,6 @@ def _refuse(
     wanted = f" for {', '.join(arches)}" if arches else ""
     message = f"{project.images}: no lock of {', '.join(named)}{wanted}"
     raise LockStale(message, hint=f"make it with: imgbuild lock {' '.join(named)}")
-
-
-def single(selected: Sequence[Selected]) -> str:
-    """The name of the one selected target."""
-    if len(selected) > 1:
-        message = f"several targets match: {', '.join(item.name for item in selected)}"
-        raise InputError(message, hint="name one of them")
-    return selected[0].name
-
-
-def same_image(selected: Sequence[Selected], layout: Path | None) -> None:
-    """InputError if `layout` is given for several targets."""
-    if layout is not None and len(selected) > 1:
-        message = f"--layout {layout} is one image, {len(selected)} targets are selected"
-        raise InputError(message, hint="name one target, or leave --layout out")
 
 
 def at_most_one(arches: Sequence[Arch] | None, what: str) -> Arch | None:
@@ -118,16 +101,9 @@ def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
 
 def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
     """InputError if one of `names` is no target but a host, whose repository is missing."""
-    from imgbuild.registry.reference import is_host, parse_repository
-
     for name in names:
         if name not in targets and is_host(name):
             parse_repository(name)  # raises
-
-
-def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
-    """The selected architecture of `layout`, as for `arch_of`."""
-    return arch_of(tuple(layout.images), layout.path, arches)
 
 
 def arch_of(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) -> Arch:

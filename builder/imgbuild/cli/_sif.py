@@ -7,27 +7,33 @@ import functools
 import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
+from imgbuild.attest import published
+from imgbuild.cache.store import Store
 from imgbuild.cli._output import answer, folded
-from imgbuild.cli._selection import at_most_one, one_arch, same_image
+from imgbuild.cli._selection import at_most_one
+from imgbuild.cli._sessions import one_arch, same_image, select_targets
+from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option
 from imgbuild.errors import InputError
+from imgbuild.matrix.select import Selected
+from imgbuild.oci import layout
+from imgbuild.oci.layout import Layout
+from imgbuild.pipeline.build import build_all
+from imgbuild.pipeline.session import Options, Session, built_layout, open_session
+from imgbuild.plan import current as locked
+from imgbuild.publish import pull
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Reference, Repository, parse
+from imgbuild.sif import convert
+from imgbuild.sif import push as pushing
+from imgbuild.sif.convert import ConvertedImage, Format
 from imgbuild.sif.squashfs import Compressor
 from imgbuild.system.console import console
 from imgbuild.values import Arch
-
-if TYPE_CHECKING:
-    from imgbuild.cli._targets import Filter
-    from imgbuild.matrix.select import Selected
-    from imgbuild.oci.layout import Layout
-    from imgbuild.pipeline.targets import Options, Session
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import Reference, Repository
-    from imgbuild.sif.convert import ConvertedImage, Format
-
 
 CompressOption = Annotated[
     Compressor,
@@ -62,8 +68,6 @@ def build(
     how: Options,
 ) -> None:
     """Make a file of each selected target, or of the image that `origin` names."""
-    from imgbuild.sif import convert
-
     with contextlib.ExitStack() as held:
         if origin is not None:
             if selection.named or selection.everything:
@@ -71,8 +75,9 @@ def build(
                 raise InputError(message, hint="leave the targets out")
             sources = [_origin(origin, selection, how.plain_http, held)]
         else:
-            session = selection.session(how)
-            sources = [_target(session, item, selection.arches) for item in selection.of(session)]
+            session = open_session(selection.matrix, how)
+            selected = select_targets(selection, session)
+            sources = [_target(session, item, selection.arches) for item in selected]
         several, suffix = len(sources) > 1, convert.SUFFIXES[form]
         made = [
             _convert(each, selection.arch, placed(each.stem, output, suffix, several=several),
@@ -92,13 +97,11 @@ def push(
     how: Options,
 ) -> None:
     """Push a SIF of each built image, beside the image that is in the repository."""
-    from imgbuild.sif import push as pushing
-
     if layout is not None and not names and not selection.named and not selection.everything:
         sources = [_layout(layout, selection)]
     else:
-        session = selection.session(how)
-        selected = selection.of(session, names)
+        session = open_session(selection.matrix, how)
+        selected = select_targets(selection, session, names)
         same_image(selected, layout)
         sources = [_built(session, item.name, layout) for item in selected]
     made = []
@@ -122,8 +125,6 @@ def _convert(
     compress: Compressor,
     processes: int,
 ) -> ConvertedImage:
-    from imgbuild.sif import convert
-
     only = one_arch(source.layout, arches)
     how = convert.ConvertOptions(format=form, compressor=compress, processors=processes)
     with console.step(f"making {out.name} from {source.layout.name or source.name}"):
@@ -134,17 +135,13 @@ def _convert(
 
 def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
     """A target, whose image is built for the one architecture unless it is there and current."""
-    from imgbuild.oci import layout
-    from imgbuild.pipeline import targets
-    from imgbuild.plan import current as locked
-
     sealed = locked.read_current(session.project, session.matrix, item.name)[1]
     only = _only(item, arches)
     place = session.project.output(item.name)
     manifest = sealed.arch[only].manifest
     current = [sealed.digest, manifest]
     if not any(layout.check(place, digest) for digest in current):
-        targets.build_all(session, [msgspec.structs.replace(item, arches=(only,))], None)
+        build_all(session, [msgspec.structs.replace(item, arches=(only,))], None)
     return _built(session, item.name, None)
 
 
@@ -159,10 +156,7 @@ def _only(item: Selected, arches: Sequence[Arch]) -> Arch:
 
 
 def _built(session: Session, name: str, layout: Path | None) -> SifInput:
-    from imgbuild.pipeline import targets
-    from imgbuild.sif import convert
-
-    built = targets.built_layout(session, name, layout)
+    built = built_layout(session, name, layout)
     lock = functools.partial(convert.lock_of, session.project.images, name, built)
     return SifInput(stem=session.project.output(name), name=name, layout=built, lock=lock)
 
@@ -171,9 +165,6 @@ def _origin(
     origin: str, selection: Filter, plain_http: Sequence[str], held: contextlib.ExitStack
 ) -> SifInput:
     """An OCI layout, or an image of a registry."""
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import parse
-
     folder = Path(origin)
     if not folder.is_dir():
         client = Client(plain_http=plain_http, reporter=console)
@@ -188,9 +179,6 @@ def _origin(
 
 def _layout(folder: Path, selection: Filter) -> SifInput:
     """The image of an OCI layout, with its lock if this folder's project has it."""
-    from imgbuild.oci import layout
-    from imgbuild.sif import convert
-
     built = layout.read(folder)
     source = SifInput(stem=folder.absolute(), name=str(folder), layout=built)
     images = _locks(selection)
@@ -217,11 +205,6 @@ def _pulled(
     held: contextlib.ExitStack,
 ) -> SifInput:
     """An image of a registry, whose layers are in the cache, as long as `held` is open."""
-    from imgbuild.attest import published
-    from imgbuild.cache.store import Store
-    from imgbuild.oci import layout
-    from imgbuild.publish import pull
-
     store = Store.open(reporter=console)
     place = held.enter_context(store.scratch()) / "layout"
     with console.step(f"pulling {reference}"):

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from imgbuild.cache.store import Store
 from imgbuild.cli._output import answer
+from imgbuild.project import Project
+from imgbuild.smoke import recording, reports
+from imgbuild.smoke.recording import Recorded
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from imgbuild.project import Project
-    from imgbuild.smoke.recording import Recorded
 
 
 def record(paths: Sequence[Path], project: Project) -> None:
     """Add the runs in `paths` to images/TARGET/smoke.json; none of them if one is refused."""
-    from imgbuild.cache.store import Store
-    from imgbuild.smoke import recording, reports
-
     runs = [each for path in paths for each in reports.image_runs(path)]
     recorded = recording.record(project, runs, Store.open())
     report(recorded)
@@ -34,4 +29,4 @@ def report(recorded: Sequence[Recorded]) -> None:
         fresh = sum(each.new for each in runs)
         console.info(f"{path}: {fresh} new, {len(runs) - fresh} known before")
     if any(each.new for each in recorded):
-        console.info("commit it; to update tables of images: imgbuild list --into FILE")
+        console.info("commit the test records")

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from imgbuild.cli import _options
+from imgbuild.cli import _options, _selection
+from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._verb import SELECT, Group, option
 from imgbuild.errors import InputError
+from imgbuild.pipeline.opened import open_project
+from imgbuild.project import Project
 from imgbuild.values import Arch
-
-if TYPE_CHECKING:
-    from imgbuild.cli._selection import SelectedLock
-    from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline.targets import Options, Session
-    from imgbuild.project import Project
 
 Names = Annotated[
     list[str] | None,
@@ -68,25 +65,10 @@ class Targets(Group, frozen=True, kw_only=True):
 
     def project(self) -> Project:
         """The project of the matrix."""
-        from imgbuild.pipeline.opened import open_project
-
         return open_project(self.matrix)
-
-    def session(self, options: Options | None = None) -> Session:
-        """The matrix, read and checked, and how work is done."""
-        from imgbuild.pipeline import targets
-
-        return targets.open_session(self.matrix, options or targets.Options())
-
-    def of(self, session: Session, names: Sequence[str] = ()) -> list[Selected]:
-        """The selected targets of the matrix, `names` among them."""
-        wanted = [*names, *self.named]
-        return session.select(wanted, everything=self.everything, arches=self.arches)
 
     def locked(self, project: Project, names: Sequence[str] = ()) -> list[SelectedLock]:
         """The locks of the selected targets, `names` among them, read without the matrix."""
-        from imgbuild.cli import _selection
-
         return _selection.choose(
             project, [*names, *self.named], everything=self.everything, arches=self.arches
         )
@@ -152,22 +134,4 @@ class OneTarget(Group, frozen=True, kw_only=True):
 
     def project(self) -> Project:
         """The project of the matrix."""
-        from imgbuild.pipeline.opened import open_project
-
         return open_project(self.matrix)
-
-    def session(self, *, jobs: int = 1) -> Session:
-        """The matrix, read and checked."""
-        from imgbuild.pipeline import targets
-
-        return targets.open_session(self.matrix, targets.Options(jobs=jobs))
-
-    def pick(self, session: Session) -> str:
-        """The name of the one selected target, where no command follows."""
-        from imgbuild.cli._selection import single
-
-        name, words = self.split(None)
-        if words:
-            message = f"unexpected argument: {' '.join(words)}"
-            raise InputError(message, hint="name one target")
-        return single(session.select([name]))

@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from imgbuild.system.console import console
+from imgbuild.values import Arch
 
 SELECT = "Targets"
 OUTPUT = "Output options"
@@ -117,6 +118,7 @@ def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Cal
         else:
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     flat += parameters(output)
+    flat = [each.replace(annotation=_unparsed(each.annotation)) for each in flat]
 
     @functools.wraps(function)
     def _verb(**given: Any) -> None:
@@ -127,6 +129,14 @@ def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Cal
     _verb.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
     _verb.__annotations__ = {one.name: one.annotation for one in flat} | {"return": None}
     return _verb
+
+
+def _unparsed(annotation: Any) -> Any:
+    """`annotation` for typer, which would read the values of an enumeration a second time."""
+    meta = getattr(annotation, "__metadata__", ())
+    if meta and meta[0].parser is not None and annotation.__origin__ == (list[Arch] | None):
+        return Annotated[list[Any] | None, *meta]
+    return annotation
 
 
 def configure(output: Output) -> None:

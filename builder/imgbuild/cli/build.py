@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+from imgbuild.assemble.layout import BuiltImage
 from imgbuild.cli import _sif
+from imgbuild.cli._array import offered
+from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     BUILDER,
     FORMAT,
@@ -23,18 +26,20 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import answer, folded
+from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.matrix.select import Selected
+from imgbuild.pipeline import docker_build, opened, rebuild
+from imgbuild.pipeline.build import build_all, placed
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, Session, open_session
+from imgbuild.plan import current
+from imgbuild.render import contexts
+from imgbuild.render.contexts import Wheels
 from imgbuild.system import files
 from imgbuild.values import Arch
-
-if TYPE_CHECKING:
-    from imgbuild.assemble.layout import BuiltImage
-    from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline.targets import Options, Session
-    from imgbuild.render.contexts import Wheels
-
 
 BuildFormat = Literal["oci", "oci-archive", "docker-archive", "sif", "squashfs"]
 Form = Annotated[
@@ -116,9 +121,7 @@ def build(
 
         imgbuild build --from registry.example/rl:cu124-vllm
     """
-    from imgbuild.pipeline import opened, targets
-
-    how = targets.Options(
+    how = Options(
         jobs=processes(jobs),
         offline=offline,
         verify=verify,
@@ -142,8 +145,8 @@ def build(
         )
         _again(origin, selection.arches, output, form, how)
         return
-    session = selection.session(how)
-    selected = selection.of(session)
+    session = open_session(selection.matrix, how)
+    selected = select_targets(selection, session)
     _refuse_part(part, form, docker=docker)
     if part is ImagePart.WHEELS:
         folders = _wheels(session, selected, output)
@@ -154,9 +157,7 @@ def build(
         opened.report_templates(session.project)
         made = _with_docker(session, selected, output, native=not selection.arches)
     else:
-        made = targets.build_all(
-            session, selected, output, form=form, only_base=part is ImagePart.BASE
-        )
+        made = build_all(session, selected, output, form=form, only_base=part is ImagePart.BASE)
     lines = [f"{item.target} {item.digest} {item.output}" for item in made]
     answer(made, folded(lines))
 
@@ -178,16 +179,12 @@ def _refuse_part(part: ImagePart | None, form: BuildFormat, *, docker: bool) -> 
 
 def _wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> list[Wheels]:
     """The wheels of each target as a folder."""
-    from imgbuild.pipeline import targets
-    from imgbuild.plan import current
-    from imgbuild.render import contexts
-
-    inputs, folders = session.inputs(), []
+    inputs, folders = open_inputs(session), []
     for item in selected:
         lock, _ = current.read_current(session.project, session.matrix, item.name)
         default = contexts.wheels_folder(session.project, item.name)
         several = len(selected) > 1
-        folder = targets.placed(default, item.name, output, several=several, form="oci")
+        folder = placed(default, item.name, output, several=several, form="oci")
         folders.append(contexts.wheels(lock, item.arches, folder, inputs))
     return folders
 
@@ -195,8 +192,6 @@ def _wheels(session: Session, selected: Sequence[Selected], output: Path | None)
 def _with_docker(
     session: Session, selected: Sequence[Selected], output: Path | None, *, native: bool
 ) -> list[BuiltImage]:
-    from imgbuild.pipeline import docker_build
-
     chosen = [docker_build.native(item) for item in selected] if native else selected
     return docker_build.build_all(session, chosen, output)
 
@@ -215,8 +210,9 @@ def _again(
     how: Options,
 ) -> None:
     """Build from the lock of a published image or of a folder."""
-    from imgbuild.pipeline import rebuild
-
     found = rebuild.find(origin, plain_http=how.plain_http, offline=how.offline)
     made = rebuild.build(found, arches, output, how, form=form)
     answer([made], folded([f"{made.target} {made.digest} {made.output}"]))
+
+
+COMMAND = command(offered("build", build))

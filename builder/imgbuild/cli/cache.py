@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Annotated
+import shutil
+from typing import Annotated
 
 import msgspec
 import typer
 
-from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cache import prune
+from imgbuild.cache.prune import Removal
+from imgbuild.cache.settings import parse_size, size_limit
+from imgbuild.cache.store import Store
+from imgbuild.cli._help import VerbGroup, add, group
 from imgbuild.cli._output import aligned, answer, count, size_text
 from imgbuild.cli._verb import option, verb
+from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.cache.prune import Removal
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -64,12 +67,6 @@ def info() -> None:
 
         imgbuild cache info
     """
-    import shutil
-
-    from imgbuild.cache import prune
-    from imgbuild.cache.settings import size_limit
-    from imgbuild.cache.store import Store
-
     store = Store.open()
     found = prune.entries(store)
     names = sorted({entry.kind for entry in found})
@@ -99,20 +96,6 @@ def info() -> None:
 
 
 @verb
-def path() -> None:
-    """Print the cache folder.
-
-    Example:
-
-        du -sh "$(imgbuild cache path)"
-    """
-    from imgbuild.cache.settings import default_root
-
-    root = str(default_root())
-    answer({"path": root}, [root])
-
-
-@verb
 def list_entries() -> None:
     """List entries, least recently used first.
 
@@ -124,9 +107,6 @@ def list_entries() -> None:
 
         imgbuild cache list | sort -k2 -n | tail
     """
-    from imgbuild.cache import prune
-    from imgbuild.cache.store import Store
-
     found = [
         entry
         for entry in prune.entries(Store.open())
@@ -142,7 +122,7 @@ def list_entries() -> None:
 
 
 @verb
-def prune(
+def prune_cache(
     max_size: Annotated[
         str | None,
         option(
@@ -164,11 +144,6 @@ def prune(
 
         imgbuild cache prune --max-size 20G
     """
-    from imgbuild.cache import prune
-    from imgbuild.cache.settings import parse_size, size_limit
-    from imgbuild.cache.store import Store
-    from imgbuild.errors import InputError
-
     limit = size_limit() if max_size is None else parse_size(max_size, "--max-size")
     if limit is None:
         message = "no size is given"
@@ -184,9 +159,6 @@ def clear() -> None:
 
         imgbuild cache clear
     """
-    from imgbuild.cache import prune
-    from imgbuild.cache.store import Store
-
     _removed(prune.clear(Store.open()))
 
 
@@ -202,10 +174,6 @@ def verify() -> None:
 
         imgbuild cache verify
     """
-    from imgbuild.cache import prune
-    from imgbuild.cache.store import Store
-    from imgbuild.errors import IntegrityError
-
     store = Store.open()
     total = sum(entry.size for entry in prune.entries(store) if entry.kind in ("file", "blob"))
     with console.progress("Hashing the cache", total) as bar:
@@ -231,8 +199,8 @@ def _removed(value: Removal) -> None:
 
 
 add(app, "info", info)
-add(app, "path", path)
 add(app, "list", list_entries)
-add(app, "prune", prune)
+add(app, "prune", prune_cache)
 add(app, "clear", clear)
 add(app, "verify", verify)
+COMMAND = group(app)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from imgbuild import codec
+from imgbuild.cache.store import Store
+from imgbuild.ci import recording
+from imgbuild.ci import report as reports
+from imgbuild.ci.choosing import JobPlan, JobQuery
 from imgbuild.cli import _ci_options, _smoke_import, ci_script
 from imgbuild.cli._ci_options import Gate, NoGpu, Results
-from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._help import VerbGroup, add, group
 from imgbuild.cli._options import (
     PlainHttp,
     Record,
@@ -18,12 +23,9 @@ from imgbuild.cli._output import aligned, answer, fitted
 from imgbuild.cli._targets import MatrixFile, Selection
 from imgbuild.cli._verb import OUTPUT, REGISTRY, SELECT, option, verb
 from imgbuild.errors import InputError
+from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.system import files
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.ci.choosing import JobPlan
-    from imgbuild.pipeline.targets import Session
 
 HEAD = ("job", "machine", "GB", "steps")
 
@@ -143,13 +145,11 @@ def jobs(
 
         imgbuild ci jobs --all --skip-published ghcr.io/me/rl --json
     """
-    from imgbuild.ci.choosing import JobQuery
-
     asked = JobQuery(
         revision=changed_since, arches=tuple(selection.arches), shard=_shard(shard),
         again=cross_build,
     )  # fmt: skip
-    session = selection.session()
+    session = open_session(selection.matrix)
     settings = _ci_options.settings_of(session, gate, gpu=not no_gpu)
     chosen = _ci_options.chosen(
         session, selection.named, asked, settings, skip_published, plain_http or (),
@@ -169,8 +169,6 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _outputs(chosen: JobPlan) -> str:
-    from imgbuild import codec
-
     alone = [job for one in chosen.targets for job in (*one.image, *one.again)]
     lines = {"targets": codec.compact(chosen.targets), "jobs": codec.compact(alone)}
     return "".join(f"{name}={data.decode()}\n" for name, data in lines.items())
@@ -211,14 +209,7 @@ def report(
 
         imgbuild ci report --jobs-file jobs.json --expect-published --issues failed --record
     """
-    from imgbuild import codec
-    from imgbuild.cache.store import Store
-    from imgbuild.ci import recording
-    from imgbuild.ci import report as reports
-    from imgbuild.ci.choosing import JobPlan
-    from imgbuild.pipeline import targets
-
-    session = targets.open_session(matrix, targets.Options())
+    session = open_session(matrix, Options())
     project = session.project
     if record:
         project.require_writable("imgbuild ci report --record")
@@ -245,8 +236,6 @@ def report(
 
 def _with_results(session: Session, folder: Path) -> JobPlan:
     """The jobs of the targets that have results in `folder`."""
-    from imgbuild.ci.choosing import JobQuery
-
     names = {path.name.partition("@")[0] for path in folder.glob("*@*") if path.is_dir()}
     wanted = sorted(names & session.matrix.targets.keys())
     if not wanted:
@@ -259,3 +248,4 @@ def _with_results(session: Session, folder: Path) -> JobPlan:
 add(app, "jobs", jobs)
 add(app, "script", ci_script.script)
 add(app, "report", report)
+COMMAND = group(app)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from imgbuild.ci import choosing, jobs
+from imgbuild.ci import script as scripts
+from imgbuild.ci.choosing import JobQuery
+from imgbuild.ci.jobs import TargetJobs
+from imgbuild.ci.script import ScriptOptions
+from imgbuild.ci.settings import CiSettings
 from imgbuild.cli import _allocation, _ci_options
 from imgbuild.cli._allocation import ON, AllocationOptions
 from imgbuild.cli._ci_options import Gate, NoGpu, Results
@@ -24,14 +30,9 @@ from imgbuild.cli._output import put
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import REGISTRY, SELECT, Group, option, verb
 from imgbuild.errors import InputError
-
-if TYPE_CHECKING:
-    from imgbuild.ci.choosing import JobQuery
-    from imgbuild.ci.jobs import TargetJobs
-    from imgbuild.ci.script import ScriptOptions
-    from imgbuild.ci.settings import CiSettings
-    from imgbuild.pipeline.targets import Session
-    from imgbuild.project import Project
+from imgbuild.pipeline.session import Session, open_session
+from imgbuild.project import Project
+from imgbuild.registry.reference import parse_repository
 
 
 class ScriptGroup(Group, frozen=True, kw_only=True):
@@ -110,15 +111,12 @@ def script(
 
         imgbuild ci script 'cu130-*' --on slurm --partition gpu > night.sh
     """
-    from imgbuild.ci import choosing
-    from imgbuild.ci import script as scripts
-
     chosen = [*(names or []), *selection.named]
     jobs = {name for name in chosen if "@" in name}
     if jobs and (len(jobs) < len(chosen) or selection.everything):
         message = "jobs and targets cannot be combined"
         raise InputError(message, hint="name only jobs (TARGET@…), or only targets")
-    session = selection.session()
+    session = open_session(selection.matrix)
     settings = _ci_options.settings_of(session, how.gate, gpu=not how.no_gpu)
     options = _script_options(session.project, session.matrix.registry, selection, how, request)
     query = choosing.JobQuery(arches=tuple(selection.arches), labels=False)
@@ -140,8 +138,6 @@ def _of_target(
     session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
     """All jobs of a target, of which some are named; InputError if one of these does not exist."""
-    from imgbuild.ci import choosing, jobs
-
     [item] = session.select([target], arches=[])
     digests = choosing.read_seal(session.project, target)
     selected = [name for name in names if name.startswith(f"{target}@")]
@@ -165,9 +161,6 @@ def _script_options(
     request: AllocationOptions,
 ) -> ScriptOptions:
     """How jobs are to be done; InputError if options cannot be combined."""
-    from imgbuild.ci.script import ScriptOptions
-    from imgbuild.registry.reference import parse_repository
-
     place = how.registry or registry or ""
     if how.no_push and (how.registry or how.sign_key or how.keyless):
         message = "--no-push cannot be combined with a registry or a signature"

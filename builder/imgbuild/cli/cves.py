@@ -6,27 +6,34 @@ import datetime
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from imgbuild import codec, project
+from imgbuild.attest.sbom import packages
+from imgbuild.attest.sbom.packages import Package
+from imgbuild.attest.signing import keys
+from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.cache.context import Context
+from imgbuild.cli._help import command
 from imgbuild.cli._options import Offline, PlainHttp, SignKey
 from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, REGISTRY, option, verb
+from imgbuild.cves import attach, check, scanner_report, vex
+from imgbuild.cves.check import CveCase, CveReport, Vulnerability
+from imgbuild.cves.installed import InstalledSource
+from imgbuild.cves.osv_server import OsvServer
 from imgbuild.cves.severity import Rating
+from imgbuild.cves.source import SourceAnswer
 from imgbuild.errors import AuditFailed, InputError
+from imgbuild.pipeline.session import Session, open_session
+from imgbuild.plan import seal
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Repository, parse_repository
 from imgbuild.system.console import console
 from imgbuild.values import Digest
-
-if TYPE_CHECKING:
-    from imgbuild.attest.sbom.packages import Package
-    from imgbuild.attest.signing.keys import PrivateKey
-    from imgbuild.cves.check import CveCase, CveReport, Vulnerability
-    from imgbuild.cves.installed import InstalledSource
-    from imgbuild.cves.source import SourceAnswer
-    from imgbuild.pipeline.targets import Session
-    from imgbuild.registry.reference import Repository
 
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
@@ -104,16 +111,12 @@ def cves(
 
         imgbuild cves --all --attach-to registry.example/rl --sign-key cosign.key
     """
-    from imgbuild.attest.signing import keys
-    from imgbuild.cves import check
-    from imgbuild.registry.reference import parse_repository
-
     if sign_key is not None and attach is None:
         message = "--sign-key needs --attach-to"
         raise InputError(message, hint="name the repository: --attach-to HOST/REPOSITORY")
     key = keys.load_private(sign_key) if sign_key else None
     repository = parse_repository(attach) if attach is not None else None
-    session = selection.session()
+    session = open_session(selection.matrix)
     cases = _cases(session, selection)
     find = _source(report, osv, offline=offline)
     today = datetime.datetime.now(datetime.UTC).date()
@@ -128,8 +131,6 @@ def cves(
 
 
 def _cases(session: Session, selection: Selection) -> list[CveCase]:
-    from imgbuild.cves.check import CveCase
-
     targets, shared = session.matrix.targets, session.matrix.accept_cves
     return [
         CveCase(
@@ -145,9 +146,6 @@ def _cases(session: Session, selection: Selection) -> list[CveCase]:
 
 def _records(session: Session) -> dict[str, Package]:
     """What is recorded of locked files, by sha256: the source packages of debs."""
-    from imgbuild import project
-    from imgbuild.attest.sbom import packages
-
     return packages.recorded([project.catalogue().images, session.project.images])
 
 
@@ -155,10 +153,6 @@ def _source(
     report: Path | None, server: str | None, *, offline: bool
 ) -> Callable[[Sequence[InstalledSource]], SourceAnswer]:
     """Where advisories come from; InputError for options that contradict each other."""
-    from imgbuild.cache.context import Context
-    from imgbuild.cves import scanner_report
-    from imgbuild.cves.osv_server import OsvServer
-
     if report is None:
         now = datetime.datetime.now(datetime.UTC)
         return OsvServer(server, Context.open(console, offline=offline), now).find
@@ -176,9 +170,6 @@ def _write_vex(
     author: str,
 ) -> None:
     """Write the OpenVEX document; LockStale if an image has no digest."""
-    from imgbuild import codec
-    from imgbuild.cves import vex
-
     now = datetime.datetime.now(datetime.UTC)
     pairs = list(zip(reports, _digests(session, cases), strict=True))
     codec.write_bytes(place, vex.document(pairs, author, now))
@@ -194,9 +185,6 @@ def _attach_vex(
     plain_http: Sequence[str] | None,
 ) -> None:
     """Attach an OpenVEX document to each image; InputError if one is not in the repository."""
-    from imgbuild.cves import attach, vex
-    from imgbuild.registry.client import Client
-
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)
     now = datetime.datetime.now(datetime.UTC)
     subjects = [
@@ -211,8 +199,6 @@ def _attach_vex(
 
 def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
     """The manifest of each image; LockStale if an image has no digest."""
-    from imgbuild.plan import seal
-
     images = session.project.images
     return [seal.read_seal(images, case.lock).arch[case.arch].manifest for case in cases]
 
@@ -264,3 +250,6 @@ def _end(reports: Sequence[CveReport]) -> None:
     names = ", ".join(f"{report.target} {report.arch}" for report in failed)
     message = f"known vulnerabilities of at least {failed[0].threshold} severity in {names}"
     raise AuditFailed(message, hint=HINT)
+
+
+COMMAND = command(cves)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from imgbuild.cli import _diff_files
+from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     BUILDER,
     Builder,
@@ -17,11 +20,119 @@ from imgbuild.cli._options import (
     complete_target,
     processes,
 )
-from imgbuild.cli._output import answer, folded
+from imgbuild.cli._output import answer, count, folded
+from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.matrix.select import Selected
+from imgbuild.oci import image
+from imgbuild.pipeline import docker_build
+from imgbuild.pipeline.build import build_all
+from imgbuild.pipeline.session import Options, Session, open_session
+from imgbuild.registry.client import Client
+from imgbuild.show import accepted as accepting
+from imgbuild.show import compare as comparing
+from imgbuild.show import diff as diffs
+from imgbuild.show import diff_sides
+from imgbuild.show.accepted import Accepted, FileDifference
+from imgbuild.show.compare import Comparison
 from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+SHOWN = 40  # differences that are printed; --json has all
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """A comparison, and of what: a target on one architecture, or two files."""
+
+    name: str
+    arch: Arch | None
+    comparison: Comparison
+
+
+def compare_files(
+    names: Sequence[str],
+    selection: Filter,
+    accept: Sequence[Path],
+    work: Options,
+    *,
+    docker: bool,
+) -> None:
+    """Compare two images, or with `docker` imgbuild's image of each target with Docker's.
+
+    Exit 1 if anything differs that no entry of the lists accepts.
+    """
+    accepted = [entry for path in accept for entry in accepting.read(path)]
+    if docker:
+        session = open_session(selection.matrix, work)
+        selected = session.select(names, everything=selection.everything, arches=selection.arches)
+        accepted += accepting.builders()
+        made = _with_docker(session, selected, accepted, named=bool(selection.arches))
+    else:
+        made = [_of_files(names, selection.arches, accepted)]
+    for item in made:
+        _show(item.comparison)
+    answer(made, folded(map(_line, made)))
+    if not all(item.comparison.equal for item in made):
+        raise typer.Exit(1)
+
+
+def _of_files(
+    names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
+) -> Compared:
+    wanted = at_most_one(arches, "two images are compared on one architecture")
+    left, right = (image.read(Path(name), wanted) for name in names)
+    found = comparing.compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
+    return Compared(name=f"{names[0]} {names[1]}", arch=wanted, comparison=found)
+
+
+def _with_docker(
+    session: Session, selected: Sequence[Selected], accepted: Sequence[Accepted], *, named: bool
+) -> list[Compared]:
+    comparisons = []
+    for item in selected:
+        target = item if named else docker_build.native(item)
+        folder = session.project.below(f"build/{Builder.EMBEDDED}/{item.name}")
+        left_path = build_all(session, [target], folder)[0].output
+        with docker_build.temporary(session, target) as built:
+            for arch in target.arches:
+                left, right = (image.read(place, arch) for place in (left_path, built.path))
+                with console.step(f"comparing {item.name} for {arch}"):
+                    names = (Builder.EMBEDDED.value, Builder.DOCKER.value)
+                    comparison = comparing.compare(
+                        left, right, accepted, names=names, reporter=console
+                    )
+                comparisons.append(Compared(name=item.name, arch=arch, comparison=comparison))
+    return comparisons
+
+
+def _show(found: Comparison) -> None:
+    """Print refused differences in full, accepted ones by their reasons."""
+    reasons = Counter(each.reason for each in found.differences if each.reason)
+    for reason, number in reasons.items():
+        console.info(f"  accepted ({number}): {reason}")
+    for entry in found.unused:
+        console.info(f"  unused entry: {entry.field} of {entry.path}")
+    for each in found.refused[:SHOWN]:
+        console.error(_difference(each, found))
+    if len(found.refused) > SHOWN:
+        console.info(f"and {len(found.refused) - SHOWN} more: --json has all")
+
+
+def _difference(each: FileDifference, found: Comparison) -> str:
+    sides = ((found.left.name, each.left), (found.right.name, each.right))
+    values = "; ".join(f"{name} {value or 'none'}" for name, value in sides)
+    return f"{each.path}: {each.field}: {values}"
+
+
+def _line(item: Compared) -> str:
+    found = item.comparison
+    accepted = len(found.differences) - len(found.refused)
+    verdict = "equal" if found.equal else count(len(found.refused), "difference")
+    words = [item.name, item.arch or "", verdict, count(found.left.paths, "path")]
+    return " ".join([*(word for word in words if word), f"{accepted} accepted"])
+
 
 NamesOption = Annotated[
     list[str] | None,
@@ -90,11 +201,6 @@ def diff(
 
         imgbuild diff --builder docker cu124-vllm
     """
-    from imgbuild.pipeline.targets import Options
-    from imgbuild.registry.client import Client
-    from imgbuild.show import diff as diffs
-    from imgbuild.show import diff_sides
-
     docker = builder is Builder.DOCKER
     wanted = [*(names or []), *selection.named]
     if not docker and (len(wanted) != 2 or selection.everything):
@@ -102,7 +208,7 @@ def diff(
         raise InputError(message, hint="name two images, or targets and --builder docker")
     if files or docker:
         work = Options(jobs=processes(jobs), offline=offline)
-        _diff_files.compare(wanted, selection, accept or [], work, docker=docker)
+        compare_files(wanted, selection, accept or [], work, docker=docker)
         return
     if accept or selection.arches:
         message = "--accept and --arch need --files or --builder docker"
@@ -111,3 +217,6 @@ def diff(
     old, new = (diff_sides.side(name, client, selection.matrix, console) for name in wanted)
     found = diffs.between(old, new)
     answer(found, folded(diffs.words(found)))
+
+
+COMMAND = command(diff)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from imgbuild.cli._help import command
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
+from imgbuild.plan import seal
+from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch, Digest
-
-if TYPE_CHECKING:
-    from imgbuild.plan.seal import Seal
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +34,6 @@ def digest(selection: Selection) -> None:
 
         docker pull "registry.example/rl@$(imgbuild digest cu124-vllm)"
     """
-    from imgbuild.plan import seal
-
     project = selection.project()
     chosen = selection.locked(project)
     answers = [_digests(seal.read_seal(project.images, item.lock), item.arches) for item in chosen]
@@ -52,3 +49,6 @@ def _digests(sealed: Seal, arches: Sequence[Arch]) -> Digests:
         digest=sealed.digest if every else sealed.arch[arches[0]].manifest,
         arch={each: sealed.arch[each].manifest for each in arches},
     )
+
+
+COMMAND = command(digest)

@@ -6,10 +6,12 @@ import platform
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from imgbuild.cache.store import Store
+from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     GPUS,
     SIF_FILE,
@@ -20,18 +22,21 @@ from imgbuild.cli._options import (
     SharedMemory,
 )
 from imgbuild.cli._output import aligned, answer, folded
-from imgbuild.cli._selection import choose, one_arch, single
+from imgbuild.cli._selection import choose
+from imgbuild.cli._sessions import one_arch, single
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import verb
 from imgbuild.container import driver
+from imgbuild.doctor import image
+from imgbuild.doctor import targets as judging
+from imgbuild.doctor.host import Host, read_host
+from imgbuild.doctor.image import InspectOptions
+from imgbuild.doctor.targets import Diagnosis, comparable
 from imgbuild.errors import InputError, WorkFailed
+from imgbuild.lock import lock
+from imgbuild.pipeline.session import built_layout, open_session
 from imgbuild.system.console import console
 from imgbuild.values import Arch
-
-if TYPE_CHECKING:
-    from imgbuild.doctor.host import Host
-    from imgbuild.doctor.image import InspectOptions
-    from imgbuild.doctor.targets import Diagnosis
 
 WIDTH = 80  # columns of a list of targets
 
@@ -75,10 +80,6 @@ def doctor(
 
         imgbuild doctor cu124-vllm --through apptainer --sif-file build/cu124-vllm.sif --gpus 1
     """
-    from imgbuild.doctor import image
-    from imgbuild.doctor import targets as judging
-    from imgbuild.doctor.host import read_host
-
     wanted = selection.named
     number = driver.gpus() if gpus == "all" else int(gpus)
     if through is not None:
@@ -120,24 +121,19 @@ def _look(
     options: InspectOptions,
 ) -> None:
     """Check from inside the image of the one target; Exit 1 if there is an error."""
-    from imgbuild.cache.store import Store
-    from imgbuild.doctor import image
-    from imgbuild.lock import lock
-    from imgbuild.pipeline import targets
-
     if through != "apptainer" and (sif is not None or options.words):
         message = f"--sif-file and --apptainer cannot be combined with --through {through}"
         raise InputError(message, hint="leave them out, or give --through apptainer")
     if sif is not None and not sif.exists():
         message = f"--sif-file {sif}: no such file"
         raise InputError(message, hint="make one with: imgbuild build TARGET --format sif")
-    session = selection.session()
+    session = open_session(selection.matrix)
     name = single(session.select(selection.named))
     locked = lock.read_lock(session.project.images, name)
     if sif is not None:
         report = image.in_sif(locked, Arch.parse(platform.machine()), sif, options, console)
     else:
-        built = targets.built_layout(session, name, layout)
+        built = built_layout(session, name, layout)
         report = image.in_image(
             locked,
             built,
@@ -155,7 +151,6 @@ def _lines(found: Diagnosis) -> Iterable[str]:
     yield from _machine(found.host)
     yield from (f"note: {remark}" for remark in found.remarks)
     yield ""
-    from imgbuild.doctor.targets import comparable
 
     fits = "fits" if comparable(found.host) else "unknown"
     verdicts = found.verdicts
@@ -192,3 +187,6 @@ def _machine(host: Host) -> Iterable[str]:
     ]
     rows.append(("shared memory", f"{host.shared_memory >> 20} MB"))
     yield from aligned(rows)
+
+
+COMMAND = command(doctor)

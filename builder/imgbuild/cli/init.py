@@ -8,10 +8,16 @@ from typing import Annotated
 
 import typer
 
+from imgbuild import project
+from imgbuild.cache.download import Http
+from imgbuild.cli._help import command
 from imgbuild.cli._options import LOCK
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._verb import SELECT, option, verb
 from imgbuild.errors import InputError
+from imgbuild.lock.published import load
+from imgbuild.pipeline.opened import open_project
+from imgbuild.resolve import first_matrix, init, request
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -82,7 +88,7 @@ RefreshOption = Annotated[
 
 
 @verb
-def init(
+def init_project(
     name: NameOption = ("my-image"),
     extends: ExtendsOption = None,
     lock: LockOption = None,
@@ -115,9 +121,6 @@ def init(
     if extends is None and lock is not None:
         message = f"--lock {lock} needs --extends"
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
-    from imgbuild.cache.download import Http
-    from imgbuild.resolve import first_matrix, init, request
-
     path = Path.cwd() / MATRIX
     name = init.name_for(name)
     extension = first_matrix.WantedExtension(
@@ -138,10 +141,6 @@ def init(
 
 def _of_catalogue(extends: str | None) -> str:
     """The selected target of the catalogue; NothingSelected if it has no such lock."""
-    from imgbuild import project
-    from imgbuild.lock.published import load
-    from imgbuild.resolve import init
-
     catalogue = project.catalogue()
     if extends is None:
         targets = load(catalogue.matrix).targets
@@ -152,10 +151,6 @@ def _of_catalogue(extends: str | None) -> str:
 
 
 def _refresh() -> None:
-    from imgbuild.cache.download import Http
-    from imgbuild.pipeline.opened import open_project
-    from imgbuild.resolve import init
-
     project = open_project(None)
     project.require_writable("imgbuild init --refresh")
     found = init.refresh(project.matrix, Http())
@@ -167,3 +162,6 @@ def _refresh() -> None:
     changed = any(item.before != item.after for item in found)
     console.info("next: imgbuild lock --all" if changed else "nothing has changed")
     answer(found, folded(lines))
+
+
+COMMAND = command(init_project)

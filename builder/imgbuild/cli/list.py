@@ -2,24 +2,187 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
 
-from imgbuild.cli._list_filters import Filters
-from imgbuild.cli._options import FORMAT
+from imgbuild.cli._help import command
+from imgbuild.cli._options import CUDA, FORMAT, GPU
 from imgbuild.cli._output import aligned, answer, terminal_width
 from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import OUTPUT, option, verb
-from imgbuild.errors import InputError
-from imgbuild.system import boundary
+from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
+from imgbuild.doctor import targets
+from imgbuild.doctor.host import read_host
+from imgbuild.doctor.targets import TargetNeeds
+from imgbuild.errors import InputError, NothingSelected
+from imgbuild.lock import lock as locks
+from imgbuild.lock import published
+from imgbuild.matrix import near, notes
+from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.select import select
+from imgbuild.project import Project
+from imgbuild.show import status, table
+from imgbuild.show.table import TableRow
 from imgbuild.system.console import console
+from imgbuild.values import Arch, Condition, normalize
 
-if TYPE_CHECKING:
-    from imgbuild.show.table import TableRow
+CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])a?")
+
+
+With = Annotated[
+    list[str] | None,
+    option(
+        "--with",
+        "Only targets with this package: verl, or 'verl>=0.6'; repeatable.",
+        metavar="PACKAGE",
+        panel=SELECT,
+        often=True,
+    ),
+]
+Cuda = Annotated[str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")]
+Gpu = Annotated[str | None, GPU("Only targets with code for it; sm_90 is the same as 9.0.")]
+Fits = Annotated[
+    bool,
+    option(
+        "--fits",
+        "Only locked targets that this machine can run: its GPU, driver, architecture.",
+        panel=SELECT,
+        often=True,
+    ),
+]
+State = Annotated[
+    list[Condition] | None,
+    option("--state", "Only targets in this state; repeatable.", panel=SELECT, often=True),
+]
+
+
+class Filters(Group, frozen=True, kw_only=True):
+    """What a listed target must have; all that are given apply."""
+
+    package: With = None
+    cuda: Cuda = None
+    gpu: Gpu = None
+    fits: Fits = False
+    state: State = None
+
+    def words(self) -> list[str]:
+        """The filters as they were given."""
+        return [
+            *(f"--with {one}" for one in self.package or ()),
+            *([f"--cuda {self.cuda}"] if self.cuda else []),
+            *([f"--gpu {self.gpu}"] if self.gpu else []),
+            *(["--fits"] if self.fits else []),
+            *(f"--state {one}" for one in self.state or ()),
+        ]
+
+    def test(self, project: Project) -> Callable[[TableRow, Condition], bool]:
+        """Whether a row in a state matches; InputError if a filter cannot be read."""
+        needed = [_requirement(one) for one in self.package or ()]
+        capability = _capability(self.gpu) if self.gpu else ""
+        runs_here = _judge(project) if self.fits else None
+
+        def _matches(row: TableRow, condition: Condition) -> bool:
+            return (
+                (not self.state or condition in self.state)
+                and (self.cuda is None or self.cuda in (row.cuda, row.cuda.split(".")[0]))
+                and (not needed or _has(project, row, needed))
+                and (not capability or _runs_on(project, row, capability))
+                and (runs_here is None or runs_here(row))
+            )
+
+        return _matches
+
+    def nothing(self, matrix: Matrix, arches: Sequence[Arch]) -> NothingSelected:
+        """The error for no row: the filters, and the target that meets most of them."""
+        given = self.words() + [f"--arch {arch}" for arch in arches]
+        requests = {
+            normalize(one.name): str(one.specifier) for one in map(_requirement, self.package or ())
+        }
+        cuda = next(
+            (
+                one.cuda
+                for one in reversed(matrix.targets.values())
+                if self.cuda in (one.cuda, one.cuda.split(".")[0])
+            ),
+            self.cuda,
+        )
+        arch = arches[0] if arches else Arch.X86_64
+        names = near.ranked(matrix, requests, cuda, arch)
+        nearest = f"nearest: {near.words(matrix, names[0], arch)}; " if names else ""
+        pinned = {package for target in matrix.targets.values() for package in target.pins}
+        for package in requests.keys() - pinned:
+            similar = notes.nearest(package, pinned)
+            nearest = f"did you mean --with {similar}? {nearest}" if similar else nearest
+        message = f"no target matches {' '.join(given) or 'the selection'}"
+        return NothingSelected(message, hint=f"{nearest}leave out a filter")
+
+
+def _requirement(text: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        message = f"--with {text}: not a package with versions"
+        raise InputError(message, hint="such as: --with verl, --with 'verl>=0.6'") from error
+
+
+def _capability(text: str) -> str:
+    found = CAPABILITY.fullmatch(text)
+    if found is None:
+        message = f"--gpu {text}: not a compute capability"
+        raise InputError(message, hint="such as sm_90 or 9.0")
+    return f"{found[1]}.{found[2]}"
+
+
+def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
+    """Whether the row pins, or a lock of it holds, each of `needed`."""
+    versions = dict(row.pins)
+    if any(normalize(one.name) not in versions for one in needed):
+        for resolution in _locked(project, row.target):
+            versions = resolution | versions
+    return all(
+        (version := versions.get(normalize(one.name))) is not None
+        and one.specifier.contains(version, prereleases=True)
+        for one in needed
+    )
+
+
+def _locked(project: Project, target: str) -> list[dict[str, str]]:
+    if not locks.lock_path(project.images, target).exists():
+        return []
+    return [each.versions for each in locks.read_lock(project.images, target).arch.values()]
+
+
+def _offer(project: Project, target: str) -> TargetNeeds | None:
+    if not locks.lock_path(project.images, target).exists():
+        return None
+    return targets.offer(project.images, locks.read_lock(project.images, target))
+
+
+def _runs_on(project: Project, row: TableRow, capability: str) -> bool:
+    """Whether an image of the row has code for a GPU; without a lock, whether the row names it."""
+    offered = _offer(project, row.target)
+    able = [set(row.gpu)]
+    if offered is not None:
+        able = [{*floors.gpu, *floors.gpu_ptx} for floors in offered.floors.values()]
+    return any(targets.has_code(each, capability) for each in able)
+
+
+def _judge(project: Project) -> Callable[[TableRow], bool]:
+    """Whether a target runs on this machine, as `imgbuild doctor` judges it."""
+    host = read_host()
+    if not targets.comparable(host):
+        console.warn("no GPU and driver were found: --fits compares only the other requirements")
+
+    def _runs_here(row: TableRow) -> bool:
+        offered = _offer(project, row.target)
+        return offered is not None and targets.judge(host, offered).fits
+
+    return _runs_here
+
 
 ListFormat = Literal["text", "markdown"]
 WideOption = Annotated[
@@ -35,16 +198,6 @@ FormOption = Annotated[
     ListFormat,
     FORMAT("text, or markdown with all columns."),
 ]
-IntoOption = Annotated[
-    Path | None,
-    option(
-        "--into",
-        "Write the images as a Markdown table into this file, between its comments `images`"
-        " and `/images`.",
-        metavar="FILE",
-        panel=OUTPUT,
-    ),
-]
 
 
 @verb
@@ -53,7 +206,6 @@ def list_targets(
     filters: Filters,
     wide: WideOption = False,
     form: FormOption = "text",
-    into: IntoOption = None,
 ) -> None:
     """List the targets: versions, states, tests.
 
@@ -81,27 +233,16 @@ def list_targets(
         imgbuild list cu130-vllm --json
 
         imgbuild list --all
-
-        imgbuild list --into README.md
     """
-    from imgbuild.lock import published
-    from imgbuild.matrix.select import select
-    from imgbuild.show import status, table
-
     project = selection.project()
     read = published.load(project.matrix)
     wanted = selection.named
-    if into is not None:
-        project.require_writable(f"imgbuild list --into {into}")
-    if into is not None and (wanted or selection.arches or filters.words()):
-        message = f"--into {into} writes all targets, and cannot be combined with a selection"
-        raise InputError(message, hint="leave out names, --arch and filters")
     selected = select(
         read, wanted, everything=selection.everything or not wanted, arches=selection.arches
     )
     matches = filters.test(project)
     every = table.ordered(table.rows(read, published.shown(read, selected)))
-    whole = selection.everything or bool(wanted) or into is not None
+    whole = selection.everything or bool(wanted)
     hidden = [] if whole else [row.target for row in every if row.retired]
     rows = []
     for row in every:
@@ -113,11 +254,6 @@ def list_targets(
             rows.append(table.shown(project, shown))
     if not rows:
         raise filters.nothing(read, selection.arches)
-    if into is not None:
-        changed = _write(into, rows)
-        console.info(f"wrote {into}" if changed else f"{into} is up to date")
-        answer(rows, [])
-        return
     if form == "markdown":
         lines = table.markdown(rows)
     elif wide:
@@ -132,20 +268,4 @@ def list_targets(
         console.info(f"retired: {len(hidden)}, listed by: imgbuild list --all")
 
 
-def _write(path: Path, rows: Sequence[TableRow]) -> bool:
-    """Put the images between the comments of the file at `path`; False if they are there."""
-    from imgbuild import codec
-    from imgbuild.show import table
-
-    try:
-        text = boundary.content(path).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        message = f"cannot read {path}: {reason}"
-        raise InputError(message) from error
-    found = table.into(text, rows)
-    if found is None:
-        message = f"{path} has no comments that mark the place of the table"
-        hint = f"add two lines to it: {table.BEGIN} or {table.RECOMMENDED}, and {table.END}"
-        raise InputError(message, hint=hint)
-    return codec.write_bytes(path, found.encode())
+COMMAND = command(list_targets)

@@ -6,11 +6,17 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import THROUGH, LayoutFolder
 from imgbuild.cli._output import answer, folded
-from imgbuild.cli._selection import arch_of, same_image
+from imgbuild.cli._selection import arch_of
+from imgbuild.cli._sessions import same_image
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
+from imgbuild.container import engine as engines
+from imgbuild.container.load import load as load_image
+from imgbuild.pipeline import run_target
+from imgbuild.pipeline.session import open_session
 from imgbuild.system.console import console
 
 
@@ -42,11 +48,7 @@ def load(
 
         imgbuild load cu124-vllm
     """
-    from imgbuild.container import engine as engines
-    from imgbuild.container.load import load as load_image
-    from imgbuild.pipeline import run_target
-
-    session = selection.session()
+    session = open_session(selection.matrix)
     selected = session.select(selection.named, everything=selection.everything, arches=[])
     same_image(selected, layout)
     engine = engines.require(through)
@@ -62,3 +64,6 @@ def load(
             )
         )
     answer(done, folded(f"{item.reference} {item.id}" for item in done))
+
+
+COMMAND = command(load)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import AGAIN, CHECK, KEEP, Jobs, Offline, processes
 from imgbuild.cli._output import answer, folded
+from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, SomeFailed
+from imgbuild.pipeline import targets
+from imgbuild.pipeline.session import Options, open_session
+from imgbuild.show import diff as diffs
 from imgbuild.system.console import console
 
 
@@ -49,17 +54,14 @@ def lock(
 
         imgbuild lock --diff main cu124-vllm
     """
-    from imgbuild.pipeline import targets
-    from imgbuild.show import diff as diffs
-
     _refuse(diff, check=check)
     if again and (check or diff is not None):
         other = "--check" if check else "--diff"
         message = f"--again and {other} cannot be combined"
         raise InputError(message, hint="leave one of them out")
-    how = targets.Options(jobs=processes(jobs), offline=offline)
-    session = selection.session(how)
-    chosen = selection.of(session)
+    how = Options(jobs=processes(jobs), offline=offline)
+    session = open_session(selection.matrix, how)
+    chosen = select_targets(selection, session)
     if check:
         current = targets.check_all(session, chosen)
         answer(current, folded(f"{item.target} {item.digest}" for item in current))
@@ -86,3 +88,6 @@ def _refuse(diff: str | None, *, check: bool) -> None:
     if diff is not None and (not diff or diff.startswith("-")):
         message = f"--diff needs a git revision, not {diff or 'an empty string'}"
         raise InputError(message, hint="name a commit, a branch or a tag: imgbuild lock --diff REV")
+
+
+COMMAND = command(lock)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from imgbuild.cache import prune
+from imgbuild.cache.store import Store
+from imgbuild.cli._help import command
 from imgbuild.cli._options import OUTPUT_PATH, Arches, PlainHttp, Reference
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import verb
+from imgbuild.publish import pull as pulls
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import parse
 from imgbuild.system import files
 from imgbuild.system.console import console
+from imgbuild.system.folder import require_below
 
 
 @verb
@@ -34,13 +41,6 @@ def pull(
 
         imgbuild pull registry.example/rl:cu130-vllm --arch arm64 --output image
     """
-    from imgbuild.cache import prune
-    from imgbuild.cache.store import Store
-    from imgbuild.publish import pull as pulls
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import parse
-    from imgbuild.system.folder import require_below
-
     found = parse(reference, default_tag="latest")
     only = at_most_one(arch, "only one can be used at a time; leave --arch out for all")
     store = Store.open(reporter=console)
@@ -53,3 +53,6 @@ def pull(
     work = "up to date" if made.unchanged else f"{made.moved / 1e6:,.1f} MB downloaded"
     console.info(f"{made.size / 1e9:.2f} GB in {made.output}, {work}")
     answer(made, folded([f"{made.digest} {made.output}"]))
+
+
+COMMAND = command(pull)

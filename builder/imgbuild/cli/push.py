@@ -5,15 +5,19 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from imgbuild import codec
+from imgbuild.attest.signing import keys
+from imgbuild.attest.signing.keys import PrivateKey
+from imgbuild.cache import prune
 from imgbuild.cli import _sif
+from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     DRY_RUN,
     PART,
-    Date,
     ImagePart,
     Jobs,
     LayoutFolder,
@@ -24,17 +28,17 @@ from imgbuild.cli._options import (
 )
 from imgbuild.cli._output import aligned, answer, folded
 from imgbuild.cli._selection import require_no_host, split_places
+from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.pipeline.session import Options, Session, open_session
+from imgbuild.publish import push as pushes
+from imgbuild.publish.push import Pushed
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Repository, parse_repository
 from imgbuild.system import files
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.attest.signing.keys import PrivateKey
-    from imgbuild.pipeline.targets import Session
-    from imgbuild.publish.push import Pushed
-    from imgbuild.registry.reference import Repository
 
 HEAD = ("target", "arch", "layer", "MB", "in the registry", "digest")
 NUMBERS = frozenset({3})
@@ -107,7 +111,6 @@ def push(
     dry_run: DryRunOption = False,
     digest_only: DigestOnly = False,
     digest_file: DigestFile = None,
-    date: Date = None,
     mount_from: MountFrom = None,
     attach: Attach = True,
     sign_key: SignKey = None,
@@ -132,23 +135,18 @@ def push(
 
         imgbuild push cu124-vllm registry.example/rl --sif
     """
-    from imgbuild.cache import prune
-    from imgbuild.pipeline import targets
-    from imgbuild.publish import push as pushes
-    from imgbuild.registry.client import Client
-
     names, place = split_places(places)
-    how = targets.Options(jobs=processes(jobs), offline=offline)
+    how = Options(jobs=processes(jobs), offline=offline)
     if part is ImagePart.WHEELS:
         message = "--only wheels: only an image or its base can be pushed"
         raise InputError(message, hint="give --only base, or leave it out")
     if sif:
-        given = [part, dry_run, digest_only, digest_file, date, mount_from, sign_key]
+        given = [part, dry_run, digest_only, digest_file, mount_from, sign_key]
         if any(given):
             message = "--sif cannot be combined with options for the push of an image"
             raise InputError(message, hint="push the image first, then its SIF")
         client = Client(plain_http=plain_http or (), origin=True, reporter=console)
-        repository = _repository(place, None if place else selection.session(how))
+        repository = _repository(place, None if place else open_session(selection.matrix, how))
         _sif.push(selection, names, repository, client, layout, compress, how)
         return
     if layout is not None or compress != "zstd":
@@ -156,13 +154,13 @@ def push(
         raise InputError(message, hint="add --sif, or leave them out")
     if digest_file is not None:
         files.require_writable([digest_file], hint="choose another file with --digest-file")
-    session = selection.session(how)
+    session = open_session(selection.matrix, how)
     if place is None:
         require_no_host(names, session.matrix.targets)
     repository = _repository(place, session)
     key = _key(sign_key)
-    day = date or datetime.datetime.now(datetime.UTC).date()
-    chosen = selection.of(session, names)
+    day = datetime.datetime.now(datetime.UTC).date()
+    chosen = select_targets(selection, session, names)
     plans = pushes.plans(session, chosen, date=day, only_base=part is ImagePart.BASE)
     work = pushes.work(
         session, repository, mount_from or [], plain_http or [],
@@ -185,8 +183,6 @@ def _pushed(made: Sequence[Pushed], file: Path | None) -> None:
     """Print what was pushed, and write it to `file` as well."""
     lines = [f"{item.target} {item.reference}" for item in made]
     if file is not None:
-        from imgbuild import codec
-
         codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())
     answer(made, folded(lines))
 
@@ -195,14 +191,11 @@ def _key(path: Path | None) -> PrivateKey | None:
     """The key to sign with, read before anything is sent: its password may be asked for."""
     if path is None:
         return None
-    from imgbuild.attest.signing import keys
 
     return keys.load_private(path)
 
 
 def _repository(place: str | None, session: Session | None) -> Repository:
-    from imgbuild.registry.reference import parse_repository
-
     named = place or (session.matrix.registry if session else None)
     if named is None:
         message = "no repository is named"
@@ -233,3 +226,6 @@ def _report(made: Sequence[Pushed]) -> None:
     for item in made:
         console.info(f"{item.target}: {item.sent / 1e6:,.1f} MB to send for {item.reference}")
     console.info(f"{sum(item.sent for item in made) / 1e6:,.1f} MB in total")
+
+
+COMMAND = command(push)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from imgbuild.cli import registry_gc, registry_mirror
-from imgbuild.cli._help import VerbGroup, add
+from imgbuild.cli._help import VerbGroup, add, group
 from imgbuild.cli._options import PlainHttp, Reference
 from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._verb import verb
+from imgbuild.publish import listing as listings
+from imgbuild.publish import tag
+from imgbuild.publish.listing import ListedTag, Listing
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import parse, parse_repository
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.publish.listing import ListedTag, Listing
 
 HEAD = ("image", "architectures", "MB", "target", "versions", "digest")
 NUMBERS = frozenset({2})
@@ -45,10 +47,6 @@ def ls(
 
         imgbuild registry ls localhost:5000 --json
     """
-    from imgbuild.publish import listing as listings
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import parse_repository
-
     client = Client(plain_http=plain_http or (), reporter=console)
     host, slash, name = place.partition("/")
     places = [parse_repository(place)] if slash and name else listings.repositories(client, host)
@@ -79,7 +77,7 @@ def _row(entry: ListedTag) -> Sequence[str]:
 
 
 @verb
-def tag(
+def tag_image(
     reference: Reference,
     names: Annotated[list[str], typer.Argument(metavar="TAG...", help="The tags to add.")],
     plain_http: PlainHttp = None,
@@ -94,10 +92,6 @@ def tag(
 
         imgbuild registry tag registry.example/rl@sha256:0123… cu124-vllm-20261121 cu124-vllm
     """
-    from imgbuild.publish import tag
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import parse
-
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)
     found = parse(reference, default_tag="latest")
     made = tag.tag(client, found, names)
@@ -107,6 +101,7 @@ def tag(
 
 
 add(app, "ls", ls)
-add(app, "tag", tag)
+add(app, "tag", tag_image)
 add(app, "gc", registry_gc.gc)
 app.add_typer(registry_mirror.app, name="mirror")
+COMMAND = group(app)

@@ -13,6 +13,11 @@ from imgbuild.cli._output import aligned, answer, count
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.pipeline.opened import open_project
+from imgbuild.project import MATRIX
+from imgbuild.publish import gc as old_images
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import parse_repository
 from imgbuild.system.console import console
 
 HEAD = ("tags", "digest")
@@ -53,12 +58,6 @@ def gc(
 
         imgbuild registry gc registry.example/rl --keep-days 30 --delete
     """
-    from imgbuild.pipeline.opened import open_project
-    from imgbuild.project import MATRIX
-    from imgbuild.publish import gc as old_images
-    from imgbuild.registry.client import Client
-    from imgbuild.registry.reference import parse_repository
-
     repository = parse_repository(place)
     project = open_project(matrix)
     if not project.writable:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from imgbuild import codec
+from imgbuild.assemble import mirror
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.mirror import FILE, MirrorSetting, NamedMirror
 from imgbuild.cli._help import VerbGroup, add
 from imgbuild.cli._options import DRY_RUN, KEEP, MirrorOnly, Offline, PlainHttp
 from imgbuild.cli._output import aligned, answer, count, folded
@@ -15,13 +19,14 @@ from imgbuild.cli._selection import require_no_host, split_places
 from imgbuild.cli._targets import Filter, MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, WorkFailed
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.opened import open_project
+from imgbuild.pipeline.session import Options, open_session
+from imgbuild.project import Project
+from imgbuild.publish.mirror import LockedInputs, MirrorStatus, push, status
+from imgbuild.registry.client import Client
+from imgbuild.registry.reference import Repository, parse_repository
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.assemble.mirror import NamedMirror
-    from imgbuild.project import Project
-    from imgbuild.publish.mirror import LockedInputs, MirrorStatus
-    from imgbuild.registry.reference import Repository
 
 HEAD = ("target", "arch", "files", "GB", "missing", "MB missing", "tag")
 NUMBERS = frozenset({2, 3, 4, 5})
@@ -46,7 +51,7 @@ Places = Annotated[
 
 
 @verb
-def push(
+def push_inputs(
     selection: Filter,
     places: Places = None,
     dry_run: Annotated[bool, DRY_RUN("Nothing is sent.")] = False,
@@ -71,18 +76,13 @@ def push(
 
         imgbuild registry mirror push 'cu130-*' registry.example/rl/inputs --dry-run
     """
-    from imgbuild.assemble.inputs import Inputs
-    from imgbuild.pipeline import targets
-    from imgbuild.publish import mirror
-    from imgbuild.registry.client import Client
-
-    session = selection.session(targets.Options(offline=offline))
+    session = open_session(selection.matrix, Options(offline=offline))
     repository, plain, names = _place(session.project, places, plain_http)
     parts = _parts(session.project, selection, names)
-    inputs: Inputs = session.inputs(locking=True)
+    inputs: Inputs = open_inputs(session, locking=True)
     if inputs.mirror is not None and inputs.mirror.repository == repository:
         inputs.mirror = None  # what it lacks cannot come from there
-    filled = mirror.push(
+    filled = push(
         parts,
         repository,
         Client(plain_http=plain, origin=True, reporter=console),
@@ -111,15 +111,6 @@ def use(
     ] = None,
     off: Annotated[bool, option("--off", "Remove the setting.", often=True)] = False,
     mirror_only: MirrorOnly = False,
-    user: Annotated[
-        bool,
-        option(
-            "--global",
-            "For all projects of this user, in ~/.config/imgbuild. Default: for this project, in"
-            " mirror.json beside the matrix.",
-            often=True,
-        ),
-    ] = False,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
@@ -132,17 +123,14 @@ def use(
 
         imgbuild registry mirror use registry.example/rl/inputs
 
-        imgbuild registry mirror use registry.example/rl/inputs --mirror-only --global
+        imgbuild registry mirror use registry.example/rl/inputs --mirror-only
 
         imgbuild registry mirror use --off
     """
-    from imgbuild import codec
-    from imgbuild.assemble import mirror
-
     if off == (place is not None):
         message = "a repository or --off is needed"
         raise InputError(message, hint="imgbuild registry mirror use HOST/REPOSITORY")
-    path = mirror.user_file() if user else _project_file(matrix)
+    path = _project_file(matrix)
     if place is None:
         path.unlink(missing_ok=True)
         console.info(f"{path}: no mirror is set")
@@ -150,7 +138,7 @@ def use(
         return
     repository = mirror.repository(place, "registry mirror use")
     plain = repository.host in (plain_http or [])
-    setting = mirror.MirrorSetting(mirror=str(repository), only=mirror_only, plain_http=plain)
+    setting = MirrorSetting(mirror=str(repository), only=mirror_only, plain_http=plain)
     codec.write(path, setting)
     console.info(
         f"{path}: inputs are taken from {repository}" + (", and only from there" * mirror_only)
@@ -160,18 +148,16 @@ def use(
 
 def _project_file(matrix: Path | None) -> Path:
     """The file of a project's setting; InputError if the project is the catalogue."""
-    from imgbuild.assemble import mirror
-    from imgbuild.pipeline.opened import open_project
-
     found = open_project(matrix)
     found.require_writable(
-        "imgbuild registry mirror use", hint="add --global to set it for your user"
+        "imgbuild registry mirror use",
+        hint="without a project, set IMGBUILD_MIRROR=HOST/REPOSITORY",
     )
-    return found.root / mirror.FILE
+    return found.root / FILE
 
 
 @verb
-def status(selection: Filter, places: Places = None, plain_http: PlainHttp = None) -> None:
+def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp = None) -> None:
     """Show which inputs of targets a mirror has.
 
     Exit status 1 if a file is missing. Columns: target, architecture, files, GB, files missing, MB
@@ -183,13 +169,10 @@ def status(selection: Filter, places: Places = None, plain_http: PlainHttp = Non
 
         imgbuild registry mirror status cu124-vllm registry.example/rl/inputs --json
     """
-    from imgbuild.publish import mirror
-    from imgbuild.registry.client import Client
-
     found = selection.project()
     repository, plain, names = _place(found, places, plain_http)
     parts = _parts(found, selection, names)
-    held = mirror.status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
+    held = status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
     rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in held)]
     answer(held, aligned(rows, right=NUMBERS))
     absent = sorted({item.target for item in held if item.lacking or not item.tagged})
@@ -218,9 +201,6 @@ def _place(
     project: Project, places: list[str] | None, plain_http: list[str] | None
 ) -> tuple[Repository, list[str], list[str]]:
     """The selected repository, hosts without TLS, and the targets among `places`."""
-    from imgbuild.assemble import mirror
-    from imgbuild.registry.reference import parse_repository
-
     names, named = split_places(places)
     if named is not None:
         return parse_repository(named), list(plain_http or []), names
@@ -235,14 +215,10 @@ def _place(
 
 
 def _parts(project: Project, selection: Filter, names: list[str]) -> list[LockedInputs]:
-    from imgbuild.publish import mirror
-
     chosen = selection.locked(project, names)
-    return [
-        mirror.LockedInputs(lock=item.lock, arch=each) for item in chosen for each in item.arches
-    ]
+    return [LockedInputs(lock=item.lock, arch=each) for item in chosen for each in item.arches]
 
 
-add(app, "push", push)
+add(app, "push", push_inputs)
 add(app, "use", use)
-add(app, "status", status)
+add(app, "status", show_status)

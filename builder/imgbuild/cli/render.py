@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import CHECK, FORMAT, OUTPUT_PATH, REGISTRY_PLACE
 from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.lock.published import load
+from imgbuild.pipeline.opened import report_templates
+from imgbuild.project import Project
+from imgbuild.render import bake, write
+from imgbuild.render.write import RenderOptions
 from imgbuild.system import files
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.project import Project
-    from imgbuild.render.write import RenderOptions
-    from imgbuild.values import Arch
-
+from imgbuild.values import Arch
 
 RenderFormat = Literal["dockerfile", "bake", "apptainer", "requirements", "pylock", "script"]
 WITH_TEMPLATE = ("dockerfile", "apptainer", "script")  # the formats that templates write
@@ -69,10 +70,6 @@ def render(
 
         imgbuild render cu124-vllm --format script > cu124-vllm.sh
     """
-    from imgbuild.lock.published import load
-    from imgbuild.pipeline.opened import report_templates
-    from imgbuild.render import write
-
     options = write.RenderOptions(form=form, online=online, registry=registry)
     _refuse(options, output, check=check, arches=selection.arches)
     found = selection.project()
@@ -103,8 +100,6 @@ def _require_places(
     project: Project, targets: list[str], options: RenderOptions, output: Path | None
 ) -> None:
     """InputError if a place that is written to is read-only."""
-    from imgbuild.render import bake
-
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
     elif options.form == "dockerfile":
@@ -133,3 +128,6 @@ def _refuse(
     if dockerfile and arches and output is None:
         message = "the Dockerfile beside a lock is for all its architectures"
         raise InputError(message, hint="leave --arch out, or add --output FOLDER")
+
+
+COMMAND = command(render)

@@ -4,18 +4,126 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
+from imgbuild.cli._help import command
 from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, Offline
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import aligned, answer, count
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError, NoSolution
+from imgbuild.matrix import constraints
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, open_session
+from imgbuild.resolve import answer as solution
+from imgbuild.resolve import locked, request, stored
+from imgbuild.resolve.answer import ArchOutcome, ChosenVersion, ResolveAnswer
+from imgbuild.resolve.locked import LockedTarget
 from imgbuild.system.console import console
 from imgbuild.values import Arch
+
+WHY = 3  # reasons shown for a package; --json has all
+WIDTH = 80
+TARGETS = 3  # shown without --full
+
+
+def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
+    """The locked targets of an answer with their versions and the commands to use them."""
+    shown = answer.locked if everything else answer.locked[:TARGETS]
+    found = [line for target in shown for line in (*_locked(target), "")]
+    left = [target.target for target in answer.locked[len(shown) :]]
+    if left:
+        found += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
+    return [*found, "# to solve for other versions, add --solve"]
+
+
+def _locked(target: LockedTarget) -> list[str]:
+    versions = ", ".join(f"{package} {version}" for package, version in target.versions.items())
+    tested = f"tested: {target.tested}" if target.tested else "not tested"
+    text = f"{target.target} has {versions} (CUDA {target.cuda}, {tested})"
+    return [*_wrapped(text, "", "  "), *(f"  {command}" for command in target.commands)]
+
+
+def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
+    """The requested packages of each architecture with a solution, the row, what was checked.
+
+    With `everything` all other packages follow.
+    """
+    solved = [(arch, found) for arch, found in answer.arch.items() if found.refused is None]
+    found: list[str] = []
+    for arch, outcome in solved:
+        found += [f"# {answer.name} on {arch}", *_table(_requested(answer, outcome)), ""]
+    if answer.row:
+        found += ["# a row for matrix.yaml, under targets:", *answer.row, ""]
+    if answer.driver and answer.target is not None:
+        found += _comment(f"CUDA {answer.target.cuda}: driver {answer.driver} or newer")
+    if answer.row:
+        found += _comment(f"checked: {', '.join(answer.checks)}")
+        unchecked = ", ".join(answer.unchecked)
+        found += _comment(f"not checked: {unchecked}; imgbuild lock reads shared objects")
+    for arch, outcome in solved:
+        number = count(len(outcome.packages), "package")
+        if everything:
+            found += ["", f"# {number} on {arch}", *_table(outcome.packages)]
+        else:
+            found += _comment(f"{number} on {arch}: --full lists them")
+    return found
+
+
+def _requested(answer: ResolveAnswer, outcome: ArchOutcome) -> list[ChosenVersion]:
+    """The packages that were asked for, and those that the row pins beside them."""
+    pins = answer.target.pins if answer.target is not None else {}
+    names = dict.fromkeys((*answer.requested, *pins))
+    chosen = {item.package: item for item in outcome.packages}
+    return [chosen[name] for name in names if name in chosen]
+
+
+def _table(packages: Sequence[ChosenVersion]) -> list[str]:
+    if not packages:
+        return []
+    rows = [(item.package, item.version, "; ".join(item.why[:WHY])) for item in packages]
+    return aligned(rows, width=WIDTH)
+
+
+def _comment(text: str) -> list[str]:
+    return _wrapped(text, "# ", "#   ")
+
+
+def _wrapped(text: str, first: str, others: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def report_refusals(answer: ResolveAnswer) -> bool:
+    """Print warnings, and the reasons where there is no solution; returns whether one has none."""
+    refused = False
+    for arch, outcome in answer.arch.items():
+        for text in outcome.warnings:
+            console.warn(f"{arch}: {text}")
+        if outcome.refused is not None:
+            refused = True
+            _say(arch, outcome)
+    return refused
+
+
+def _say(arch: Arch, outcome: ArchOutcome) -> None:
+    error = outcome.refused
+    if error is not None:
+        details = [f"because {reason}" for reason in error.reasons]
+        details += [f"suggestion: {each}" for each in error.nearest]
+        named = error.message if arch in error.message else f"{arch}: {error.message}"
+        console.error("\n  ".join((named, *details)), hint=error.hint)
+
 
 ASK = "Request"
 
@@ -145,13 +253,7 @@ def resolve(
 
         imgbuild resolve vllm==0.8.5.post1 trl --as-of 2025-06-20 --json
     """
-    from imgbuild.cli import _resolve_lines as words
-    from imgbuild.matrix import constraints
-    from imgbuild.pipeline import targets
-    from imgbuild.resolve import answer as solution
-    from imgbuild.resolve import locked, request, stored
-
-    session = targets.open_session(matrix, targets.Options(offline=offline))
+    session = open_session(matrix, Options(offline=offline))
     assigned = request.indexes_of(index or [], session.matrix)
     asked, named = request.read([*(wanted or []), *(want or [])], have or [], assigned)
     ask = request.ResolveRequest(
@@ -170,16 +272,16 @@ def resolve(
         targets_found = locked.satisfying(ask, session.project, session.matrix)
         if targets_found:
             found = solution.of_locks(ask, session.matrix, targets_found)
-            answer(found, words.locked_lines(found, everything=everything))
+            answer(found, locked_lines(found, everything=everything))
             return
-    inputs = session.inputs()
+    inputs = open_inputs(session)
     learned = constraints.read(session.project.images)
     with _suggesting(locked.similar(ask, session.project, session.matrix)):
         found = stored.answer(
             ask, session.project, session.matrix, learned, inputs.context, again=again
         )
-    answer(found, words.lines(found, everything=everything))
-    if words.say_refusals(found):
+    answer(found, resolution_lines(found, everything=everything))
+    if report_refusals(found):
         raise typer.Exit(NoSolution.exit_code)
 
 
@@ -209,3 +311,6 @@ def _day(text: str | None) -> datetime.date | None:
     except ValueError as error:
         message = f"invalid date for --as-of: {text} (expected YYYY-MM-DD)"
         raise InputError(message, hint="for example: --as-of 2025-06-20") from error
+
+
+COMMAND = command(resolve)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
-from collections.abc import Mapping
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from imgbuild.cli._container import RunOptions
+from imgbuild.cache.store import Store
+from imgbuild.cli._help import RunCommand, command
 from imgbuild.cli._options import (
     DRY_RUN,
+    ENV,
+    GPUS,
     THROUGH,
     Engine,
     LayoutFolder,
@@ -19,11 +27,254 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import answer
-from imgbuild.cli._selection import arch_of, single
+from imgbuild.cli._selection import arch_of
+from imgbuild.cli._sessions import single
 from imgbuild.cli._targets import OneTarget
-from imgbuild.cli._verb import RunOutput, verb
+from imgbuild.cli._verb import Definition, Group, RunOutput, option, verb
+from imgbuild.container import driver, path_variables
+from imgbuild.container.request import ContainerRequest, Mount, own_ids
+from imgbuild.container.run_in_image import CommandConfig
+from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.pipeline import run_target
+from imgbuild.pipeline.session import Options, open_session
+from imgbuild.system import boundary
 from imgbuild.system.console import console
 from imgbuild.values import Arch
+
+ENTRYPOINT = "/opt/imgbuild/entrypoint"  # finds a home if HOME cannot be written
+FOLDER = "/workspace"  # for the current folder, if the image has no working folder
+CACHE = "/mnt/huggingface"
+NOTICE = "notice"  # the kind of fact for what is reported once a day
+SELINUX = Path("/sys/fs/selinux/enforce")
+PANEL = "The container"
+NAME = re.compile(r"[^\s=]+")
+PORT = re.compile(r"([\w.\[\]:-]+:)?\d+(-\d+)?(/(tcp|udp|sctp))?")
+SIZE = re.compile(r"\d+(\.\d+)?([bkmgBKMG]b?)?")
+USER = re.compile(r"[\w.-]+(:[\w.-]+)?")
+
+
+class RunOptions(Group, frozen=True, kw_only=True):
+    """What the container of `imgbuild run` has."""
+
+    volume: Annotated[
+        list[str] | None,
+        Definition(
+            "--volume -v",
+            "Mount a file or folder at the path DST, read-only with :ro; repeatable.",
+            metavar="SRC:DST[:ro]",
+            panel=PANEL,
+            often=True,
+        )(),
+    ] = None
+    env: Annotated[list[str] | None, ENV()] = None
+    env_file: Annotated[
+        list[Path] | None,
+        option("--env-file", "Set variables from a file of NAME=VALUE lines; repeatable.",
+               metavar="FILE", panel=PANEL),
+    ] = None  # fmt: skip
+    publish: Annotated[
+        list[str] | None,
+        option("--publish -p", "Publish a port, with docker and podman; repeatable.",
+               metavar="[HOST:]PORT", panel=PANEL, often=True),
+    ] = None  # fmt: skip
+    gpus: Annotated[str | None, GPUS("Default: all, if this machine has any.")] = None
+    shm_size: Annotated[
+        str | None,
+        option("--shm-size", "Shared memory of the container's own, such as 16g. Default: that of"
+               " the host (--ipc=host).", metavar="SIZE", panel=PANEL, setting=True),
+    ] = None  # fmt: skip
+    user: Annotated[
+        str | None,
+        Definition(
+            "--user",
+            "The user who runs the command. Default: you, so that you own the files it writes.",
+            metavar="UID[:GID]",
+            panel=PANEL,
+        )(),
+    ] = None
+    network: Annotated[
+        bool,
+        option("--network/--no-network", "Give the command a network.", panel=PANEL),
+    ] = True
+    hf_cache: Annotated[
+        bool,
+        option("--hf-cache/--no-hf-cache", "Mount your Hugging Face cache ($HF_HOME, else"
+               " ~/.cache/huggingface; $HF_HUB_CACHE and others) if it exists.", panel=PANEL),
+    ] = True  # fmt: skip
+
+    def request(
+        self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry: bool
+    ) -> ContainerRequest:
+        """The request for an image with `config`; InputError for an invalid option.
+
+        With `dry` the command is only printed, so stdout need not be a terminal.
+        """
+        files = {path.absolute(): read_env_file(path) for path in self.env_file or []}
+        named = {name for values in files.values() for name in values}
+        given = dict(_variable(text) for text in self.env or [])
+        workdir = config.workdir if config.workdir not in ("", "/") else FOLDER
+        mounts = {mount.target: mount for mount in _folder(workdir)}
+        env: dict[str, str | None] = dict.fromkeys(_by_name())
+        cache = hugging_face_cache() if self.hf_cache else None
+        if cache is not None:
+            mounts[CACHE] = Mount(source=cache, target=CACHE)
+            env["HF_HOME"] = CACHE
+        volumes = {mount.target: mount for mount in map(_volume, self.volume or [])}
+        typed = {*named, *(name for name, value in given.items() if value is not None)}
+        paths = path_variables.passed(
+            os.environ,
+            mounts=tuple({**mounts, **volumes}.values()),
+            folders=path_variables.image_folders(config.env),
+            without={"HF_HOME", *typed, *(path_variables.names("not passed") & given.keys())},
+            hf_cache=self.hf_cache,
+        )
+        for message in paths.messages:
+            if message.partition("=")[0] not in given:  # else there is a warning
+                console.info(message)
+        env |= paths.env
+        mounts |= {mount.target: mount for mount in paths.mounts} | volumes
+        gpus = _gpus(self.gpus)
+        if gpus is True:
+            env |= dict.fromkeys(driver.chosen())
+        env = {name: value for name, value in env.items() if name not in named} | given
+        _require(self.publish or [], PORT, "--publish", "PORT, HOSTPORT:PORT or IP:HOSTPORT:PORT")
+        _require([self.shm_size or "1g"], SIZE, "--shm-size", "a size such as 16g")
+        _require([self.user or "0"], USER, "--user", "UID[:GID]")
+        if self.publish and not self.network:
+            message = "--publish and --no-network cannot be combined"
+            raise InputError(message, hint="leave one of them out")
+        terminal = interactive and sys.stdin.isatty() and (dry or sys.stdout.isatty())
+        return ContainerRequest(
+            command=tuple(command),
+            workdir=workdir,
+            mounts=tuple(mounts.values()),
+            env=env,
+            env_files=files,
+            ports=tuple(self.publish or ()),
+            user=self.user,
+            caller=own_ids(),
+            home=None if "HOME" in {*named, *given} else _home(config, self.user),
+            gpus=gpus,
+            shm_size=self.shm_size,
+            network=self.network,
+            selinux=SELINUX.exists(),
+            interactive=interactive,
+            tty=terminal,
+        )
+
+
+def hugging_face_cache() -> Path | None:
+    """The folder HF_HOME, else ~/.cache/huggingface; None, which is reported, if it is missing."""
+    named = os.environ.get("HF_HOME")
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        folder = Path(named or f"{base}/huggingface").expanduser().absolute()
+    except RuntimeError:  # there is no home
+        return None
+    if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises PermissionError
+        return folder
+    if not os.environ.get("HF_HUB_CACHE"):
+        _report_daily(f"{folder} does not exist: models that the command downloads are not kept")
+    return None
+
+
+def _report_daily(text: str) -> None:
+    """Report `text`, unless it was reported today (UTC), which the cache stores."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat().encode()
+    try:
+        store = Store.open()
+        if store.fact(NOTICE, text) == today:
+            return
+        store.put_fact(NOTICE, text, today)
+    except (ImgbuildError, OSError) as error:
+        console.detail(f"not stored that this was reported today: {error}")
+    console.info(text)
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The variables of a file in Docker's format: lines NAME=VALUE, or NAME to pass it on.
+
+    InputError if the file cannot be read, or a line has no valid name.
+    """
+    try:
+        lines = boundary.content(path).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"--env-file {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
+        raise InputError(message, hint="name a file of NAME=VALUE lines") from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        text = line.lstrip()
+        if not text or text.startswith("#"):
+            continue
+        name, given, value = text.partition("=")
+        if not NAME.fullmatch(name):
+            message = f"{path}:{number}: invalid name of a variable: {name!r}"
+            raise InputError(message, hint="write NAME=VALUE, without quotes or export")
+        kept = value if given else os.environ.get(name)
+        if kept is not None:
+            found[name] = kept
+    return found
+
+
+def _variable(text: str) -> tuple[str, str | None]:
+    name, given, value = text.partition("=")
+    if not NAME.fullmatch(name):
+        message = f"--env {text}: expected NAME=VALUE or NAME"
+        raise InputError(message, hint="write -e NAME=VALUE, or -e NAME to pass your value")
+    if not given and name not in os.environ:
+        console.warn(f"--env {name}: the variable is not set here")
+    return name, value if given else None
+
+
+def _by_name() -> Iterable[str]:
+    """The variables that are passed if they are set, without those whose value is a path."""
+    paths = path_variables.names()
+    for name in sorted(os.environ):
+        if name == "HF_TOKEN" or (name.startswith("WANDB_") and name not in paths):
+            yield name
+
+
+def _folder(target: str) -> Iterable[Mount]:
+    """The current folder at `target`, unless it is the whole file system."""
+    here = Path.cwd()
+    if here == Path("/"):
+        console.warn("the current folder is /, which is not mounted")
+        return
+    yield Mount(source=here, target=target)
+
+
+def _volume(text: str) -> Mount:
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
+        message = f"--volume {text}: expected SRC:DST or SRC:DST:ro, DST an absolute path"
+        raise InputError(message, hint="for example: -v ./data:/data:ro")
+    path = Path(os.path.expanduser(source)).absolute()  # noqa: PTH111 - works without a home
+    if not path.exists():
+        message = f"--volume {text}: {path} does not exist"
+        raise InputError(message, hint=f"create it first: mkdir -p {path}")
+    return Mount(source=path, target=target.rstrip("/") or "/", writable=mode != "ro")
+
+
+def _gpus(text: str | None) -> bool | int:
+    if text is None:
+        return driver.gpus() > 0
+    return True if text == "all" else int(text)
+
+
+def _home(config: CommandConfig, user: str | None) -> str | None:
+    """HOME for a user whom the image does not know; None for root and for the image's own user."""
+    uid = (user or str(own_ids()[0])).partition(":")[0]
+    if not uid.isdecimal() or uid in ("0", config.user.partition(":")[0]):
+        return None
+    return "/" if ENTRYPOINT in config.entrypoint else "/tmp"  # noqa: S108 - in the container
+
+
+def _require(texts: Sequence[str], form: re.Pattern[str], flag: str, expected: str) -> None:
+    for text in texts:
+        if not form.fullmatch(text):
+            message = f"{flag} {text}: expected {expected}"
+            raise InputError(message, hint="see: imgbuild help run")
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,10 +344,8 @@ def run(
 
         imgbuild run cu124-vllm --dry-run -- python train.py
     """
-    from imgbuild.pipeline import run_target
-
     pattern, words = one.split(command)
-    session = one.session(jobs=processes(0))
+    session = open_session(one.matrix, Options(jobs=processes(0)))
     found = run_target.find(session, single(session.select([pattern])), layout)
     chosen = arch_of(found.arches, found.place, arch)
     json = console.json
@@ -112,3 +361,6 @@ def run(
     if json:
         answer(RunInImage(target=found.name, arch=chosen, **msgspec.structs.asdict(ran)), [])
     raise typer.Exit(ran.status)
+
+
+COMMAND = command(run, cls=RunCommand)

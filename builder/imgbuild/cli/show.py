@@ -2,27 +2,266 @@
 
 from __future__ import annotations
 
+import enum
+import itertools
+import shlex
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import msgspec
 
-from imgbuild.cli import _show_env, _show_layers, _show_sbom
+from imgbuild import codec
+from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
+from imgbuild.cli._help import command
 from imgbuild.cli._options import OUTPUT_PATH
-from imgbuild.cli._output import GAP, aligned, answer, count, terminal_width
+from imgbuild.cli._output import GAP, aligned, answer, count, folded, put, size_text, terminal_width
+from imgbuild.cli._selection import SelectedLock
+from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.lock import published
+from imgbuild.lock.lock import lock_path, read_lock
+from imgbuild.matrix.select import Selected
+from imgbuild.pipeline.session import Session, open_session
+from imgbuild.plan import plan as plans
+from imgbuild.plan import seal
+from imgbuild.plan.plan import (
+    AddedDebsRecipe,
+    AddedFilesRecipe,
+    DebianRecipe,
+    Plan,
+    Recipe,
+    WheelsRecipe,
+)
+from imgbuild.plan.seal import SealedImage, read_seal
+from imgbuild.project import Project
+from imgbuild.show import environment as stage
+from imgbuild.show import page, status, table
+from imgbuild.show.environment import Environment, RuntimeVariable, Setting
+from imgbuild.show.page import Page
+from imgbuild.show.table import short
 from imgbuild.system import files
 from imgbuild.system.console import console
-from imgbuild.values import Arch
+from imgbuild.system.control_characters import visible
+from imgbuild.values import Arch, Condition, Digest, digest_of
 
-if TYPE_CHECKING:
-    from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline.targets import Session
-    from imgbuild.show.page import Page
+VARIABLES_WIDTH = 80
+INDENT = "    "
+WORDS = {
+    "entry point": "set by the image's entry point, where what is there does not fit",
+    "SIF": "set under Apptainer, by the SIF that imgbuild build --format sif makes",
+    "slurm": "set by the job scripts of imgbuild slurm",
+    "smoke": "set by imgbuild smoke, for each of its cases",
+    "root folder with GPUs": "set by imgbuild smoke and doctor, in a root folder with GPUs",
+}
+
+
+def show_variables(selection: Selection) -> None:
+    """Each variable of the images with its value, reason, source, and what sets it."""
+    session = open_session(selection.matrix)
+    selected = select_targets(selection, session)
+    images = session.project.images
+    found = []
+    for item in selected:
+        has = lock_path(images, item.name).exists()
+        lock = read_lock(images, item.name) if has else None
+        made = stage.environment(session.matrix, item.name, item.arches, lock)
+        _warn(made)
+        found.append(made)
+    answer(found, [line for made in found for line in _lines(made)])
+
+
+def _warn(made: Environment) -> None:
+    """Say that the lock is stale, or that there is none."""
+    if not made.locked:
+        console.warn(f"{made.target}: not locked; these are the values of the matrix")
+    differing = [item.name for item in made.image if item.differs]
+    if differing:
+        again = f"imgbuild lock {made.target}"
+        console.warn(
+            f"{made.target}: the lock is stale: the matrix has other values for"
+            f" {', '.join(differing)}; to lock it again: {again}"
+        )
+
+
+def _lines(made: Environment) -> Iterator[str]:
+    arches = ", ".join(made.arch)
+    yield f"{made.target} ({arches}): {count(len(made.image), 'variable')} in the image"
+    for item in made.image:
+        yield ""
+        yield from _setting(item)
+    for by, rows in itertools.groupby(made.late, lambda item: item.by):
+        yield ""
+        yield from textwrap.wrap(f"{made.target}, when it runs: {WORDS[by]}", VARIABLES_WIDTH)
+        # Variables that are set together are shown together.
+        for _, same in itertools.groupby(rows, lambda item: (item.value, item.when, item.reason)):
+            yield ""
+            yield from _late(list(same))
+
+
+def _setting(item: Setting) -> Iterator[str]:
+    yield visible(f"{item.name}={shlex.quote(item.value)}")
+    if item.differs:
+        yield from _wrapped(f"stale: {item.differs}")
+    if item.reason:
+        yield from _wrapped(item.reason)
+    yield from _wrapped(f"set by: {item.by}")
+    yield from _sources(item.source)
+
+
+def _late(same: Sequence[RuntimeVariable]) -> Iterator[str]:
+    first = same[0]
+    yield from textwrap.wrap(", ".join(item.name for item in same), VARIABLES_WIDTH)
+    yield from _wrapped(f"value: {first.value or '(empty)'}")
+    if first.when:
+        yield from _wrapped(f"when: {first.when}")
+    yield from _wrapped(first.reason)
+    yield from _sources(first.source)
+
+
+def _sources(sources: Sequence[str]) -> Iterator[str]:
+    for source in sources:
+        line = f"source: {source}"
+        yield from _wrapped(line, "  ") if " " in source else [f"{INDENT}{visible(line)}"]
+
+
+def _wrapped(text: str, more: str = "") -> list[str]:
+    return textwrap.wrap(
+        visible(text), VARIABLES_WIDTH, initial_indent=INDENT, subsequent_indent=INDENT + more,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+LAYERS_HEAD = ("#", "layer", "MB", "unpacked", "contents", "digest")
+NUMBERS = frozenset({0, 2, 3})
+LAYERS_WIDTH = 80
+
+
+def show_layers(selection: Selection) -> None:
+    """The layers of each image as a table, or as JSON with every file of each layer."""
+    project = selection.project()
+    chosen = selection.locked(project)
+    planned = [plans.plan(item.lock, each) for item in chosen for each in item.arches]
+    if console.json:
+        answer(planned, [])
+        return
+    seals = {item.lock.target: seal.read_seal(project.images, item.lock) for item in chosen}
+    lines: list[str] = []
+    for item in planned:
+        rows: list[Sequence[str]] = [LAYERS_HEAD, *_rows(item, seals[item.target].arch[item.arch])]
+        lines += [""] if lines else []
+        lines += [f"{item.target} {item.arch}"] if len(planned) > 1 else []
+        lines += aligned(rows, right=NUMBERS, width=LAYERS_WIDTH)
+    answer(planned, lines)
+
+
+def _rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
+    """A row for each layer; the sums go to stderr."""
+    pulled, unpacked = sealed.size, sum(layer.unpacked for layer in sealed.layers)
+    console.info(
+        f"{planned.target} {planned.arch}: {count(len(planned.layers), 'layer')},"
+        f" {size_text(pulled)} to pull, {size_text(unpacked)} unpacked"
+    )
+    return [
+        (
+            str(number),
+            layer.name,
+            f"{made.size / 1e6:.1f}",
+            f"{made.unpacked / 1e6:.1f}" if made.unpacked else "-",
+            _contents(layer.name, layer.recipe),
+            short(made.digest),
+        )
+        for number, (layer, made) in enumerate(
+            zip(planned.layers, sealed.layers, strict=True), start=1
+        )
+    ]
+
+
+def _contents(name: str, recipe: Recipe) -> str:
+    """What is in the layer `name`, in a word or two."""
+    match recipe:
+        case DebianRecipe() | AddedDebsRecipe():
+            return count(len(recipe.debs), "package")
+        case AddedFilesRecipe():
+            return count(len(recipe.files), "file")
+        case WheelsRecipe() if len(recipe.wheels) > 1:
+            return f"{len(recipe.wheels)} wheels"
+        case WheelsRecipe() if recipe.wheels[0].package == name:
+            return recipe.wheels[0].version
+        case WheelsRecipe():
+            return f"{recipe.wheels[0].package} {recipe.wheels[0].version}"
+        case _:
+            return "-"
+
+
+class Form(enum.StrEnum):
+    """The document to write."""
+
+    CYCLONEDX = "cyclonedx"
+    SPDX = "spdx"
+
+    @property
+    def ending(self) -> str:
+        """How its file's name ends."""
+        return {"cyclonedx": ".cdx.json", "spdx": ".spdx.json"}[self.value]
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """An SBOM: its image, its own digest, and its path or its content."""
+
+    target: str
+    arch: Arch
+    image: Digest
+    digest: Digest
+    output: Path | None = None
+    document: Any = None
+
+
+def show_sbom(selection: Selection, form: Form, output: Path | None) -> None:
+    """Write the SBOM of each image, the same bytes that `imgbuild push` attaches."""
+    project = selection.project()
+    chosen = selection.locked(project)
+    json = console.json
+    several = sum(len(item.arches) for item in chosen) > 1
+    if several and output is None and not json:
+        message = "only one SBOM can be written to stdout"
+        raise InputError(message, hint="name one target and --arch, or a folder with --output")
+    made = []
+    for sbom, data in _sboms(project, chosen, form):
+        if output is None and not json:
+            put(data.decode().removesuffix("\n"))
+            return
+        if output is None:
+            made.append(msgspec.structs.replace(sbom, document=msgspec.json.decode(data)))
+            continue
+        place = output / f"{sbom.target}-{sbom.arch}{form.ending}" if several else output
+        codec.write_bytes(place, data)
+        made.append(msgspec.structs.replace(sbom, output=place))
+    lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in made]
+    answer(made, folded(lines))
+
+
+def _sboms(
+    project: Project, chosen: Sequence[SelectedLock], form: Form
+) -> Sequence[tuple[Written, bytes]]:
+    known = packages.read_packages(project.images)
+    write = {Form.CYCLONEDX: cyclonedx.document, Form.SPDX: spdx.document}[form]
+    found = []
+    for item in chosen:
+        sealed = seal.read_seal(project.images, item.lock)
+        for arch in item.arches:
+            made = document.sbom(item.lock, sealed, arch, known)
+            data = write(made)
+            named = Written(
+                target=made.target, arch=arch, image=made.digest, digest=digest_of(data)
+            )
+            found.append((named, data))
+    return found
+
 
 HEAD = ("package", "version", "file")
 Layers = Annotated[bool, option("--layers", "The layers, in order, with sizes.", often=True)]
@@ -36,7 +275,7 @@ Packages = Annotated[
     bool, option("--packages", "The wheels and Debian packages, with versions.", often=True)
 ]
 Sbom = Annotated[
-    _show_sbom.Form | None,
+    Form | None,
     option("--sbom", "The SBOM as JSON: CycloneDX 1.6 or SPDX 2.3.", often=True),
 ]
 
@@ -104,22 +343,20 @@ def show(
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
     if layers:
-        _show_layers.show(selection)
+        show_layers(selection)
     elif variables:
-        _show_env.show(selection)
+        show_variables(selection)
     elif packages:
         _packages(selection)
     elif sbom is not None:
-        _show_sbom.show(selection, sbom, output)
+        show_sbom(selection, sbom, output)
     else:
         _pages(selection)
 
 
 def _pages(selection: Selection) -> None:
-    from imgbuild.show import page
-
-    session = selection.session()
-    found = [_page(session, item) for item in selection.of(session)]
+    session = open_session(selection.matrix)
+    found = [_page(session, item) for item in select_targets(selection, session)]
     lines: list[str] = []
     for each in found:
         lines += ["", ""] if lines else []
@@ -128,12 +365,6 @@ def _pages(selection: Selection) -> None:
 
 
 def _page(session: Session, item: Selected) -> Page:
-    from imgbuild.lock import published
-    from imgbuild.lock.lock import read_lock
-    from imgbuild.plan.seal import read_seal
-    from imgbuild.show import page, status, table
-    from imgbuild.values import Condition
-
     project, matrix = session.project, session.matrix
     found = status.state(project, matrix, item.name)
     [row] = table.rows(matrix, published.shown(matrix, [item]))
@@ -179,3 +410,6 @@ def _with_files(rows: Sequence[Sequence[str]]) -> list[str]:
     return [
         line for name, row in zip(names, rows, strict=True) for line in (name, f"{GAP}{row[-1]}")
     ]
+
+
+COMMAND = command(show)

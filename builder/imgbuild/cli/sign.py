@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from imgbuild.attest.signing import keys
+from imgbuild.attest.signing.signer import Signed
 from imgbuild.cli import _published
+from imgbuild.cli._help import command
 from imgbuild.cli._options import LOCK, TARGET, Keyless, PlainHttp, Reference, SignKey
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.attest.signing.signer import Signed
+from imgbuild.verify import sign as signing
 
 
 @verb
@@ -44,9 +45,6 @@ def sign(
 
         imgbuild sign registry.example/rl:cu124-vllm --target cu124-vllm --keyless
     """
-    from imgbuild.attest.signing import keys
-    from imgbuild.verify import sign as signing
-
     if (sign_key is None) != keyless:
         message = "either --sign-key FILE or --keyless is needed"
         raise InputError(message, hint="make a key pair with: cosign generate-key-pair")
@@ -60,3 +58,6 @@ def sign(
 
 def _signed(item: Signed) -> str:
     return " ".join([item.digest, *item.statements])
+
+
+COMMAND = command(sign)

@@ -4,25 +4,88 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
-from imgbuild.cli import _slurm_runtime
 from imgbuild.cli._allocation import AllocationOptions, Nodes, allocation
+from imgbuild.cli._help import command
 from imgbuild.cli._options import ENV, GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
 from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._selection import choose
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import option, verb
+from imgbuild.codec import write_bytes
 from imgbuild.errors import InputError
-from imgbuild.slurm import jobs
-from imgbuild.slurm.jobs import Allocation, JobScript, ScriptKind
+from imgbuild.pipeline.opened import report_templates
+from imgbuild.plan import seal
+from imgbuild.plan.seal import Seal
+from imgbuild.project import Project
+from imgbuild.sif import files
+from imgbuild.slurm import commands, jobs
+from imgbuild.slurm.jobs import Allocation, Container, JobScript, ScriptKind
+from imgbuild.smoke import run
 from imgbuild.system.console import console
 
-if TYPE_CHECKING:
-    from imgbuild.project import Project
+
+class Runtime(msgspec.Struct, frozen=True):
+    """How to run the image: a SIF or a name for pyxis, folders, and options for Apptainer."""
+
+    sif: Path | None
+    pyxis: str | None
+    binds: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def runtime_container(
+    found: Project, sealed: Seal, runtime: Runtime, *, check: bool, submit: bool
+) -> Container:
+    """How to run the sealed image; for a check, with the folder of its scripts mounted.
+
+    InputError if the job is submitted and the image's file does not exist.
+    """
+    if runtime.sif is not None and runtime.pyxis is not None:
+        message = "--sif-file and --pyxis cannot be combined"
+        raise InputError(message, hint="leave one of them out")
+    binds, words, target = runtime.binds, runtime.words, sealed.target
+    if check:
+        binds = (*binds, f"{run.TESTS.resolve()}:/smoke_tests:ro")
+    if runtime.pyxis is not None:
+        image = imported(runtime.pyxis)
+        make = f"imgbuild build {target} --format squashfs"
+    else:
+        image = (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
+        same_image(image, sealed)
+        make = f"imgbuild build {target} --format sif"
+    if isinstance(image, Path) and not image.exists():
+        if submit:
+            message = f"{image}: no such file"
+            raise InputError(message, hint=f"make it with: {make}")
+        console.warn(f"{image} does not exist yet; make it with: {make}")
+    return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
+
+
+def same_image(sif: Path, sealed: Seal) -> None:
+    """Warn if the SIF is not of the locked image, whose digest the script names.
+
+    A SIF that another tool made cannot be compared.
+    """
+    try:
+        config = files.config_of(sif) if sif.is_file() else None
+    except InputError as error:  # Apptainer runs other kinds of files, too
+        console.warn(error.message)
+        return
+    if config and config not in {image.config for image in sealed.arch.values()}:
+        made = f"imgbuild build {sealed.target} --format sif"
+        console.warn(f"{sif} is not the image of the current lock; make that one with: {made}")
+
+
+def imported(image: str) -> Path | str:
+    """The image as pyxis accepts it: a file by its absolute path; other names are a registry's."""
+    path = Path(image)
+    return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
+
 
 PASSED = "nothing stands in the way on "  # in the last line of a check that passed
 LATE = 5  # seconds until a log is visible once its job has ended
@@ -144,9 +207,6 @@ def slurm(
 
         imgbuild slurm cu130-vllm --job verl --nodes 2 --gpus 8 -- python -m verl.trainer.main_ppo
     """
-    from imgbuild.codec import write_bytes
-    from imgbuild.pipeline.opened import report_templates
-
     name, words = one.split(command)
     if shared and job is not ScriptKind.CHECK:
         message = "--shared needs --job check"
@@ -162,7 +222,7 @@ def slurm(
     asked = allocation(
         request, nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory
     )
-    runtime = _slurm_runtime.Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
+    runtime = Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
     made = _script(
         found, name, job, asked, runtime, env or [],
         command=words, model=served_model, stage=tuple(stage or ()), scratch=scratch,
@@ -179,15 +239,13 @@ def _script(
     name: str,
     job: ScriptKind,
     asked: Allocation,
-    runtime: _slurm_runtime.Runtime,
+    runtime: Runtime,
     env: list[str],
     *,
     submit: bool,
     **more: object,
 ) -> JobScript:
     """The script of `job`, in the image of the one target `name`."""
-    from imgbuild.plan import seal
-
     chosen = choose(found, [name], everything=False, arches=[])
     if len(chosen) > 1:
         message = f"several targets match: {', '.join(one.lock.target for one in chosen)}"
@@ -200,9 +258,7 @@ def _script(
         sealed.digest,
         job,
         asked,
-        _slurm_runtime.container(
-            found, sealed, runtime, check=job is ScriptKind.CHECK, submit=submit
-        ),
+        runtime_container(found, sealed, runtime, check=job is ScriptKind.CHECK, submit=submit),
         environment=environment,
         passed=passed,
         **more,
@@ -214,8 +270,6 @@ def _script(
 
 def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
     """Print the script, or submit it and print the result."""
-    from imgbuild.slurm import commands
-
     result = WrittenScript(target=made.target, name=made.name, script=text, place=output)
     if not submit:
         if output is not None:
@@ -250,3 +304,6 @@ def _read(log: Path) -> str:
             return log.read_text(encoding="utf-8", errors="replace")
         time.sleep(1)
     return ""
+
+
+COMMAND = command(slurm)

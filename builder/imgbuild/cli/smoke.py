@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from textwrap import indent
+from typing import Annotated
 
+import msgspec
 import typer
 
-from imgbuild.cli import _smoke_image, _smoke_import, _smoke_report
+from imgbuild.cache.store import Store
+from imgbuild.cli import _smoke_import
+from imgbuild.cli._array import offered
+from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     LOCK,
     SIF_FILE,
@@ -22,22 +30,185 @@ from imgbuild.cli._options import (
     TimeoutFactor,
     processes,
 )
-from imgbuild.cli._output import answer, count, folded
-from imgbuild.cli._smoke_image import SmokeOptions, Subject
+from imgbuild.cli._output import aligned, answer, count, folded
+from imgbuild.cli._sessions import one_arch, same_image
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
+from imgbuild.codec import write_bytes
+from imgbuild.container import driver
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
-from imgbuild.report import passed
-from imgbuild.smoke.result import RunSettings, stopped
-from imgbuild.system import files
+from imgbuild.lock import lock as locks
+from imgbuild.lock.lock import Lock
+from imgbuild.oci import layout as layouts
+from imgbuild.oci.layout import MARKER, Layout
+from imgbuild.pipeline.session import built_layout, open_session
+from imgbuild.project import Project
+from imgbuild.report import Report, counts, passed
+from imgbuild.report import Tier as TierName
+from imgbuild.sif import container
+from imgbuild.smoke import junit as junits
+from imgbuild.smoke import recording, reports, sif
+from imgbuild.smoke import run as tests
+from imgbuild.smoke.result import RunSettings, SmokeRun, stopped
+from imgbuild.system import boundary, files
 from imgbuild.system.console import console
+from imgbuild.values import Arch
 
-if TYPE_CHECKING:
-    from imgbuild.cache.store import Store
-    from imgbuild.project import Project
-    from imgbuild.report import Tier as TierName
-    from imgbuild.smoke.result import SmokeRun
-    from imgbuild.values import Arch
+
+class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How smoke tests are to be run."""
+
+    tiers: tuple[TierName, ...]
+    through: Through | None
+    how: RunSettings
+    arbitrary: bool
+    sif: Path | None
+    record: bool
+    document: bool  # JUnit is written whatever happens
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """A target to test; `project` is None if its lock and its layout were named themselves."""
+
+    name: str
+    lock: Callable[[], Lock]
+    layout: Callable[[], Layout]
+    project: Project | None = None
+
+
+def chosen_images(
+    selection: Selection, layout: Path | None, lock: Path | None, sif: Path | None
+) -> list[Subject]:
+    """What the command line names: targets of the matrix, or one image and its lock.
+
+    A positional word that is the folder of an OCI layout, or `lock`, means the latter: no matrix is
+    read then. The lock of a layout is `lock`, else the lock.json in its folder.
+    """
+    words, everything = selection.named, selection.everything
+    if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
+        return [_one_image(words, layout, lock, sif, everything=everything)]
+    session = open_session(selection.matrix)
+    selected = session.select(words, everything=everything, arches=[])
+    same_image(selected, layout or sif)
+    return [
+        Subject(
+            name=item.name,
+            lock=partial(locks.read_lock, session.project.images, item.name),
+            layout=partial(built_layout, session, item.name, layout),
+            project=session.project,
+        )
+        for item in selected
+    ]
+
+
+def _one_image(
+    words: Sequence[str],
+    layout: Path | None,
+    lock: Path | None,
+    sif: Path | None,
+    *,
+    everything: bool,
+) -> Subject:
+    images = [*map(Path, words), *(each for each in (layout, sif) if each is not None)]
+    if everything or len(images) != 1:
+        message = f"--lock is for one image; given: {', '.join(map(str, images)) or 'none'}"
+        raise InputError(message, hint="imgbuild smoke LAYOUT --lock images/TARGET/lock.json")
+    folder = images[0]
+    path = lock or folder / locks.FILE
+    hint = "copy images/TARGET/lock.json to the machine that tests, and name it with --lock FILE"
+    try:
+        data = boundary.content(path)
+    except OSError as error:
+        message = f"cannot read the lock {path}: {error.strerror}"
+        raise InputError(message, hint=hint) from error
+    found = locks.decode_lock(
+        data, str(path), hint=hint, remedy="use the version of imgbuild that made it"
+    )
+    return Subject(
+        name=found.target,
+        lock=lambda: found,
+        layout=partial(layouts.read, folder),
+    )
+
+
+def image_reports(
+    image: Subject, arch: Sequence[Arch] | None, options: SmokeOptions, store: Store
+) -> Iterator[SmokeRun]:
+    """The report of each tier, as soon as it has run."""
+    tiers, how = options.tiers, options.how
+    if options.through is Through.HERE:
+        locked, only = image.lock(), _here(arch)
+        return tests.smoke_here(locked, only, tiers, store=store, how=how, reporter=console)
+    if options.sif is not None:
+        locked, only = image.lock(), container.arch_of(options.sif)
+        return sif.smoke_file(
+            locked, options.sif, only, tiers, store=store, how=how, reporter=console
+        )
+    built = image.layout()
+    locked, only = image.lock(), one_arch(built, arch)
+    if options.record and image.project is not None:
+        config = built.image(only).config.digest
+        recording.require_sealed(image.project, locked, only, config, str(built.path))
+    if options.through is Through.APPTAINER:
+        return sif.smoke_sif(locked, built, only, tiers, store=store, how=how, reporter=console)
+    return tests.smoke(
+        locked, built, only, tiers, through=options.through and options.through.value,
+        store=store, how=how, arbitrary_user=options.arbitrary, reporter=console,
+    )  # fmt: skip
+
+
+def _here(arches: Sequence[Arch] | None) -> Arch:
+    """This machine's architecture, which alone can be tested in the active environment."""
+    machine = Arch.parse(platform.machine())
+    if arches and set(arches) != {machine}:
+        message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"
+        raise InputError(message, hint="leave --arch out, or test an image")
+    return machine
+
+
+QUICK = 1.0  # seconds
+TAIL = 30  # lines of a failed case's log
+INDENT = "  "
+COLUMNS = ("case", "outcome", "seconds")
+
+
+def print_report(report: Report) -> None:
+    """Print a table of the cases, then the skipped ones with the reason, then the failed ones.
+
+    Without `-v`, quick passed cases share one row, and failed ones show only the end of their log.
+    """
+    title = f"{report.target} {report.arch}, tier {report.tier}"
+    whole = console.verbosity > 0
+    quick = [
+        case.seconds
+        for case in report.cases
+        if not whole and case.outcome == "passed" and case.seconds < QUICK
+    ]
+    rows = [
+        (case.name, case.outcome, f"{case.seconds:.1f}")
+        for case in report.cases
+        if whole or case.outcome != "passed" or case.seconds >= QUICK
+    ]
+    if quick:
+        rows.append((f"{len(quick)} more, under {QUICK:.0f} s each", "passed", f"{sum(quick):.1f}"))
+    width = shutil.get_terminal_size().columns - len(INDENT)
+    table = aligned([COLUMNS, *rows], right=frozenset({2}), width=width)
+    console.info("\n".join((title, *(f"{INDENT}{line}" for line in table))))
+    console.info(f"{title}: {counts(report.cases)}")
+    for case in report.cases:
+        if case.outcome == "skipped":
+            console.info(f"skipped: {case.name}: {case.message}")
+        for note in case.notes:
+            console.info(f"note: {case.name}: {note}")
+    for case in report.cases:
+        if case.outcome == "failed":
+            console.error(f"{case.name}: {case.message}")
+            lines = case.log.splitlines()
+            if len(lines) > TAIL and not whole:
+                console.info(f"the last {TAIL} of {len(lines)} lines of its log (all with -v):")
+                lines = lines[-TAIL:]
+            console.info(indent("\n".join(lines), "  "))
+
 
 Tiers = Annotated[
     list[Tier] | None,
@@ -153,10 +324,6 @@ def smoke(
 
         imgbuild smoke --import smoke.json --import build/ci/cu124-vllm@x86_64
     """
-    from imgbuild.codec import write_bytes
-    from imgbuild.smoke import junit as junits
-    from imgbuild.smoke import run as tests
-
     if imports:
         if selection.named or selection.everything:
             message = "--import and targets cannot be combined"
@@ -180,7 +347,7 @@ def smoke(
     )
     reports: list[SmokeRun] = []
     try:
-        images = _smoke_image.chosen(selection, layout, lock, sif)
+        images = chosen_images(selection, layout, lock, sif)
         failures = _smoke(reports, images, selection.arch, options)
     finally:  # what is known, also where the user stops it
         if junit is not None and reports:
@@ -227,9 +394,6 @@ def _refuse(
 
 def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierName, ...]:
     """The tiers that are named, else all that this machine's GPUs allow, which are reported."""
-    from imgbuild.container import driver
-    from imgbuild.smoke import run as tests
-
     if named:
         return tuple(each.value for each in named)
     found = driver.gpus()
@@ -257,8 +421,6 @@ def _smoke(
     One that could not be tested has a report that says so. By target: what stopped a test, or the
     record of one. If nothing at all was tested and no JUnit is asked for, that is raised.
     """
-    from imgbuild.cache.store import Store
-
     if options.record and any(image.project is None for image in images):
         message = "--record needs the project of the image, but --lock names only a file"
         hint = "write the results with --json, and add them in the project with --import"
@@ -272,8 +434,8 @@ def _smoke(
     for image in images:
         left: list[str] = list(options.tiers)
         try:
-            for report in _smoke_image.reports(image, arch, options, store):
-                _smoke_report.print_report(report)
+            for report in image_reports(image, arch, options, store):
+                print_report(report)
                 reports.append(report)
                 left.remove(report.tier)
                 if options.record and image.project is not None:
@@ -295,8 +457,6 @@ def _smoke(
 
 def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, ImgbuildError]:
     """Add the run to the test record; by target, the error if it is refused."""
-    from imgbuild.smoke import recording, reports
-
     try:
         _smoke_import.report(recording.record(project, [reports.image_run(report)], store))
     except Interrupted:
@@ -304,3 +464,6 @@ def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, Imgbu
     except ImgbuildError as error:
         return {report.target: error}
     return {}
+
+
+COMMAND = command(offered("smoke", smoke))

@@ -9,11 +9,13 @@ import msgspec
 import typer
 
 from imgbuild.cli import _dependencies
+from imgbuild.cli._help import command
 from imgbuild.cli._options import Offline, complete_target
 from imgbuild.cli._output import answer, fitted
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
+from imgbuild.show import dependencies
 from imgbuild.system.console import console
 
 TARGET = Annotated[
@@ -60,8 +62,6 @@ def tree(
 
         imgbuild tree cu124-vllm numpy --invert --depth 2
     """
-    from imgbuild.show import dependencies
-
     if invert and package is None:
         message = "--invert needs PACKAGE"
         raise InputError(
@@ -96,3 +96,6 @@ def _printable(line: str) -> str:
     except UnicodeEncodeError:
         return line.translate(str.maketrans("├└─│", "|`-|"))
     return line
+
+
+COMMAND = command(tree)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from imgbuild.attest.signing import keys
 from imgbuild.cli import _options, _published
+from imgbuild.cli._help import command
 from imgbuild.cli._options import KEY, LOCK, TARGET, Jobs, Offline, PlainHttp
 from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, IntegrityError
+from imgbuild.oci import layout
+from imgbuild.oci.image import ImageSource
+from imgbuild.registry.image import InRegistry
 from imgbuild.system.console import console
-
-if TYPE_CHECKING:
-    from imgbuild.oci.image import ImageSource
-    from imgbuild.verify.checks import Verified
+from imgbuild.verify import rebuilt
+from imgbuild.verify.checks import CheckOutcome, Verified
+from imgbuild.verify.verify import VerifyOptions
+from imgbuild.verify.verify import verify as check
 
 HEAD = ("check", "arch", "outcome", "details")
 
@@ -74,11 +79,6 @@ def verify(
 
         imgbuild verify build/cu124-vllm --target cu124-vllm --blobs
     """
-    from imgbuild.attest.signing import keys
-    from imgbuild.verify import rebuilt
-    from imgbuild.verify.verify import VerifyOptions
-    from imgbuild.verify.verify import verify as check
-
     if builder_id is not None and key is None:
         message = "--builder-id needs --key: without a signature anyone can name any builder"
         raise InputError(message, hint="add the public key that you trust: --key FILE")
@@ -99,9 +99,6 @@ def verify(
 
 
 def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> ImageSource:
-    from imgbuild.oci import layout
-    from imgbuild.registry.image import InRegistry
-
     if Path(image).is_dir():
         return layout.source(Path(image))
     return InRegistry(*_published.client(image, plain_http, offline=offline))
@@ -113,8 +110,6 @@ def _table(found: Verified) -> list[str]:
 
 
 def _judge(found: Verified) -> None:
-    from imgbuild.verify.checks import CheckOutcome
-
     order = (CheckOutcome.FAILED, CheckOutcome.PASSED, CheckOutcome.UNCHECKED)
     count = {one: sum(each.outcome is one for each in found.checks) for one in order}
     counts = ", ".join(f"{number} {outcome}" for outcome, number in count.items() if number)
@@ -127,3 +122,6 @@ def _judge(found: Verified) -> None:
         )
     else:
         console.error(f"{found.reference} failed verification: {counts}")
+
+
+COMMAND = command(verify)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from imgbuild.cli import _dependencies
+from imgbuild.cli._help import command
 from imgbuild.cli._options import Offline, complete_target
 from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError, NothingSelected
+from imgbuild.lock.lock import lock_path
+from imgbuild.matrix import constraints
+from imgbuild.show import dependencies
+from imgbuild.show.dependencies import VersionReason
 from imgbuild.values import normalize
-
-if TYPE_CHECKING:
-    from imgbuild.show.dependencies import VersionReason
 
 PACKAGE = Annotated[str, typer.Argument(metavar="PACKAGE", help="A package, such as transformers.")]
 TARGET = Annotated[
@@ -46,10 +49,6 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
 
         imgbuild why torch cu130-vllm --arch arm64 --json
     """
-    from imgbuild.lock.lock import lock_path
-    from imgbuild.matrix import constraints
-    from imgbuild.show import dependencies
-
     if name and lock_path(selection.project().images, package).exists():
         message = f"{package} is a target, and the package comes first"
         raise InputError(message, hint=f"imgbuild why {name} {package}")
@@ -77,10 +76,6 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
 
 
 def _lines(found: VersionReason) -> Iterator[str]:
-    import textwrap
-
-    from imgbuild.show import dependencies
-
     yield f"{found.package} {found.version} in {found.target} ({found.arch})"
     rows = [("", *pair) for pair in dependencies.why_lines(found)]
     yield from aligned(rows)
@@ -94,3 +89,6 @@ def _lines(found: VersionReason) -> Iterator[str]:
             f"learned: {one}", 80, initial_indent="  ", subsequent_indent="    ",
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
+
+
+COMMAND = command(why)

@@ -16,7 +16,7 @@ import msgspec
 
 from imgbuild.container.request import Mount
 from imgbuild.matrix.fields import Source
-from imgbuild.system import files
+from imgbuild.system import files, yaml_data
 
 # Folders that every image has, which a mount of a variable's path must not hide.
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - empty when a container starts
@@ -57,10 +57,8 @@ class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def table() -> tuple[PathVariables, ...]:
     """The rows, in the order of the file."""
-    import yaml  # takes a while to load
-
     text = files.data("variables.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text)["paths"], tuple[PathVariables, ...])
+    return msgspec.convert(yaml_data.read(text)["paths"], tuple[PathVariables, ...])
 
 
 def names(use: Use | None = None) -> frozenset[str]:

@@ -16,7 +16,7 @@ import yaml
 
 from imgbuild.deb.archive import DebContents
 from imgbuild.errors import InputError, IntegrityError, Problem
-from imgbuild.system import files
+from imgbuild.system import files, yaml_data
 from imgbuild.values import Sha256, sha256
 
 DATA = files.data("debian")
@@ -155,7 +155,7 @@ def load(suite: str) -> Table:
         message = f"no table of script effects for Debian {suite}"
         raise InputError(message, hint=f"suites with a table: {known}")
     try:
-        return msgspec.convert(yaml.safe_load(path.read_bytes()), Table)
+        return msgspec.convert(yaml_data.read(path.read_bytes()), Table)
     except (msgspec.ValidationError, yaml.YAMLError) as error:
         message = f"{path.name} is not a valid table of script effects"
         raise InputError(

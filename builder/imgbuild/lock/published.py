@@ -89,7 +89,7 @@ def load(path: Path) -> Matrix:
     except OSError:
         return matrices.load(path)  # raises the error
     if document.root is None or not _has(document.root, "published"):
-        return matrices.load(path)
+        return matrices.located(matrices.of_document(document), path.resolve().parent)
     return _extended(document, path)
 
 

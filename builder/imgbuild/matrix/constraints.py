@@ -7,6 +7,7 @@ line, each with the place in the code that is its evidence.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Container, Iterable, Mapping
@@ -256,6 +257,7 @@ def read(images: Path) -> tuple[Constraint, ...]:
     return loads(data, str(path))
 
 
+@functools.lru_cache(maxsize=4)  # the same file is read for each target
 def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
     """Read entries from `data`; `file` is its name in problems."""
     from msgspec import inspect

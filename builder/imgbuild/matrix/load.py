@@ -20,7 +20,7 @@ from imgbuild.matrix.check_targets import check_targets
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.validate import UNKNOWN, walk
-from imgbuild.matrix.yaml_nodes import content, parse
+from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
 from imgbuild.system.amounts import count
 
 AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
@@ -53,7 +53,12 @@ def _found(index: PackageIndex, folder: Path) -> PackageIndex:
 
 def loads(data: bytes, file: str) -> Matrix:
     """Read a matrix from `data`; `file` is its name in problems."""
-    document = parse(data, file)
+    return of_document(parse(data, file))
+
+
+def of_document(document: YamlDocument) -> Matrix:
+    """The matrix that `document` holds; InputError with all problems."""
+    file = document.file
     if document.root is None:
         raise refusal(file, document.problems, document.text)
     walked = walk(document.root, inspect.type_info(Matrix), file)

@@ -19,8 +19,9 @@ from imgbuild.container import buildx
 from imgbuild.matrix.select import Selected
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
-from imgbuild.pipeline import targets
-from imgbuild.pipeline.targets import Session
+from imgbuild.pipeline.build import placed, refuse_one_file
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Session
 from imgbuild.plan import current
 from imgbuild.render import bake, contexts, templates, write
 from imgbuild.system.console import console
@@ -35,11 +36,11 @@ def build_all(
     session: Session, selected: Sequence[Selected], output: Path | None
 ) -> list[BuiltImage]:
     """Build each target with Docker into a layout; LockStale if what is committed is stale."""
-    targets.refuse_one_file(selected, output, "oci")
+    refuse_one_file(selected, output, "oci")
     images = []
     for item in selected:
         default = session.project.below(f"build/docker/{item.name}")
-        place = targets.placed(default, item.name, output, several=len(selected) > 1, form="oci")
+        place = placed(default, item.name, output, several=len(selected) > 1, form="oci")
         layout.refuse_others(place, item.name)
         with temporary(session, item, dated=True) as built:
             digest = layout.write(place, _images(built, item.arches), item.name, reporter=console)
@@ -63,7 +64,7 @@ def temporary(session: Session, item: Selected, *, dated: bool = False) -> Itera
     project.require_writable(COMMAND)
     lock, sealed = current.read_current(project, session.matrix, target)
     write.check(project, session.matrix, [lock], console)
-    inputs = session.inputs()
+    inputs = open_inputs(session)
     place = contexts.base_folder(project, target)
     base = contexts.base(lock, sealed, item.arches, place, inputs, processes=session.options.jobs)
     wheels = contexts.wheels_folder(project, target)

@@ -20,8 +20,8 @@ from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, NothingSelected
 from imgbuild.oci import archive
-from imgbuild.pipeline import targets
-from imgbuild.pipeline.targets import Options
+from imgbuild.pipeline.build import placed, report_built
+from imgbuild.pipeline.session import Options
 from imgbuild.registry import artifacts as attach
 from imgbuild.registry.client import Client
 from imgbuild.registry.reference import Reference, parse
@@ -80,7 +80,7 @@ def build(
         raise NothingSelected(message, hint="leave --arch out, or name another image")
     chosen = tuple(arch for arch in origin.arches if not arches or arch in arches)
     layout = require_below(Path.cwd(), Path.cwd() / "build" / name)
-    place = targets.placed(layout, name, output, several=False, form=form)
+    place = placed(layout, name, output, several=False, form=form)
     folder = place if form == "oci" else layout
     inputs = _inputs(origin, options)
     bundle.bring(own, inputs.store)
@@ -97,7 +97,7 @@ def build(
     if form != "oci":
         archive.write(folder, place, form, name, reporter=console)
         built = msgspec.structs.replace(built, output=place)
-    targets.report_built(built)
+    report_built(built)
     prune.trim(inputs.store)
     return built
 

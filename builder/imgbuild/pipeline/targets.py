@@ -4,129 +4,35 @@
             only) → audit of whole files → seal → render
     build:  lock and seal → plan → fetch → assemble → OCI layout
 
-`lock_target` and `assemble.layout` hold the steps of one target; here they are put in order for
-several.
+`lock_target` and `assemble.layout` hold the steps of one target. Here targets are locked one after
+another, and in `pipeline.build` built.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
-from pathlib import Path
 
 import msgspec
 
-from imgbuild.assemble import layout as building
-from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layout import BuiltImage
 from imgbuild.cache import prune
-from imgbuild.cache.context import Context
-from imgbuild.errors import ImgbuildError, InputError, NoSolution, NothingSelected
-from imgbuild.lock import published
+from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock.lock import Lock
 from imgbuild.matrix import constraints
-from imgbuild.matrix.model import Matrix
-from imgbuild.matrix.select import Selected, left_out, select
-from imgbuild.oci import archive, layout
-from imgbuild.oci.layout import Layout
+from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import lock_target, security_updates
 from imgbuild.pipeline.downloads import downloads
-from imgbuild.pipeline.opened import open_project, report_templates
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.opened import report_templates
+from imgbuild.pipeline.session import Session
 from imgbuild.plan import current
 from imgbuild.plan.seal import Seal
-from imgbuild.project import CATALOGUE, MATRIX, Project
-from imgbuild.render import bake, contexts, write
-from imgbuild.show import diff, revisions, status
+from imgbuild.render import bake, write
+from imgbuild.show import diff, revisions
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system import files
-from imgbuild.system.amounts import count, size_text
 from imgbuild.system.console import console
-from imgbuild.values import Arch
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to work: processes, whether the network may be used, whether to check everything again.
-
-    `mirror` names one for this run, `mirror_only` asks no other server; otherwise both are as set.
-    `plain_http` are registries without TLS.
-    """
-
-    jobs: int = 1
-    offline: bool = False
-    verify: bool = False
-    mirror: str | None = None
-    mirror_only: bool = False
-    plain_http: tuple[str, ...] = ()
-
-
-def select_in(
-    own: Project,
-    matrix: Matrix,
-    patterns: Sequence[str],
-    *,
-    everything: bool = False,
-    arches: Sequence[Arch] = (),
-) -> list[Selected]:
-    """As `select` in the matrix of `own`; NothingSelected names it, and what the catalogue has."""
-    try:
-        return select(matrix, patterns, everything=everything, arches=arches)
-    except NothingSelected as error:
-        if not own.writable or not patterns:
-            raise
-        offered = published.load(CATALOGUE / MATRIX).targets
-        for pattern in patterns:
-            found = [name for name in offered if fnmatchcase(name, pattern)]
-            if found and not any(fnmatchcase(name, pattern) for name in matrix.targets):
-                message = f"no target matches {pattern} in {own.matrix}"
-                hint = (
-                    f"the catalogue of imgbuild has {found[0]}: use it with"
-                    f" `--matrix {CATALOGUE / MATRIX}`, or extend it in another folder:"
-                    f" `imgbuild init --extends {found[0]}`"
-                )
-                raise NothingSelected(message, hint=hint) from error
-        message = f"{error.message} in {own.matrix}"
-        raise NothingSelected(message, hint=error.hint) from error
-
-
-class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A project with its matrix read, and how to work on it."""
-
-    project: Project
-    matrix: Matrix
-    options: Options
-
-    def select(
-        self, patterns: Sequence[str], *, everything: bool = False, arches: Sequence[Arch] = ()
-    ) -> list[Selected]:
-        """The targets that the patterns name, with their architectures; NothingSelected if none.
-
-        A target without a lock that needs more than the default index is left out with a message,
-        unless it is named itself.
-        """
-        chosen = select_in(
-            self.project, self.matrix, patterns, everything=everything, arches=arches
-        )
-        for line in left_out(self.matrix, patterns, everything=everything, arches=arches):
-            console.info(line)
-        return status.within_reach(self.project, self.matrix, chosen, patterns, console)
-
-    def inputs(self, *, locking: bool = False) -> Inputs:
-        """The cache and the ways to fill it; InputError if the setting of a mirror cannot be read.
-
-        A lock is made from the indexes: for it a mirror is never the only source.
-        """
-        named = mirror.find(self.project.root, self.options.mirror, only=self.options.mirror_only)
-        own = mirror.Mirror.of(named, any_source=locking, plain_http=self.options.plain_http)
-        context = Context.open(console, offline=self.options.offline)
-        return Inputs(self.matrix, context, mirror=own)
-
-
-def open_session(matrix: Path | None, options: Options) -> Session:
-    """Find and read the matrix; InputError with every problem of it."""
-    project = open_project(matrix)
-    return Session(project=project, matrix=published.load(project.matrix), options=options)
 
 
 class LockResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +55,7 @@ def lock_all(
     images = session.project.images
     places = [images, *(images / item.name for item in selected), session.project.root / bake.FILE]
     files.require_writable(places, hint="work on a copy of the project that may be written to")
-    inputs = session.inputs(locking=True)
+    inputs = open_inputs(session, locking=True)
     project, matrix, count = session.project, session.matrix, len(selected)
     done: dict[str, Seal] = {}
     failed: dict[str, ImgbuildError] = {}
@@ -246,74 +152,3 @@ def diff_all(session: Session, selected: Iterable[Selected], revision: str) -> l
         )
         for item in selected
     ]
-
-
-def build_all(
-    session: Session,
-    selected: Sequence[Selected],
-    output: Path | None,
-    *,
-    form: str = "oci",
-    only_base: bool = False,
-) -> list[BuiltImage]:
-    """Build each target from its lock; LockStale if one is out of date."""
-    refuse_one_file(selected, output, form)
-    files.require_writable(
-        [session.project.below("build")] if output is None else [output], hint=files.OUTPUT_HINT
-    )
-    inputs = session.inputs()
-    made = []
-    for item in selected:
-        locked = current.read_current(session.project, session.matrix, item.name)
-        own = session.project.output(item.name)
-        if only_base:
-            own = contexts.base_folder(session.project, item.name)
-        place = placed(own, item.name, output, several=len(selected) > 1, form=form)
-        folder = place if form == "oci" else own
-        with console.step(f"building {item.name} for {', '.join(item.arches)}"):
-            built = building.build(
-                *locked,
-                item.arches,
-                folder,
-                inputs,
-                processes=session.options.jobs,
-                verify=session.options.verify,
-                only_base=only_base,
-            )
-        if form != "oci":
-            archive.write(folder, place, form, item.name, reporter=console)
-            built = msgspec.structs.replace(built, output=place)
-        report_built(built)
-        made.append(built)
-    prune.trim(inputs.store)
-    return made
-
-
-def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
-    """The layout of `name` that was built; InputError if there is none."""
-    place = folder or session.project.output(name)
-    if not place.exists():
-        message = f"{place}: {name} is not built"
-        raise InputError(message, hint=f"imgbuild build {name}")
-    return layout.read(place)
-
-
-def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str) -> None:
-    """InputError if several targets would be written to one file."""
-    if output is not None and form != "oci" and len(selected) > 1:
-        message = f"--output {output} is one file, {len(selected)} targets are selected"
-        raise InputError(message, hint="name one target, or leave --output out")
-
-
-def placed(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
-    """The place of the image of `name`: beside `own`, `output`, or a folder in it for several."""
-    suffix = "" if form == "oci" else f".{form}.tar"
-    if output is None:
-        return own.with_name(own.name + suffix)
-    return output / f"{name}{suffix}" if several else output
-
-
-def report_built(built: BuiltImage) -> None:
-    """Report the result of a build."""
-    work = "nothing to do" if built.unchanged else f"{count(built.made, 'layer')} assembled"
-    console.info(f"{built.target}: {size_text(built.size)} in {built.output}, {work}")

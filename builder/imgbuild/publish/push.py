@@ -27,6 +27,8 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock import published
 from imgbuild.oci import layout
 from imgbuild.oci.documents import Document
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Session
 from imgbuild.plan import current
 from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.project import Project
@@ -49,7 +51,7 @@ from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 if TYPE_CHECKING:
     from imgbuild.attest.signing.keys import PrivateKey
     from imgbuild.matrix.select import Selected
-    from imgbuild.pipeline.targets import Session
+    from imgbuild.pipeline.session import Session
 
 UPLOADS = 4  # blobs on their way at once
 ASKING = 8  # questions at once
@@ -147,7 +149,7 @@ def work(
         repository=repository,
         mounts=tuple(named),
         project=session.project,
-        inputs=session.inputs(),
+        inputs=open_inputs(session),
         processes=session.options.jobs,
         tag=tag,
         attach=attach,

@@ -20,7 +20,7 @@ import msgspec
 import yaml
 
 from imgbuild.errors import InputError
-from imgbuild.system import boundary
+from imgbuild.system import boundary, yaml_data
 
 FILE = "data/compare.yaml"
 # Bytes of one file whose text is compared; of a larger one nothing is kept, and it is not alike.
@@ -92,7 +92,7 @@ def read(path: Path) -> tuple[Accepted, ...]:
 
 def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
     try:
-        found = msgspec.convert(yaml.safe_load(text) or [], tuple[Accepted, ...])
+        found = msgspec.convert(yaml_data.read(text) or [], tuple[Accepted, ...])
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         message = f"{file} is not a list of accepted differences: {error}"
         raise InputError(message, hint="each entry has path, field and reason") from error

@@ -18,6 +18,7 @@ from imgbuild.lock.published import extended_target
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.fields import Source
 from imgbuild.matrix.model import Matrix, Variable
+from imgbuild.system import yaml_data
 from imgbuild.values import Arch
 
 FILE = "data/variables.yaml"
@@ -78,10 +79,8 @@ class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def rows() -> tuple[VariableRow, ...]:
     """The part `set` of the table: what is set when an image runs."""
-    import yaml  # takes a while to load, and most verbs need none of it
-
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text)["set"], tuple[VariableRow, ...])
+    return msgspec.convert(yaml_data.read(text)["set"], tuple[VariableRow, ...])
 
 
 def environment(

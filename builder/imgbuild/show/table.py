@@ -32,10 +32,6 @@ OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
 DIGITS = 12  # of a digest that a table shows
 NONE = "-"
 
-# `imgbuild list --into` writes between these lines: all images, or those that are recommended.
-BEGIN, RECOMMENDED, END = "<!-- images -->", "<!-- images: recommended -->", "<!-- /images -->"
-MADE = "<!-- made from locks and test records by: imgbuild list --into FILE -->"
-
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
     """A sealed image: its manifest's digest, what a pull downloads in bytes, its test records.
@@ -179,10 +175,11 @@ def _tested(row: TableRow) -> str:
 
 def markdown(table: Sequence[TableRow]) -> list[str]:
     """Lines of a Markdown table."""
-    return _markdown(cells(table))
+    return markdown_table(cells(table))
 
 
-def _markdown(lines: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table, whose first row is the head."""
     head, *body = lines
     lines = [head, ["---"] * len(head), *body]
     return [
@@ -204,8 +201,8 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
     for name in COLUMNS:
         if any(name in row.pins for row in table):
             columns[name] = [row.pins.get(name, NONE) for row in table]
-    if any(_also(row) for row in table):
-        columns["also"] = [_also(row) or NONE for row in table]
+    if any(also_pinned(row) for row in table):
+        columns["also"] = [also_pinned(row) or NONE for row in table]
     if not any(row.recommended for row in table):
         del columns["recommended"]
     columns["flashinfer"] = [_flashinfer(row) for row in table]
@@ -214,7 +211,7 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
     if any(row.state for row in table):
         columns["state"] = [row.state for row in table]
     if any(row.images for row in table):
-        columns["tested"] = [" / ".join(_records(row)) or NONE for row in table]
+        columns["tested"] = [" / ".join(test_runs(row)) or NONE for row in table]
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
 
@@ -222,7 +219,7 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
 MORE: dict[str, tuple[str, Callable[[TableRow], str]]] = {
     "Python": ("torch", lambda row: row.python),
     "arch": ("tested", lambda row: ", ".join(row.arch)),
-    "also": ("arch", lambda row: _also(row) or NONE),
+    "also": ("arch", lambda row: also_pinned(row) or NONE),
 }
 
 
@@ -231,48 +228,12 @@ def _flashinfer(row: TableRow) -> str:
     return f"{version} {row.flashinfer}" if version else row.flashinfer
 
 
-def images(table: Sequence[TableRow]) -> list[str]:
-    """A Markdown table of the images: what a pull of each downloads, and its test records."""
-    head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
-    body = [
-        [
-            Quoted(f"{quoting.code_span(row.target)}{_mark(row)}"),
-            row.cuda,
-            *(row.pins.get(name, NONE) for name in SHORT),
-            _also(row) or NONE,
-            Quoted("<br>".join(f"{image.arch} {image.size / 1e9:.1f} GB" for image in row.images)),
-            Quoted("<br>".join(map(quoting.markdown, _records(row)))),
-        ]
-        for row in table
-        if row.images
-    ]
-    return _markdown([head, *body])
-
-
-def _mark(row: TableRow) -> str:
-    """What stands below the name of a target in a Markdown table."""
-    if row.recommended:
-        return f"<br>**{quoting.markdown(row.recommended)}**"
-    return "<br>retired" if row.retired else ""
-
-
-def into(text: str, table: Sequence[TableRow]) -> str | None:
-    """`text` with the images between BEGIN or RECOMMENDED and END; None if it lacks these."""
-    begin = RECOMMENDED if RECOMMENDED in text else BEGIN
-    rows = [row for row in table if row.recommended or begin == BEGIN]
-    before, found, rest = text.partition(begin)
-    _, end, after = rest.partition(END)
-    if not found or not end:
-        return None
-    return before + "\n".join([begin, MADE, "", *images(rows), "", END]) + after
-
-
-def _records(row: TableRow) -> list[str]:
+def test_runs(row: TableRow) -> list[str]:
     """The tests of each image: "f0d861e48604: gpu on NVIDIA H200, driver 580.159, …"."""
     several = len(row.images) > 1
     return [
-        f"{f'{found.arch} ' if several else ''}{short(found.digest)}: {found.tested}"
-        for found in row.images
+        f"{f'{image.arch} ' if several else ''}{short(image.digest)}: {image.tested}"
+        for image in row.images
     ]
 
 
@@ -281,7 +242,7 @@ def short(digest: Digest) -> str:
     return digest.partition(":")[2][:DIGITS]
 
 
-def _also(row: TableRow) -> str:
+def also_pinned(row: TableRow) -> str:
     """The pins that have no column: "sglang 0.5.12, ray 2.58.0"."""
     return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
 

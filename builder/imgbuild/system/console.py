@@ -1,12 +1,13 @@
 """Terminal output: results go to stdout, messages and progress to stderr.
 
 It respects `-q`, `-v`, `NO_COLOR`, `FORCE_COLOR` and dumb terminals (rich reads the last three).
-rich is imported at the first message, so that verbs that print only a result start fast.
+rich is imported at the first message on a terminal; elsewhere messages are plain text.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import time
@@ -115,12 +116,12 @@ class Console:
     def info(self, text: str) -> None:
         """Report what happens, except with `-q`."""
         if self.verbosity >= 0:
-            self._terminal.print(self._fitted(text))
+            self._message(text)
 
     def detail(self, text: str) -> None:
         """Report details, only with `-v`."""
         if self.verbosity >= 1:
-            self._terminal.print(self._fitted(text), style="dim")
+            self._message(text, style="dim")
 
     def warn(self, text: str) -> None:
         """Print a warning, also with `-q`."""
@@ -133,8 +134,19 @@ class Console:
             self._labelled("hint:", "bold cyan", hint)
 
     def _labelled(self, label: str, style: str, text: str) -> None:
+        if _plain():
+            self._message(f"{label} {text}")
+            return
         fitted = self._fitted(text, taken=len(label) + 1)
         self._terminal.print(f"[{style}]{label}[/] {fitted}")
+
+    def _message(self, text: str, *, style: str | None = None) -> None:
+        """A line on stderr."""
+        if _plain():
+            sys.stderr.write(f"{visible(text).expandtabs()}\n")
+            sys.stderr.flush()
+        else:
+            self._terminal.print(self._fitted(text), style=style)
 
     def _fitted(self, text: str, *, taken: int = 0) -> str:
         """`text` for rich, on a terminal wrapped at its width."""
@@ -154,7 +166,7 @@ class Console:
     @property
     def on_terminal(self) -> bool:
         """Whether messages go to a terminal, where progress can be drawn, and are wanted."""
-        return self.verbosity >= 0 and self._terminal.is_terminal
+        return self.verbosity >= 0 and not _plain() and self._terminal.is_terminal
 
     @contextlib.contextmanager
     def progress(
@@ -178,6 +190,12 @@ class Console:
                     yield bar
             finally:
                 self._progress = None
+
+
+def _plain() -> bool:
+    """Whether stderr is neither a terminal nor, by a variable that rich reads, treated as one."""
+    named = os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1"
+    return not (named or sys.stderr.isatty())
 
 
 @contextlib.contextmanager

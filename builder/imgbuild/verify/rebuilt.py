@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from imgbuild.cache.store import Store
 from imgbuild.pipeline import rebuild as rebuilding
 from imgbuild.pipeline.rebuild import RebuildOrigin
-from imgbuild.pipeline.targets import Options
+from imgbuild.pipeline.session import Options
 from imgbuild.plan.plan import RegistryRecipe, plan
 from imgbuild.values import Arch
 from imgbuild.verify.checks import Failed

@@ -13,7 +13,7 @@ from imgbuild.cli import _ci_options
 from imgbuild.errors import InputError
 from imgbuild.matrix.load import load
 from imgbuild.matrix.select import select
-from imgbuild.pipeline import targets
+from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
 from imgbuild.sif import push as pushing
@@ -132,7 +132,7 @@ def test_a_retired_target_has_jobs_only_if_it_is_named(sample):
     read_settings(sample, RUNNERS)
 
     def _of(*names: str) -> list[str]:
-        session = targets.open_session(sample.matrix, targets.Options())
+        session = open_session(sample.matrix, Options())
         plan = settings.read(session.project)
         found = _ci_options.chosen(
             session, list(names), JobQuery(), plan, None, [], everything=not names

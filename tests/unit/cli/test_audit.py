@@ -14,8 +14,7 @@ from imgbuild import codec
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.pinned import ANY_GLIBC
 from imgbuild.cache.store import Store
-from imgbuild.cli._audit_set import project_glibc
-from imgbuild.cli.audit import Check
+from imgbuild.cli.audit import Check, project_glibc
 from imgbuild.errors import InputError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.resolution import Resolution, Wheel

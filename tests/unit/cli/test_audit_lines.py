@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imgbuild.cli._audit_lines import lines
+from imgbuild.cli.audit import audit_lines
 from imgbuild.report import Evidence, Finding, Relation, Report, Severity, Unread
 
 
@@ -41,7 +41,7 @@ REPORT = Report(
 
 
 def test_findings_come_first_and_counts_last() -> None:
-    found = list(lines([REPORT], notes=False))
+    found = list(audit_lines([REPORT], notes=False))
     starts = [line.partition(":")[0] for line in found if not line.startswith(" ")]
     assert starts == ["error", "error", "not read", "not looked at", "pins x86_64"]
     assert found[1].endswith("grpo_trainer.py:3 and 1 more place; --json lists them")
@@ -49,10 +49,10 @@ def test_findings_come_first_and_counts_last() -> None:
 
 
 def test_notes_are_shown_where_asked_for() -> None:
-    assert "vllm:Corner" not in "\n".join(lines([REPORT], notes=False))
-    assert "note: trl 1.0 imports vllm:Corner" in "\n".join(lines([REPORT], notes=True))
+    assert "vllm:Corner" not in "\n".join(audit_lines([REPORT], notes=False))
+    assert "note: trl 1.0 imports vllm:Corner" in "\n".join(audit_lines([REPORT], notes=True))
 
 
 def test_of_several_reports_each_has_a_heading() -> None:
-    found = list(lines([REPORT, REPORT], notes=False))
+    found = list(audit_lines([REPORT, REPORT], notes=False))
     assert found[0] == found[len(found) // 2] == "pins x86_64: 3 errors, 0 warnings, 1 note"

@@ -44,13 +44,9 @@ def answered(*arguments: str) -> Any:
     return json.loads(said(*arguments, "--json"))
 
 
-def test_path(root: Path) -> None:
-    assert said("path") == f"{root}\n"
-    assert answered("path") == {"path": str(root)}
-
-
 def test_info(root: Path) -> None:
     value = answered("info")
+    assert value["path"] == said("info").splitlines()[0] == str(root)
     sizes = {kind["kind"]: (kind["entries"], kind["size"]) for kind in value["kinds"]}
     assert sizes["file"] == (1, 1500)
     assert sizes["blob"] == (1, 5)

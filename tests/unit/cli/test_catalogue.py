@@ -62,13 +62,12 @@ def test_a_target_without_a_lock_names_one_that_has_one(imgbuild: Command, verb:
     ("arguments", "remedy"),
     [
         (["lock", TARGET], OWN),
-        (["list", "--into", "README.md"], OWN),
         (["smoke", TARGET, "--tier", "static", "--record"], OWN),
         (["smoke", "--import", "smoke.json"], OWN),
         (["ci", "report", "--record"], OWN),
         (["init", "--refresh"], OWN),
         (["render", TARGET], "--output FOLDER"),
-        (["registry", "mirror", "use", "registry.example.org/rl/inputs"], "--global"),
+        (["registry", "mirror", "use", "registry.example.org/rl/inputs"], "IMGBUILD_MIRROR"),
         (["registry", "gc", "registry.example.org/rl"], "--matrix FILE"),
     ],
 )

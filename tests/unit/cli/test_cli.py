@@ -289,7 +289,6 @@ def test_a_full_disk_has_a_path_though_the_error_has_none(
         (["audit", TARGET, "--python", "3.11"], "--python 3.11 does not apply to locked targets"),
         (["slurm", TARGET, "--job", "check", "train.py"], "--job check takes no command"),
         (["digest", TARGET, "--all"], "cannot be combined"),
-        (["list", TARGET, "--into", "README.md"], "cannot be combined with a selection"),
     ],
 )
 def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], result: str) -> None:
@@ -306,8 +305,9 @@ def test_no_engine_answers(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_folder_that_cannot_be_written(imgbuild: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    place = tmp_path / "file" / "schema.json"
-    error(imgbuild, ["schema", "--output", str(place)], 1, f"{place.parent}: File exists")
+    place = tmp_path / "file" / "sbom.json"
+    command = ["show", TARGET, "--sbom", "spdx", "--output", str(place)]
+    error(imgbuild, command, 2, f"{place.parent} is not a folder")
 
 
 @pytest.mark.usefixtures("sample")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from imgbuild.cache.store import Store
-from imgbuild.cli import _container
-from imgbuild.cli._container import RunOptions
+from imgbuild.cli import run
+from imgbuild.cli.run import RunOptions
 from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.container.run_in_image import CommandConfig
@@ -29,7 +29,7 @@ def _host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
-    monkeypatch.setattr(_container, "own_ids", lambda: (1234, 5678))
+    monkeypatch.setattr(run, "own_ids", lambda: (1234, 5678))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
@@ -104,8 +104,8 @@ def test_a_missing_hugging_face_cache_is_reported_once_a_day(
     assert [reported(), reported()] == [True, False]
     text = f"{tmp_path / 'other'} does not exist: models that the command downloads are not kept"
     store = Store.open()
-    assert store.fact(_container.NOTICE, text) is not None
-    store.put_fact(_container.NOTICE, text, b"2026-01-01")  # another day
+    assert store.fact(run.NOTICE, text) is not None
+    store.put_fact(run.NOTICE, text, b"2026-01-01")  # another day
     assert [reported(), reported()] == [True, False]
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "file"))  # nothing can be remembered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imgbuild.cli._excerpt import WIDTH, excerpt
+from imgbuild.cli._main import WIDTH, excerpt
 from imgbuild.errors import Problem
 from tests.support.inprocess_project import TARGET, Command, make
 

@@ -37,22 +37,14 @@ def registry() -> Iterator[Registry]:
         yield found
 
 
-def test_use_writes_the_setting_of_the_project_or_of_the_user(sample, command):
+def test_use_writes_the_setting_of_the_project(sample, command):
     answer = command("registry", "mirror", "use", PLACE)
     assert answer.status == 0
     assert answer.stdout.strip() == str(sample.folder / "mirror.json")
     assert (sample.folder / "mirror.json").read_text() == f'{{"mirror": "{PLACE}"}}\n'
-    command(
-        "registry",
-        "mirror",
-        "use",
-        PLACE,
-        "--mirror-only",
-        "--plain-http",
-        "registry.example",
-        "--global",
-    )
-    assert json.loads(mirror.user_file().read_text()) == {
+    more = ("--mirror-only", "--plain-http", "registry.example")
+    assert command("registry", "mirror", "use", PLACE, *more).status == 0
+    assert json.loads((sample.folder / "mirror.json").read_text()) == {
         "mirror": PLACE, "only": True, "plain_http": True
     }  # fmt: skip
     nowhere = command("registry", "mirror", "use", "nonsense")
@@ -60,7 +52,6 @@ def test_use_writes_the_setting_of_the_project_or_of_the_user(sample, command):
     assert "'nonsense' has no registry host" in " ".join(nowhere.stderr.split())
     assert "no mirror is set" in command("registry", "mirror", "use", "--off").stderr
     assert not (sample.folder / "mirror.json").exists()
-    assert mirror.user_file().exists()
     assert command("registry", "mirror", "use", "--off").status == 0  # there is none any more
 
 

@@ -142,18 +142,25 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("words", HELPED, ids=" ".join)
 def test_help_fits_80_columns(words: tuple[str, ...], imgbuild: Command) -> None:
-    long = imgbuild("help", *words).stdout
-    assert long == imgbuild(*words, "--help").stdout
-    assert [line for line in long.splitlines() if len(line) > 80] == []
-    assert "<" not in long
-    assert "[[" not in long
-    short = imgbuild(*words, "-h").stdout
-    assert short.splitlines()[0] == long.splitlines()[0]
-    assert [line for line in short.splitlines() if len(line) > 80] == []
-    if words in NAMES:  # a group has one help
-        assert len(short.splitlines()) < len(long.splitlines())
-        assert f"imgbuild help {' '.join(words)}" in short
-        assert len(short.splitlines()) <= 45
+    text = imgbuild("help", *words).stdout
+    assert text == imgbuild(*words, "--help").stdout == imgbuild(*words, "-h").stdout
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert "<" not in text
+    assert "[[" not in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_first_panel_has_few_options_and_all_panels_have_each_option(
+    verb: str, imgbuild: Command
+) -> None:
+    text = imgbuild(*verb.split(), "--help").stdout
+    _, _, rest = text.partition("\nOptions:\n")
+    first = rest.partition("\n\n")[0].splitlines()
+    assert sum(line.startswith("  -") for line in first) <= _help.FEW
+    for option in VERBS[verb].params:
+        if option.opts[0].startswith("-"):
+            flags = _help.flags(option)
+            assert len(re.findall(rf"^  {re.escape(flags)}(?= |$)", text, re.MULTILINE)) == 1, flags
 
 
 def test_the_first_screen_has_every_verb_in_its_group(imgbuild: Command) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.cli import _resolve_lines as words
+from imgbuild.cli import resolve
 from imgbuild.resolve.answer import ArchOutcome, ChosenVersion, Refusal, ResolveAnswer
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.values import Arch
@@ -78,7 +78,7 @@ def test_results_are_on_stdout_and_refusals_on_stderr(
     capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:
     del command
-    assert words.lines(ANSWER) == [
+    assert resolve.resolution_lines(ANSWER) == [
         "# cu124-vllm0.8 on x86_64",
         "torch  2.6.0  you have torch==2.6.0",
         "",
@@ -90,13 +90,13 @@ def test_results_are_on_stdout_and_refusals_on_stderr(
         "# not checked: elf, cuda; imgbuild lock reads shared objects",
         "# 2 packages on x86_64: --full lists them",
     ]
-    assert words.lines(ANSWER, everything=True)[-4:] == [
+    assert resolve.resolution_lines(ANSWER, everything=True)[-4:] == [
         "",
         "# 2 packages on x86_64",
         "torch  2.6.0  you have torch==2.6.0",
         "numpy  2.2.6  a requires ==1; b; c",
     ]
-    assert words.say_refusals(ANSWER)
+    assert resolve.report_refusals(ANSWER)
     result = capsys.readouterr().err
     assert "verl 0.4.1 is of 2025-07" in result
     assert "because torch 2.6.0 is a CPU build\n" in result
@@ -120,7 +120,7 @@ def test_locked_targets_with_versions_and_commands() -> None:
     found = ResolveAnswer(
         name="", python="3.11", arch={}, locked=tuple(locked_target(name) for name in names)
     )
-    short, full = words.locked_lines(found), words.locked_lines(found, everything=True)
+    short, full = resolve.locked_lines(found), resolve.locked_lines(found, everything=True)
     assert short[:5] == [
         "cu128-verl0.5 has torch 2.8.0, vllm 0.11.0, trl 0.26.2, verl 0.6.1 (CUDA 12.8,",
         "  not tested)",
@@ -131,7 +131,7 @@ def test_locked_targets_with_versions_and_commands() -> None:
     assert short[-1] == "# to solve for other versions, add --solve"
     assert all(name in "\n".join(short) for name in names)
     assert sum(line.startswith("  imgbuild run") for line in full) == len(names)
-    assert max(map(len, short + full)) <= words.WIDTH
+    assert max(map(len, short + full)) <= resolve.WIDTH
 
 
 def test_a_line_of_a_package_fits_the_terminal() -> None:
@@ -139,6 +139,6 @@ def test_a_line_of_a_package_fits_the_terminal() -> None:
     item = ChosenVersion(package="torch", version="2.6.0", why=why)
     found = ResolveAnswer(name="x", python="3.11", requested=("torch",),
                           arch={Arch.X86_64: ArchOutcome(packages=(item,))})  # fmt: skip
-    first, *more = words.lines(found)[1:4]
+    first, *more = resolve.resolution_lines(found)[1:4]
     assert first == f"torch  2.6.0  {why[0]};"
     assert more == [f"{'':14}{why[1]};", f"{'':14}{why[2]}"]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from imgbuild.errors import InputError, NothingSelected
-from imgbuild.pipeline import targets
+from imgbuild.pipeline.session import Options, open_session
 from imgbuild.show import page, table
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
@@ -61,7 +61,7 @@ def test_a_page_of_an_image_without_torch_imports_none(sample: Sample) -> None:
         )
         for name, locked in lock.arch.items()
     }
-    session = targets.open_session(sample.matrix, targets.Options())
+    session = open_session(sample.matrix, Options())
     [row] = table.rows(session.matrix, session.select([TARGET]))
     found = page.page(row, msgspec.structs.replace(lock, arch=arch), sample.seal, None)
     assert f"imgbuild run {TARGET} -- python --version" in found.commands

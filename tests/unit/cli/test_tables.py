@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.cli import _smoke_report
+from imgbuild.cli import smoke
 from imgbuild.doctor.host import Host, HostGpu, Runs
 from imgbuild.report import Case, Report
 from imgbuild.system.console import Console
@@ -38,7 +38,7 @@ runners:
 @pytest.fixture(name="place")
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A project with two locked targets."""
-    monkeypatch.setattr("imgbuild.doctor.host.read_host", lambda: MACHINE)
+    monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: MACHINE)
     for place in registry_project.place(tmp_path, monkeypatch):
         place.sample.edit('{torch: "2.11.0"}', '{torch: "2.6.0"}')
         place.both()
@@ -62,7 +62,7 @@ def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
     yield 0, f"tree {TARGET} --offline", ["vllm"]
     yield 0, "digest --all", [TARGET, UNLOCKED, digest]
     yield 0, f"build {TARGET} --offline --output images-of-today", [TARGET, digest]
-    words = f"{repository} --date 20261121 --jobs 1 --offline --no-attach"
+    words = f"{repository} --jobs 1 --offline --no-attach"
     yield 0, f"push {TARGET} {words} --dry-run", [TARGET, "x86_64", "configuration", "lacking"]
     yield 0, f"push {TARGET} {words}", [TARGET, f"{repository}@{digest}"]
     yield 0, f"push {UNLOCKED} {words}", [UNLOCKED]
@@ -115,8 +115,8 @@ def test_the_cases_of_a_tier_fit(
     cases = (Case(name=name * 3, outcome="failed", seconds=1234.5, message="x"), PASSED)
     report = Report(target=TARGET, arch=Arch.X86_64, tier="gpu", cases=cases)
     # A console of its own: it looks at the terminal once.
-    monkeypatch.setattr(_smoke_report, "console", Console())
-    _smoke_report.print_report(report)
+    monkeypatch.setattr(smoke, "console", Console())
+    smoke.print_report(report)
     table, counts, _ = capsys.readouterr().err.partition("tier gpu: ")
     assert counts
     assert max(map(len, table.splitlines())) <= terminal.COLUMNS

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from imgbuild.cli._app import REPLACED, app
+from imgbuild.cli import _app, _help
+from imgbuild.cli._app import REMOVED, app
 from tests.support.inprocess_project import Command
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +41,7 @@ VERBS = verbs(typer.main.get_command(app))
 
 
 def test_all_verbs_are_walked() -> None:
-    assert {"build", "lock", "run", "schema", "cache path", "cache verify"} <= set(VERBS)
+    assert {"build", "lock", "run", "cache info", "cache verify"} <= set(VERBS)
     assert len(VERBS) > 14
 
 
@@ -87,12 +88,17 @@ def test_the_verbs_of_the_readme_exist() -> None:
     assert named <= known
 
 
-@pytest.mark.parametrize(("verb", "replacement"), REPLACED.items())
-def test_a_verb_of_earlier_versions_names_its_replacement(
+@pytest.mark.parametrize(("verb", "replacement"), REMOVED.items())
+def test_a_removed_verb_names_its_replacement(
     verb: str, replacement: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = Command(monkeypatch, capsys)(verb, "cu124-vllm")
+    done = Command(monkeypatch, capsys)(*verb.split(), "cu124-vllm")
     assert (done.status, verb in VERBS) == (2, False)
     assert done.stderr.endswith(f"hint: its replacement: imgbuild {replacement}\n")
-    words = replacement.split()
-    assert any(known.split()[:2] in (words[:1], words[:2]) for known in VERBS)
+    assert replacement in VERBS
+    assert f"`imgbuild {verb}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", _app.VERBS)
+def test_a_row_of_the_first_screen_has_the_summary_of_the_verb(name: str) -> None:
+    assert _app.VERBS[name].summary == _help.summary(_app.Commands()[name])

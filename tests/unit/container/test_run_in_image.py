@@ -10,7 +10,8 @@ import pytest
 from imgbuild.container import run_in_image
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layout import Layout
-from imgbuild.pipeline import targets
+from imgbuild.pipeline.build import build_all
+from imgbuild.pipeline.session import Options, built_layout, open_session
 from imgbuild.values import Arch
 from tests.support import inprocess_project
 from tests.support.inprocess_project import TARGET, Sample
@@ -25,9 +26,9 @@ def _made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sample, Layo
     folder = tmp_path / "project"
     folder.mkdir()
     sample = inprocess_project.make(folder)
-    session = targets.open_session(folder, targets.Options(offline=True))
-    targets.build_all(session, session.select([TARGET]), None)
-    return sample, targets.built_layout(session, TARGET, None)
+    session = open_session(folder, Options(offline=True))
+    build_all(session, session.select([TARGET]), None)
+    return sample, built_layout(session, TARGET, None)
 
 
 def test_the_configuration_is_that_of_the_lock(made: tuple[Sample, Layout]) -> None:

@@ -243,14 +243,14 @@ def test_the_verb_answers_and_refuses_by_its_status(
     make(tmp_path)
     command = Command(monkeypatch, capsys)
     # The machine is the one thing that a test cannot bring: old and new ones take its place.
-    monkeypatch.setattr("imgbuild.doctor.host.read_host", lambda: MACHINE)
+    monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: MACHINE)
     answer = json_of(command("doctor", "--json"))
     assert [(one["target"], one["fits"]) for one in answer["verdicts"]] == [(TARGET, True)]
     assert answer["best"] == TARGET
     text = command("doctor", TARGET)
     assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET}")
 
-    monkeypatch.setattr("imgbuild.doctor.host.read_host", lambda: host(driver="470.57.02"))
+    monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: host(driver="470.57.02"))
     everything = command("doctor")
     assert everything.status == 0
     assert everything.stdout.splitlines()[-1] == "no target fits this machine"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imgbuild.matrix import yaml_nodes
 from imgbuild.matrix.yaml_nodes import MAX_BYTES
 from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
 
+ROOT = Path(__file__).parents[3]
 YAML = {
     "duplicate key": (
         "default_index: main",
@@ -125,3 +132,53 @@ def test_a_file_that_is_too_big() -> None:
     found = only(b"#" * (MAX_BYTES + 1))
     assert found.message == "the file is too big"
     assert found.expected == f"at most {MAX_BYTES} bytes"
+
+
+def _tree(node: yaml.Node | None) -> object:
+    """A node with everything that its readers use, as nested tuples."""
+    if node is None:
+        return None
+    mark = node.start_mark
+    head = (node.tag, getattr(node, "style", None), mark.line, mark.column)
+    if isinstance(node, yaml.ScalarNode):
+        return (*head, node.value)
+    if isinstance(node, yaml.MappingNode):
+        return (*head, *((_tree(key), _tree(value)) for key, value in node.value))
+    return (*head, *map(_tree, node.value))
+
+
+def _assert_same(text: str) -> bool:
+    """What libyaml reads, Python reads as the same nodes, without a problem; True if it reads."""
+    root = yaml_nodes._read_by_libyaml(text)
+    if root is not None:
+        loader = yaml_nodes._Loader(text)
+        assert _tree(loader.get_single_node()) == _tree(root)
+        assert not loader.problems
+    return root is not None
+
+
+def test_libyaml_reads_the_matrix_as_python_does() -> None:
+    assert _assert_same((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
+    assert _assert_same(RIGHT)
+
+
+SINGLE = "\n\r\t :#,[]{}!|>'\"%@`\\~=é\U0001f600\ufeff\x85\u2028\x07"
+LONGER = (
+    *("  ", ": ", "- ", "? ", " #", "&a", "*a", "!!str ", "|-\n", "---\n", "...\n", "\\x41"),
+    *("null", "on", "0x1f", "1_0", "1e3", "2026-01-01", "<<: ", ".inf"),
+)
+PIECES = st.sampled_from([*SINGLE, *LONGER])
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.integers(0, len(RIGHT)), PIECES, st.integers(0, 2)), max_size=4))
+def test_libyaml_reads_changed_matrices_as_python_does(changes: list[tuple[int, str, int]]) -> None:
+    text = RIGHT
+    for place, piece, removed in changes:
+        text = text[:place] + piece + text[place + removed :]
+    _assert_same(text)
+
+
+@given(st.lists(PIECES, max_size=12))
+def test_libyaml_reads_short_texts_as_python_does(pieces: list[str]) -> None:
+    _assert_same("".join(pieces))

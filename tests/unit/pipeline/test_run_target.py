@@ -8,8 +8,9 @@ import pytest
 
 from imgbuild.container.request import ContainerRequest
 from imgbuild.errors import InputError, LockStale
-from imgbuild.pipeline import run_target, targets
-from imgbuild.pipeline.targets import Session
+from imgbuild.pipeline import run_target
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 from tests.support import inprocess_project
@@ -27,7 +28,7 @@ def _sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
 
 @pytest.fixture(name="session")
 def _session(sample: Sample) -> Session:
-    return targets.open_session(sample.folder, targets.Options(offline=True))
+    return open_session(sample.folder, Options(offline=True))
 
 
 def test_an_image_is_built_if_it_is_missing(
@@ -65,7 +66,7 @@ def test_another_image_than_that_of_the_lock_is_built_again(session: Session) ->
 def test_an_image_without_a_current_lock_is_used(session: Session, sample: Sample) -> None:
     made = run_target.built(session, run_target.find(session, TARGET, None), ARCH)
     sample.edit("as_of: 2025-06-20", "as_of: 2025-06-21")
-    changed = targets.open_session(sample.folder, targets.Options())
+    changed = open_session(sample.folder, Options())
     found = run_target.find(changed, TARGET, None)
     assert (found.layout, found.locked) == (made, None)
     assert run_target.built(changed, found, ARCH) == made
@@ -79,7 +80,7 @@ def test_without_image_and_lock(session: Session) -> None:
 
 
 def test_the_size_to_download(session: Session, sample: Sample) -> None:
-    inputs = session.inputs()
+    inputs = open_inputs(session)
     measure = run_target.download_size
     assert measure(sample.lock, sample.seal, ARCH, inputs.store) == 0
     wheel = sample.wheels["trl"]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild.cli import _slurm_runtime
+from imgbuild.cli import slurm
 from imgbuild.errors import InputError
 from imgbuild.sif import container, files
 from imgbuild.slurm import jobs
@@ -340,12 +340,12 @@ def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatc
     assert "some.sif is not the image of the current lock" in done.stderr
 
     locked = msgspec.structs.replace(sample.seal.arch[Arch.X86_64], config=digest_of(b"{}"))
-    _slurm_runtime.same_image(sif, msgspec.structs.replace(sample.seal, arch={Arch.X86_64: locked}))
+    slurm.same_image(sif, msgspec.structs.replace(sample.seal, arch={Arch.X86_64: locked}))
     assert "not the image" not in capsys.readouterr().err
 
 
 def test_pyxis_is_given_files_by_their_whole_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "image").touch()
-    assert _slurm_runtime.imported("image") == tmp_path / "image"
-    assert _slurm_runtime.imported("reg#rl:small") == "reg#rl:small"
+    assert slurm.imported("image") == tmp_path / "image"
+    assert slurm.imported("reg#rl:small") == "reg#rl:small"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,9 @@ from imgbuild.smoke import records
 from tests.support import inprocess_project
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 from tests.support.smoke_records import answer_file
-from tests.support.source_code import ROOT
+from tests.support.source_code import ROOT, module_of
+
+TABLE = module_of(ROOT / "tools/images_table.py")
 
 
 @pytest.fixture
@@ -27,23 +28,19 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
 
 def test_the_table_is_written_between_its_marks(sample: Sample, imgbuild: Command) -> None:
-    page = sample.folder / "README.md"
-    page.write_text("# Head\n\n<!-- images -->\nold\n<!-- /images -->\n\ntail\n")
+    page = "# Head\n\n<!-- images -->\nold\n<!-- /images -->\n\ntail\n"
     answer_file(sample)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
-    assert "wrote README.md" in imgbuild("list", "--into", "README.md").stderr
-    text = page.read_text()
-    assert text.startswith("# Head\n\n<!-- images -->\n<!-- made from locks and test records by: ")
+    rows = TABLE.all_rows(sample.folder)
+    text = TABLE.replaced(page, rows)
+    assert text.startswith("# Head\n\n<!-- images -->\n<!-- made from locks and test records by ")
     assert text.endswith("|\n\n<!-- /images -->\n\ntail\n")
     (row,) = (line for line in text.splitlines() if line.startswith(f"| `{TARGET}`"))
     assert "x86_64 0.0 GB" in row
     assert "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21" in row
     assert UNLOCKED not in text
-    assert "README.md is up to date" in imgbuild("list", "--into", "README.md").stderr
-    page.write_text("# Head\n")
-    done = imgbuild("list", "--into", "README.md")
-    assert (done.status, page.read_text()) == (2, "# Head\n")
-    assert "<!-- images -->" in done.stderr
+    assert TABLE.replaced(text, rows) == text
+    assert TABLE.replaced("# Head\n", rows) is None
 
 
 def test_committed_records_are_sound() -> None:
@@ -55,12 +52,23 @@ def test_committed_records_are_sound() -> None:
         assert codec.encode(known) == path.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/targets.md"])
 def test_documents_show_the_images_and_test_records_of_now(
-    tmp_path: Path, imgbuild: Command, name: str
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    page = tmp_path / "page.md"
-    shutil.copy(ROOT / name, page)
-    done = imgbuild("list", "--into", str(page), "--matrix", str(ROOT / "matrix.yaml"))
-    assert done.status == 0, done.stderr
-    assert page.read_text() == (ROOT / name).read_text(), f"imgbuild list --into {name}"
+    assert TABLE.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_check_names_the_pages_that_are_stale_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in TABLE.PAGES:
+        (tmp_path / name).write_text("<!-- images -->\n<!-- /images -->\n")
+    for name in ("matrix.yaml", "images"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.setattr(TABLE, "ROOT", tmp_path)
+    assert TABLE.main(["--check"]) == 5
+    assert "stale: README.md, docs/targets.md" in capsys.readouterr().err
+    assert TABLE.main([]) == 0
+    assert TABLE.main(["--check"]) == 0
+    assert "| `cu124-vllm`" in (tmp_path / "README.md").read_text()

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from imgbuild import codec
-from imgbuild.cli import _smoke_report
+from imgbuild.cli import smoke
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock
 from imgbuild.report import Case, Report, passed
@@ -271,7 +271,7 @@ def test_junit_counts_and_escapes():
 def test_failed_and_skipped_cases_are_printed(capsys, monkeypatch):
     report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
     monkeypatch.setattr(console, "verbosity", 0)
-    _smoke_report.print_report(report)
+    smoke.print_report(report)
     said = " ".join(capsys.readouterr().err.split())
     assert "1 passed, 1 failed, 1 skipped" in said
     assert "import vllm" in said
@@ -285,14 +285,14 @@ def test_the_end_of_a_failed_log_is_printed_and_all_of_it_with_v(capsys, monkeyp
     quick = [Case(name=f"import p{number}", outcome="passed", seconds=0.1) for number in range(9)]
     report = Report(target="small", arch="x86_64", tier="gpu", cases=(failed, *quick))
     monkeypatch.setattr(console, "verbosity", 0)
-    _smoke_report.print_report(report)
+    smoke.print_report(report)
     said = capsys.readouterr().err
     assert "line 99." in said
     assert "line 69." not in said
     assert "9 more, under 1 s each" in said
     assert "import p3" not in said
     monkeypatch.setattr(console, "verbosity", 1)
-    _smoke_report.print_report(report)
+    smoke.print_report(report)
     said = capsys.readouterr().err
     assert "line 0." in said
     assert "import p3" in said

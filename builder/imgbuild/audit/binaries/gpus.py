@@ -15,9 +15,9 @@ from importlib import resources
 from typing import NamedTuple
 
 import msgspec
-import yaml
 
 from imgbuild.audit.source.facts import GpuCode
+from imgbuild.system import yaml_data
 
 FILE = "data/audit/drivers.yaml"
 _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
@@ -91,7 +91,7 @@ class GpuArch(NamedTuple):
 def load() -> Drivers:
     """The data of this version of imgbuild."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), Drivers)
+    return msgspec.convert(yaml_data.read(text), Drivers)
 
 
 def numbers(version: str) -> tuple[int, ...]:

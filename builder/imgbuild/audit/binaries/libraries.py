@@ -7,7 +7,8 @@ from functools import lru_cache
 from importlib import resources
 
 import msgspec
-import yaml
+
+from imgbuild.system import yaml_data
 
 FILE = "data/audit/libraries.yaml"
 
@@ -84,4 +85,4 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 def load() -> Libraries:
     """The data of this version of imgbuild."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), Libraries)
+    return msgspec.convert(yaml_data.read(text), Libraries)

@@ -13,12 +13,12 @@ from functools import lru_cache
 from importlib import resources
 
 import msgspec
-import yaml
 
 from imgbuild.audit.checks.findings import SEVERITY_ORDER
 from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.system import yaml_data
 from imgbuild.values import Arch, normalize
 
 FILE = "data/audit/rules.yaml"
@@ -78,7 +78,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 def load() -> tuple[Rule, ...]:
     """The rules of this version of imgbuild; their ids are unique."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), tuple[Rule, ...])
+    return msgspec.convert(yaml_data.read(text), tuple[Rule, ...])
 
 
 def check(

@@ -6,9 +6,10 @@ from functools import lru_cache
 from importlib import resources
 
 import msgspec
-import yaml
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
+
+from imgbuild.system import yaml_data
 
 FILE = "data/audit/entry_points.yaml"
 
@@ -58,7 +59,7 @@ class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 def load() -> MainPathPolicy:
     """The policy of this version of imgbuild."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), MainPathPolicy)
+    return msgspec.convert(yaml_data.read(text), MainPathPolicy)
 
 
 def within(version: str, spec: str) -> bool:

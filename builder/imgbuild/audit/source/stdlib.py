@@ -8,11 +8,11 @@ from functools import lru_cache
 from importlib import resources
 
 import msgspec
-import yaml
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.source.facts import Opaque
 from imgbuild.report import Unread
+from imgbuild.system import yaml_data
 
 FILE = "data/audit/stdlib.yaml"
 # Follows the name of a class that is subscripted: Python asks the class for this.
@@ -36,7 +36,7 @@ class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 def load() -> StandardLibrary:
     """The table of this version of imgbuild."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), StandardLibrary)
+    return msgspec.convert(yaml_data.read(text), StandardLibrary)
 
 
 def opaque(module: str, python: str) -> Opaque | None:

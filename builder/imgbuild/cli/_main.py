@@ -1,0 +1,146 @@
+"""Runs the verb that the command line names, and ends the process with its exit status."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import itertools
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from imgbuild.cache.settings import default_root
+from imgbuild.cli._output import answer
+from imgbuild.errors import (
+    ImgbuildError,
+    InputError,
+    Interrupted,
+    NoSolution,
+    Problem,
+    Terminated,
+    WorkFailed,
+)
+from imgbuild.system import ending, files
+from imgbuild.system.console import console
+from imgbuild.system.control_characters import visible
+
+WIDTH = 72  # columns of an excerpt
+BEFORE = 40  # of these at most before the place
+
+
+def excerpt(problem: Problem) -> list[str]:
+    """Three lines: a margin, the line with its number, the carets. Empty without a source."""
+    if problem.source is None or problem.line is None or problem.column is None:
+        return []
+    at = problem.column - 1
+    first = max(0, at - BEFORE) if len(problem.source) > WIDTH else 0
+    shown = problem.source[first : first + WIDTH].rstrip()
+    before = visible(shown[: at - first])
+    value = problem.value or ""
+    length = len(value) if problem.source.startswith(value, at) else 1
+    carets = "^" * max(1, min(length, WIDTH - (at - first)))
+    indent = "".join("\t" if one == "\t" else " " for one in before)
+    number = str(problem.line)
+    margin = " " * len(number)
+    return [f"{margin} |", f"{number} | {visible(shown)}", f"{margin} | {indent}{carets}"]
+
+
+STOPPED = "interrupted; finished work is kept, and the same command continues"
+
+
+ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├": "|", "└": "`"})
+
+
+def in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """An error handler of codecs: ASCII for characters that the encoding lacks, else escapes.
+
+    JSON has escapes only.
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    text = text if console.json else text.translate(ASCII)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
+def main() -> None:
+    """Run the command line; the exit status is 0, that of the error's class, or a command's own."""
+    codecs.register_error("imgbuild", in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # another encoding than UTF-8 lacks characters
+            stream.reconfigure(errors="imgbuild")
+    words = itertools.takewhile(lambda word: word != "--", sys.argv[1:])
+    console.configure(verbosity=0, json="--json" in words)  # for an invalid command line
+    ending.raise_signals()
+    try:
+        # Imported where an interrupt is handled. It takes a third of the time of a short verb.
+        from imgbuild.cli import _app
+
+        status = _app.run_verb()
+    except KeyboardInterrupt:
+        status = _stopped(Interrupted(STOPPED))
+    except Exception as error:
+        if ending.received() is not None:  # of a worker that the signal ended, for example
+            status = _stopped(error)
+        elif isinstance(error, ImgbuildError):
+            status = report(error)
+        elif isinstance(error, OSError):
+            status = report(_of_system(error))
+        else:
+            raise
+    sys.exit(status)
+
+
+def _stopped(error: Exception) -> int:
+    """Report the end of the work by Ctrl-C or a signal: the status that a shell has for it."""
+    number = ending.received()
+    interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED)
+    if number is None:
+        return report(interrupted)
+    message = f"{signal.Signals(number).name}: {interrupted.message}"
+    terminated = Terminated(message, hint=interrupted.hint)
+    terminated.exit_code = ending.SIGNALLED + number
+    return report(terminated)
+
+
+def _of_system(error: OSError) -> ImgbuildError:
+    """`error`, which nothing closer to its place has described."""
+    if error.errno in files.FULL:
+        full = Path(error.filename) if error.filename else _full_place()
+        return files.described(error, full, hint=files.FULL_HINT)
+    place = f"{error.filename}: " if error.filename else ""
+    hint = "check that the folder exists, is writable and has free space"
+    return WorkFailed(f"{place}{error.strerror or error}", hint=hint)
+
+
+def _full_place() -> Path:
+    """The folder that an error without a path most likely means, of those that are written to."""
+    return files.fullest((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
+
+
+def report(error: ImgbuildError) -> int:
+    """Print an error with all its problems on stderr; with `--json` also as JSON on stdout.
+
+    The exit status of the error.
+    """
+    problems = error.problems if isinstance(error, InputError) else ()
+    reasons = error.reasons if isinstance(error, NoSolution) else ()
+    nearest = error.nearest if isinstance(error, NoSolution) else ()
+    details = [f"because {reason}" for reason in reasons]
+    if problems:
+        details = [line for each in problems for line in (str(each), *excerpt(each))]
+    details += [f"suggestion: {each}" for each in nearest]
+    console.error("\n  ".join((error.message, *details)), hint=error.hint)
+    if console.json:
+        document = {
+            "error": type(error).__name__,
+            "exit_code": error.exit_code,
+            "message": error.message,
+            "hint": error.hint,
+            "problems": problems,
+            "reasons": reasons,
+            "nearest": nearest,
+        }
+        answer(document, [])
+    return error.exit_code

@@ -1,0 +1,51 @@
+"""The targets of a matrix that options select, for verbs that read the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from imgbuild.cli._selection import arch_of
+from imgbuild.cli._targets import OneTarget, Targets
+from imgbuild.errors import InputError
+from imgbuild.matrix.select import Selected
+from imgbuild.oci.layout import Layout
+from imgbuild.pipeline.session import Session
+from imgbuild.values import Arch
+
+
+def select_targets(
+    selection: Targets, session: Session, names: Sequence[str] = ()
+) -> list[Selected]:
+    """The selected targets of the matrix, `names` among them."""
+    wanted = [*names, *selection.named]
+    return session.select(wanted, everything=selection.everything, arches=selection.arches)
+
+
+def single_target(one: OneTarget, session: Session) -> str:
+    """The name of the one selected target, where no command follows."""
+    name, words = one.split(None)
+    if words:
+        message = f"unexpected argument: {' '.join(words)}"
+        raise InputError(message, hint="name one target")
+    return single(session.select([name]))
+
+
+def single(selected: Sequence[Selected]) -> str:
+    """The name of the one selected target."""
+    if len(selected) > 1:
+        message = f"several targets match: {', '.join(item.name for item in selected)}"
+        raise InputError(message, hint="name one of them")
+    return selected[0].name
+
+
+def same_image(selected: Sequence[Selected], layout: Path | None) -> None:
+    """InputError if `layout` is given for several targets."""
+    if layout is not None and len(selected) > 1:
+        message = f"--layout {layout} is one image, {len(selected)} targets are selected"
+        raise InputError(message, hint="name one target, or leave --layout out")
+
+
+def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
+    """The selected architecture of `layout`, as for `arch_of`."""
+    return arch_of(tuple(layout.images), layout.path, arches)

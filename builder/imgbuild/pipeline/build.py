@@ -1,0 +1,84 @@
+"""Builds targets from their locks: read lock and digests → assemble → OCI layout or archive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.assemble import layout as building
+from imgbuild.assemble.layout import BuiltImage
+from imgbuild.cache import prune
+from imgbuild.errors import InputError
+from imgbuild.matrix.select import Selected
+from imgbuild.oci import archive
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Session
+from imgbuild.plan import current
+from imgbuild.render import contexts
+from imgbuild.system import files
+from imgbuild.system.amounts import count, size_text
+from imgbuild.system.console import console
+
+
+def build_all(
+    session: Session,
+    selected: Sequence[Selected],
+    output: Path | None,
+    *,
+    form: str = "oci",
+    only_base: bool = False,
+) -> list[BuiltImage]:
+    """Build each target from its lock; LockStale if one is out of date."""
+    refuse_one_file(selected, output, form)
+    files.require_writable(
+        [session.project.below("build")] if output is None else [output], hint=files.OUTPUT_HINT
+    )
+    inputs = open_inputs(session)
+    made = []
+    for item in selected:
+        locked = current.read_current(session.project, session.matrix, item.name)
+        own = session.project.output(item.name)
+        if only_base:
+            own = contexts.base_folder(session.project, item.name)
+        place = placed(own, item.name, output, several=len(selected) > 1, form=form)
+        folder = place if form == "oci" else own
+        with console.step(f"building {item.name} for {', '.join(item.arches)}"):
+            built = building.build(
+                *locked,
+                item.arches,
+                folder,
+                inputs,
+                processes=session.options.jobs,
+                verify=session.options.verify,
+                only_base=only_base,
+            )
+        if form != "oci":
+            archive.write(folder, place, form, item.name, reporter=console)
+            built = msgspec.structs.replace(built, output=place)
+        report_built(built)
+        made.append(built)
+    prune.trim(inputs.store)
+    return made
+
+
+def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str) -> None:
+    """InputError if several targets would be written to one file."""
+    if output is not None and form != "oci" and len(selected) > 1:
+        message = f"--output {output} is one file, {len(selected)} targets are selected"
+        raise InputError(message, hint="name one target, or leave --output out")
+
+
+def placed(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
+    """The place of the image of `name`: beside `own`, `output`, or a folder in it for several."""
+    suffix = "" if form == "oci" else f".{form}.tar"
+    if output is None:
+        return own.with_name(own.name + suffix)
+    return output / f"{name}{suffix}" if several else output
+
+
+def report_built(built: BuiltImage) -> None:
+    """Report the result of a build."""
+    work = "nothing to do" if built.unchanged else f"{count(built.made, 'layer')} assembled"
+    console.info(f"{built.target}: {size_text(built.size)} in {built.output}, {work}")

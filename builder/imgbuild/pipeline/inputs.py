@@ -1,0 +1,22 @@
+"""Where a session takes the inputs of locks and builds from."""
+
+from __future__ import annotations
+
+from imgbuild.assemble import mirror
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
+from imgbuild.pipeline.session import Session
+from imgbuild.system.console import console
+
+
+def open_inputs(session: Session, *, locking: bool = False) -> Inputs:
+    """The cache and the ways to fill it; InputError if the setting of a mirror cannot be read.
+
+    A lock is made from the indexes: for it a mirror is never the only source.
+    """
+    named = mirror.find(
+        session.project.root, session.options.mirror, only=session.options.mirror_only
+    )
+    own = mirror.Mirror.of(named, any_source=locking, plain_http=session.options.plain_http)
+    context = Context.open(console, offline=session.options.offline)
+    return Inputs(session.matrix, context, mirror=own)

@@ -1,0 +1,105 @@
+"""A project with its matrix read, and the targets that a command line selects in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.errors import InputError, NothingSelected
+from imgbuild.lock import published
+from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.select import Selected, left_out, select
+from imgbuild.oci import layout
+from imgbuild.oci.layout import Layout
+from imgbuild.pipeline.opened import open_project
+from imgbuild.project import CATALOGUE, MATRIX, Project
+from imgbuild.show import status
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How to work: processes, whether the network may be used, whether to check everything again.
+
+    `mirror` names one for this run, `mirror_only` asks no other server; otherwise both are as set.
+    `plain_http` are registries without TLS.
+    """
+
+    jobs: int = 1
+    offline: bool = False
+    verify: bool = False
+    mirror: str | None = None
+    mirror_only: bool = False
+    plain_http: tuple[str, ...] = ()
+
+
+def select_in(
+    own: Project,
+    matrix: Matrix,
+    patterns: Sequence[str],
+    *,
+    everything: bool = False,
+    arches: Sequence[Arch] = (),
+) -> list[Selected]:
+    """As `select` in the matrix of `own`; NothingSelected names it, and what the catalogue has."""
+    try:
+        return select(matrix, patterns, everything=everything, arches=arches)
+    except NothingSelected as error:
+        if not own.writable or not patterns:
+            raise
+        offered = published.load(CATALOGUE / MATRIX).targets
+        for pattern in patterns:
+            found = [name for name in offered if fnmatchcase(name, pattern)]
+            if found and not any(fnmatchcase(name, pattern) for name in matrix.targets):
+                message = f"no target matches {pattern} in {own.matrix}"
+                hint = (
+                    f"the catalogue of imgbuild has {found[0]}: use it with"
+                    f" `--matrix {CATALOGUE / MATRIX}`, or extend it in another folder:"
+                    f" `imgbuild init --extends {found[0]}`"
+                )
+                raise NothingSelected(message, hint=hint) from error
+        message = f"{error.message} in {own.matrix}"
+        raise NothingSelected(message, hint=error.hint) from error
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A project with its matrix read, and how to work on it."""
+
+    project: Project
+    matrix: Matrix
+    options: Options
+
+    def select(
+        self, patterns: Sequence[str], *, everything: bool = False, arches: Sequence[Arch] = ()
+    ) -> list[Selected]:
+        """The targets that the patterns name, with their architectures; NothingSelected if none.
+
+        A target without a lock that needs more than the default index is left out with a message,
+        unless it is named itself.
+        """
+        chosen = select_in(
+            self.project, self.matrix, patterns, everything=everything, arches=arches
+        )
+        for line in left_out(self.matrix, patterns, everything=everything, arches=arches):
+            console.info(line)
+        return status.within_reach(self.project, self.matrix, chosen, patterns, console)
+
+
+def open_session(named: Path | None, options: Options | None = None) -> Session:
+    """Find and read the matrix; InputError with every problem of it."""
+    project = open_project(named)
+    return Session(
+        project=project, matrix=published.load(project.matrix), options=options or Options()
+    )
+
+
+def built_layout(session: Session, name: str, folder: Path | None) -> Layout:
+    """The layout of `name` that was built; InputError if there is none."""
+    place = folder or session.project.output(name)
+    if not place.exists():
+        message = f"{place}: {name} is not built"
+        raise InputError(message, hint=f"imgbuild build {name}")
+    return layout.read(place)

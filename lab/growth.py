@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Writes a project with many locked targets, and measures what reads them all.
+
+    lab/growth.py --targets 1000 ../many
+
+The targets are those of matrix.yaml under other names, with locks and digests that follow from
+them; nothing is downloaded. Prints seconds and memory of each command, for a tenth of the targets
+and for all, each in a fresh process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from imgbuild.lock import lock as locks
+from imgbuild.lock import published
+from imgbuild.plan import current, seal
+from imgbuild.project import Project
+from imgbuild.render import write
+from imgbuild.system.reporter import SILENT
+
+ROOT = Path(__file__).resolve().parents[1]
+UNIQUE = ("recommended", "retired", "tested")  # keys of a row that one target alone may have
+COMMANDS = (
+    ("list",),
+    ("digest", "--all"),
+    ("ci", "jobs", "--all"),
+    ("render", "--all", "--check"),
+    ("lock", "--all", "--check"),
+)
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes what occurs twice in full: a matrix has no aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """True for each value."""
+        return True
+
+
+def names(number: int) -> Iterator[tuple[str, str]]:
+    """A new name and the target of this repository that it copies, `number` times."""
+    own = sorted(path.parent.name for path in (ROOT / "images").glob("*/lock.json"))
+    for place, original in zip(range(number), itertools.cycle(own), strict=False):
+        yield f"{original}-n{place}", original
+
+
+def write_project(folder: Path, number: int) -> None:
+    """A project with `number` locked targets in `folder`, which must not exist."""
+    folder.mkdir(parents=True)
+    (folder / "images").mkdir()
+    for shared in ("constraints.yaml", "layers.json", "packages.json"):
+        shutil.copy(ROOT / "images" / shared, folder / "images")
+    matrix: dict[str, Any] = yaml.safe_load((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
+    rows = matrix["targets"]
+    copies = list(names(number))
+    matrix["targets"] = {
+        name: {key: value for key, value in rows[original].items() if key not in UNIQUE}
+        for name, original in copies
+    }
+    text = yaml.dump(matrix, Dumper=Dumper, sort_keys=False, default_flow_style=None, width=10_000)
+    (folder / "matrix.yaml").write_text(text, encoding="utf-8")
+    project = Project(matrix=folder / "matrix.yaml")
+    for name, original in copies:
+        lock = locks.read_lock(ROOT / "images", original)
+        digests = seal.read_seal(ROOT / "images", lock)
+        named = {"org.opencontainers.image.title": name, "dev.imgbuild.target": name}
+        settings = msgspec.structs.replace(lock.settings, labels={**lock.settings.labels, **named})
+        copy = msgspec.structs.replace(lock, target=name, settings=settings)
+        floors = {arch: image.floors for arch, image in digests.arch.items()}
+        (folder / "images" / name).mkdir()
+        current.write_locked(project, copy, seal.seal(copy, seal.sealed_records(digests), floors))
+    read = published.load(project.matrix)
+    write.keep_new(project, read, list(read.targets), SILENT)
+
+
+def measured(folder: Path, words: tuple[str, ...]) -> tuple[float, float, int]:
+    """Seconds, seconds of processor time and MB of memory of a command in `folder`."""
+    program = [sys.executable, "-m", "imgbuild", *words]
+    started = time.monotonic()
+    process = subprocess.Popen(program, cwd=folder, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, program)
+    wall = time.monotonic() - started
+    return wall, used.ru_utime + used.ru_stime, used.ru_maxrss // 1024
+
+
+def main() -> None:
+    """Write the projects and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="a folder for the projects")
+    parser.add_argument("--targets", type=int, default=1000, help="default: 1000")
+    given = parser.parse_args()
+    for number in (given.targets // 10, given.targets):
+        folder = given.folder / str(number)
+        if not folder.exists():
+            write_project(folder, number)
+        for words in COMMANDS:
+            wall, processor, memory = measured(folder, words)
+            command = f"imgbuild {' '.join(words)}"
+            print(f"{number} targets, {command}: {wall:.2f} s, {processor:.2f} s of processor"
+                  f" time, {memory} MB")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

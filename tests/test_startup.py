@@ -1,0 +1,88 @@
+"""What a command imports: what it does not need costs time at each start."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import layers
+from tests.support.inprocess_project import TARGET, Sample, make
+
+ROOT = Path(__file__).parents[1]
+LIBRARIES = ("cryptography", "docker", "elftools", "jinja2", "nacl", "requests", "rich", "urllib3")
+SHOW = (
+    "import sys; from imgbuild.cli import main\n"
+    "try: main()\n"
+    "finally: print(*sys.modules, file=sys.stderr)"
+)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    return make(tmp_path_factory.mktemp("startup"))
+
+
+def _imported(sample: Sample, *words: str) -> set[str]:
+    """The modules that are imported when a command ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW, *words],
+        cwd=sample.folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_version_imports_nothing_of_the_command_line(sample: Sample) -> None:
+    modules = _imported(sample, "--version")
+    assert {name for name in modules if name.startswith("imgbuild")} == {"imgbuild", "imgbuild.cli"}
+    assert modules.isdisjoint({*LIBRARIES, "typer", "msgspec", "yaml", "packaging"})
+
+
+@pytest.mark.parametrize(
+    ("words", "libraries"),
+    [
+        (("digest", TARGET), (*LIBRARIES, *layers.HEAVY)),
+        (("list",), LIBRARIES),
+        (("show", TARGET), LIBRARIES),
+        (("--help",), (*LIBRARIES, *layers.HEAVY)),
+    ],
+    ids=" ".join,
+)
+def test_a_verb_imports_no_library_that_it_does_not_use(
+    sample: Sample, words: tuple[str, ...], libraries: tuple[str, ...]
+) -> None:
+    assert _imported(sample, *words) & {*libraries} == set()
+
+
+def test_help_of_the_program_imports_no_verb(sample: Sample) -> None:
+    modules = {name for name in _imported(sample, "--help") if name.startswith("imgbuild.cli.")}
+    assert {name for name in modules if not name.startswith("imgbuild.cli._")} == set()
+
+
+def test_a_verb_imports_no_other_verb(sample: Sample) -> None:
+    modules = {name for name in _imported(sample, "digest", TARGET) if "imgbuild.cli." in name}
+    assert {name for name in modules if not name.startswith("imgbuild.cli._")} == {
+        "imgbuild.cli.digest"
+    }
+
+
+def test_run_reads_an_image_that_is_there_without_what_builds_one(sample: Sample) -> None:
+    modules = _imported(sample, "run", TARGET, "--dry-run", "--", "true")
+    for part in ("assemble", "solve", "audit", "render.contexts", "sif"):
+        assert {name for name in modules if name.startswith(f"imgbuild.{part}")} == set()
+
+
+def test_only_listed_imports_are_inside_functions() -> None:
+    """Verbs are imported lazily in one place; other imports in functions are of rare modes."""
+    places = {
+        f"{path.parent.name}.{path.stem}.{function.name}"
+        for path in [*(ROOT / "builder/imgbuild/cli").glob("*.py")]
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    assert places == {"cli.__init__.main", "cli._main.main", "cli._selection._refuse"}

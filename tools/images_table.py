@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Writes the table of images, from locks and test records, into README.md and docs/targets.md.
+
+    tools/images_table.py            write the tables
+    tools/images_table.py --check    compare them; exit status 5 if they are out of date
+
+The table is between the comments `images` (all images) or `images: recommended`, and `/images`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.lock import published
+from imgbuild.matrix.select import select
+from imgbuild.project import find
+from imgbuild.show import status, table
+from imgbuild.show.table import TableRow
+from imgbuild.system import quoting
+from imgbuild.system.quoting import Quoted
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/targets.md")
+STALE = 5  # the exit status that imgbuild itself has for it
+BEGIN, RECOMMENDED, END = "<!-- images -->", "<!-- images: recommended -->", "<!-- /images -->"
+NOTE = "<!-- made from locks and test records by tools/images_table.py -->"
+
+
+def all_rows(root: Path) -> list[TableRow]:
+    """The rows of `imgbuild list --all` for the matrix in `root`."""
+    project = find(root)
+    matrix = published.load(project.matrix)
+    rows = table.rows(
+        matrix, published.shown(matrix, select(matrix, [], everything=True, arches=[]))
+    )
+    states = {row.target: status.state(project, matrix, row.target) for row in rows}
+    return [
+        table.shown(
+            project,
+            msgspec.structs.replace(
+                row, state=str(states[row.target]), reasons=states[row.target].reasons
+            ),
+        )
+        for row in table.ordered(rows)
+    ]
+
+
+def images(rows: Sequence[TableRow]) -> list[str]:
+    """A Markdown table of the images: what a pull of each downloads, and its test records."""
+    head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
+    body = [
+        [
+            Quoted(f"{quoting.code_span(row.target)}{_mark(row)}"),
+            row.cuda,
+            *(row.pins.get(name, table.NONE) for name in table.SHORT),
+            table.also_pinned(row) or table.NONE,
+            Quoted("<br>".join(f"{image.arch} {image.size / 1e9:.1f} GB" for image in row.images)),
+            Quoted("<br>".join(map(quoting.markdown, table.test_runs(row)))),
+        ]
+        for row in rows
+        if row.images
+    ]
+    return table.markdown_table([head, *body])
+
+
+def _mark(row: TableRow) -> str:
+    """What stands below the name of a target in a Markdown table."""
+    if row.recommended:
+        return f"<br>**{quoting.markdown(row.recommended)}**"
+    return "<br>retired" if row.retired else ""
+
+
+def replaced(text: str, rows: Sequence[TableRow]) -> str | None:
+    """`text` with the images between BEGIN or RECOMMENDED and END; None if it lacks these."""
+    begin = RECOMMENDED if RECOMMENDED in text else BEGIN
+    chosen = [row for row in rows if row.recommended or begin == BEGIN]
+    before, marker, rest = text.partition(begin)
+    _, end, after = rest.partition(END)
+    if not marker or not end:
+        return None
+    return before + "\n".join([begin, NOTE, "", *images(chosen), "", END]) + after
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Write or compare the tables; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    options = parser.parse_args(words)
+    rows, stale = all_rows(ROOT), []
+    for name in PAGES:
+        before = (ROOT / name).read_text(encoding="utf-8")
+        after = replaced(before, rows)
+        if after is None:
+            print(f"{name} has no comments that mark the place of the table", file=sys.stderr)
+            return 2
+        if after != before:
+            stale.append(name)
+            if not options.check:
+                (ROOT / name).write_text(after, encoding="utf-8")
+    if stale and options.check:
+        print(f"stale: {', '.join(stale)}; run tools/images_table.py", file=sys.stderr)
+        return STALE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
