@@ -62,10 +62,10 @@ def test_info(root: Path) -> None:
 
 def test_each_kind_of_entry_has_a_name(root: Path) -> None:
     """The names of kinds in JSON are no words that take a plural."""
-    for place in ("unpacked/0/x", "partial/y"):
-        (root / place).parent.mkdir(parents=True, exist_ok=True)
-    (root / "unpacked/0/x").mkdir()
-    (root / "unpacked/0/x/size").write_text("7")
+    for folder in ("unpacked/0/x", "roots/0/x"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "size").write_text("7")
+    (root / "partial").mkdir(exist_ok=True)
     (root / "partial/y").write_text("half")
     kinds = {kind["kind"] for kind in answered("info")["kinds"]}
     assert kinds == set(KINDS)
