@@ -92,7 +92,8 @@ class VerbGroup(TyperGroup):
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Panel, name and summary of each verb that is listed."""
         for name, each in self.commands.items():
-            yield getattr(each, "rich_help_panel", None) or "Commands", name, summary(each)
+            if not each.hidden:
+                yield getattr(each, "rich_help_panel", None) or "Commands", name, summary(each)
 
 
 def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -> None:

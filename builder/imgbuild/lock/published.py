@@ -23,6 +23,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Resolution
+from imgbuild.matrix import compiled
 from imgbuild.matrix import load as matrices
 from imgbuild.matrix.check import check_sdists, check_shared
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource, check_extensions
@@ -43,6 +44,7 @@ from imgbuild.matrix.select import Selected
 from imgbuild.matrix.settings import environment_first
 from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
+from imgbuild.project import CATALOGUE, MATRIX
 from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, sha256
 
@@ -84,6 +86,8 @@ class _Sealed(msgspec.Struct, frozen=True):
 
 def load(path: Path) -> Matrix:
     """Read the matrix at `path`, of either kind; InputError with all its problems."""
+    if path == CATALOGUE / MATRIX and (matrix := compiled.read(path)) is not None:
+        return matrices.located(matrix, path.parent)
     try:
         document = parse(content(path), str(path))
     except OSError:

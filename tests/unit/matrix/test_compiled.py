@@ -1,0 +1,55 @@
+"""The matrix of the catalogue as JSON is the same as the YAML file, and only used for it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from imgbuild.lock import published
+from imgbuild.matrix import compiled, load
+from tests.support.source_code import ROOT, module_of
+
+SETUP = module_of(ROOT / "setup.py")
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Path:
+    """A copy of the matrix with its JSON beside it, as in a wheel."""
+    path = tmp_path / "matrix.yaml"
+    shutil.copy(ROOT / "matrix.yaml", path)
+    path.with_suffix(".json").write_bytes(SETUP.compiled(path.read_bytes()))
+    return path
+
+
+def test_json_and_yaml_are_the_same_matrix(catalogue: Path) -> None:
+    assert compiled.read(catalogue) == load.loads(catalogue.read_bytes(), "matrix.yaml")
+
+
+def test_json_of_another_file_is_not_used(catalogue: Path) -> None:
+    catalogue.write_bytes(catalogue.read_bytes() + b"# changed\n")
+    assert compiled.read(catalogue) is None
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
+def test_without_valid_json_yaml_is_read(catalogue: Path, content: bytes | None) -> None:
+    file = catalogue.with_suffix(".json")
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    assert compiled.read(catalogue) is None
+
+
+def test_json_is_used_for_the_catalogue_alone(
+    catalogue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        pytest.fail("the YAML file was parsed")
+
+    project = published.load(catalogue)
+    monkeypatch.setattr(published, "parse", refuse)
+    with pytest.raises(pytest.fail.Exception):
+        published.load(catalogue)
+    monkeypatch.setattr(published, "CATALOGUE", catalogue.parent)
+    assert published.load(catalogue) == project
