@@ -41,6 +41,11 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
         """The hash alone, as locks and the store have it."""
         return self.digest.removeprefix("sha256:")
 
+    @property
+    def locked(self) -> LockedFile:
+        """The same as a file of a lock."""
+        return LockedFile(file=self.file, size=self.size, sha256=self.sha256)
+
 
 def inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
     """Every input of `lock` on `arch`, each once, sorted by name.

@@ -310,10 +310,10 @@ class Store:
 
     @contextlib.contextmanager
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
-        """The partial download of this file, locked for this process; it is kept at the end.
+        """The partial download of a file or blob, locked for this process; it is kept at the end.
 
-        Waits while another process downloads it. None once that one has added the file, or
-        `stop` is true. `add_file` moves it away.
+        Waits while another process downloads it, which may then have added it; None once `stop` is
+        true. `add_file` and `add_blob` move it away.
         """
         with files.plain_errors(self.root):
             path = self._below(self.root / "partial" / self._file(sha256).name)
@@ -329,10 +329,7 @@ class Store:
             yield None
             return
         try:
-            present = self.file(sha256) is not None
-            if present:
-                path.unlink(missing_ok=True)
-            yield None if present else path
+            yield path
         finally:
             os.close(descriptor)
 

@@ -177,17 +177,6 @@ def test_what_is_in_the_store_is_not_asked_for(registry):
     assert len(registry.requests) == before
 
 
-def test_a_layer_that_lies_among_the_files_is_taken_from_there(registry):
-    """As a process leaves it that was killed between download and store."""
-    store = Store.open()
-    item = wanted("layers/x", b"layer", layer=True)
-    with store.scratch() as scratch:
-        (scratch / "file").write_bytes(b"layer")
-        store.add_file(scratch / "file", item.sha256)
-    assert mirror_of(registry).bring([item], Context(store, Http()), title="small") == {item.digest}
-    assert store.blob(item.digest) is not None
-
-
 def test_what_an_earlier_run_left_is_gone_on_with(registry):
     data = bytes(range(256)) * 40
     item, store = given(registry, "a.whl", data), Store.open()

@@ -17,6 +17,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.http.client import Http
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci import documents, layout
 from imgbuild.registry import base_image
 from imgbuild.registry.client import Client
@@ -284,7 +285,8 @@ D = f"sha256:{'a' * 64}"
 def test_references(text, server):
     found = base_image.parse(text)
     assert found.digest == D
-    assert Client().addresses(found.repository, D) == (f"{server}/blobs/{D}",)
+    locked = LockedFile(file="layer", size=1, sha256=D.removeprefix("sha256:"))
+    assert Client().file_request(found.repository, locked).urls() == [f"{server}/blobs/{D}"]
 
 
 @pytest.mark.parametrize("text", ["debian", "debian:12", "debian@sha256:12", f"@{D}", ""])
