@@ -22,7 +22,6 @@ from imgbuild import codec
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import KEPT, Refused, check_space, fetch
-from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError
 from imgbuild.registry.reference import Repository, parse_repository
 from imgbuild.system import files, threads
@@ -197,7 +196,7 @@ class Mirror:
                 if self.only:
                     raise
                 self._give_up(error, reporter)
-                found = [item.digest if _has(item, store) else None for item in largest_first]
+                found = [item.digest if item.is_in(store) else None for item in largest_first]
         fetched = {digest for digest in found if digest is not None}
         size = sum(item.size for item in wanted if item.digest in fetched)
         if context.transfer is not None:
@@ -230,8 +229,3 @@ class Mirror:
             context.reporter.warn(message)
             return None
         return item.digest
-
-
-def _has(item: Input, store: Store) -> bool:
-    place = store.blob(item.digest) if item.layer else store.file(item.sha256)
-    return place is not None

@@ -151,9 +151,7 @@ def bring(carried: LockBundle, store: Store) -> None:
     """Put the added files into the cache, where a build looks for them."""
     for key, data in carried.added.items():
         if store.file(key) is None:
-            with store.scratch() as scratch:
-                (scratch / "file").write_bytes(data)
-                store.add_file(scratch / "file", key)
+            store.add_bytes(data, key)
 
 
 def matrix(carried: LockBundle, folder: Path) -> Matrix:

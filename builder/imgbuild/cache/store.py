@@ -109,6 +109,12 @@ class Store:
         """Move `temporary`, whose digest the caller has checked, into the cache; its path there."""
         return self._add(temporary, self._blob(digest))
 
+    def add_bytes(self, data: bytes, sha256: str) -> Path:
+        """Put the input file `data`, whose hash the caller has checked, into the cache."""
+        with self.scratch() as folder:
+            (folder / "file").write_bytes(data)
+            return self.add_file(folder / "file", sha256)
+
     def unpacked(self, digest: str) -> Path | None:
         """The folder of an unpacked layer, not pruned until this process ends; None if absent.
 

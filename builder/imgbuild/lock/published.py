@@ -22,7 +22,6 @@ from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import load as matrices
 from imgbuild.matrix.check import check_sdists, check_shared
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource, check_extensions
@@ -47,13 +46,15 @@ from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, sha256
 
 LOCK, SEAL = "lock.json", "digests.json"
+LAYOUT = "oci:"  # begins an `image` that is a folder
 VERSION_LABEL = "dev.imgbuild.version."
 
 
 class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A published target in the user's repository. `image` is the reference in the matrix.
+    """A published target in the user's repository `root`.
 
-    `hash` is the sha256 of lock.json; `digest` and `manifests` are those of digests.json.
+    `image` is the reference in the matrix, `hash` the sha256 of lock.json; `digest` and `manifests`
+    are those of digests.json.
     """
 
     name: str
@@ -63,6 +64,14 @@ class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
     digest: Digest
     manifests: dict[Arch, Digest]
     image: str
+    root: Path
+
+    @property
+    def layout(self) -> Path | None:
+        """The layout with its image; None if `image` does not name one."""
+        return (
+            self.root / self.image.removeprefix(LAYOUT) if self.image.startswith(LAYOUT) else None
+        )
 
 
 class Extended(Matrix, frozen=True, kw_only=True):
@@ -107,12 +116,6 @@ def extended_target(matrix: Matrix, name: str) -> PublishedTarget | None:
     if not isinstance(matrix, Extended) or name not in matrix.rows:
         return None
     return matrix.published[matrix.rows[name].extends]
-
-
-def kept(matrix: Matrix, name: str, arch: Arch) -> Resolution | None:
-    """The published resolution that target `name` on `arch` extends; None if it extends none."""
-    found = extended_target(matrix, name)
-    return found.lock.arch[arch] if found is not None else None
 
 
 def added_packages(matrix: Matrix, name: str) -> tuple[str, ...]:
@@ -163,8 +166,10 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
     file = str(path)
     value, notes, plain = _read(document, file)
     folder = path.resolve().parent
-    found = {name: read(folder / item.lock, name, item.image)
-             for name, item in value.published.items()}  # fmt: skip
+    found = {
+        name: read(folder / item.lock, name, item.image, folder)
+        for name, item in value.published.items()
+    }
     check_sdists(
         notes, plain, sorted({key for each in found.values() for key in _versions(each.lock)})
     )
@@ -178,7 +183,7 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
     return matrices.located(_matrix(value, found, folder), folder)
 
 
-def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
+def read(folder: Path, name: str, image: str = "", root: Path = Path()) -> PublishedTarget:
     """The published target `name` in `folder`; InputError if the folder has another one."""
     hint = "copy both files again from where the target is published: imgbuild init --refresh"
     for file in (LOCK, SEAL):
@@ -201,6 +206,7 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
         digest=sealed.digest,
         manifests={arch: item.manifest for arch, item in sealed.arch.items()},
         image=image,
+        root=root,
     )
 
 

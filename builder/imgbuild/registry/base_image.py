@@ -63,20 +63,9 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
 
 
 def fetch_layers(
-    text: str, layers: Sequence[RegistryLayer], context: Context, client: Client | None = None
+    text: str, layers: Sequence[LockedFile], context: Context, client: Client | None = None
 ) -> None:
     """Fetch the layers of the image `text` that the store lacks, as blobs of the store."""
     repository, client = parse(text).repository, client or Client(offline=context.http.offline)
-    requests = [
-        client.file_request(
-            repository,
-            LockedFile(
-                file=f"layer {layer.digest} of {text}",
-                size=layer.size,
-                sha256=layer.digest.removeprefix("sha256:"),
-            ),
-            layer=True,
-        )
-        for layer in layers
-    ]
+    requests = [client.file_request(repository, layer, layer=True) for layer in layers]
     fetch_all(requests, client.context(context), title=f"layers of {repository.name}")

@@ -27,7 +27,7 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
     each(sorted(set(packages)), lambda package, _: indexes.files(package), threads=READERS)
 
     def _address(package: str, locked: LockedFile) -> str:
-        found = sources.addresses(package, locked, indexes)
+        found = indexes.addresses(package, locked)
         if not found:
             place = indexes.place(package)
             message = f"{locked.file} is no longer on the index {place.name}"

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from imgbuild import codec
-from imgbuild.assemble.inputs import added_files
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.lock import extension, published
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import AddedFolder, Lock
@@ -254,14 +256,15 @@ def test_a_lock_of_an_extension_is_stale_in_an_ordinary_matrix(path: Path) -> No
 def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_path: Path) -> None:
     lock, matrix = made(path), extended.read(path)
     store = Store.open(tmp_path / "cache")
-    due = {sha256(extended.SCRIPT), "0" * 64}
-    assert added_files(lock, due, matrix, store) == {sha256(extended.SCRIPT)}
+    inputs = Inputs(matrix, Context(store, Http(offline=True)))
+    inputs.bring(lock, {sha256(extended.SCRIPT)})
     kept = store.file(sha256(extended.SCRIPT))
     assert kept is not None
     assert kept.read_bytes() == extended.SCRIPT
+    kept.unlink()
     (path.parent / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256") as caught:
-        added_files(lock, due, matrix, store)
+        inputs.bring(lock, {sha256(extended.SCRIPT)})
     assert caught.value.hint == "imgbuild lock ours"
 
 

@@ -42,7 +42,9 @@ def test_what_a_row_leaves_out_is_the_published_locks(tmp_path: Path) -> None:
     assert matrix.layers.named == lock.layers.named
     assert matrix.bases["debian-12"].glibc == lock.base.glibc
     assert matrix.default_index == "pypi"
-    assert published.kept(matrix, extended.OWN, Arch.X86_64) == lock.arch[Arch.X86_64]
+    below = published.extended_target(matrix, extended.OWN)
+    assert below is not None
+    assert below.lock == lock
     assert published.added_packages(matrix, extended.OWN) == ("rsync",)
 
 
@@ -73,7 +75,6 @@ def test_an_ordinary_matrix_is_read_as_ever(tmp_path: Path) -> None:
     found = published.load(tmp_path / "matrix.yaml")
     assert found == load(tmp_path / "matrix.yaml")
     assert published.extended_target(found, "cu124-vllm") is None
-    assert published.kept(found, "cu124-vllm", Arch.X86_64) is None
     assert published.added_packages(found, "cu124-vllm") == ()
     with pytest.raises(InputError, match="extends no published target"):
         published.published(tmp_path / "matrix.yaml")
@@ -311,7 +312,9 @@ def test_system_packages_come_from_the_mirrors_of_the_targets_own_base(
     )  # fmt: skip
     matrix = extended.read(extended.repository(tmp_path, text))
     own = msgspec.structs.replace(lock, target=extended.OWN)
-    urls = sources.debian_urls(own, matrix)(samples.deb("rsync"))
+    found = sources.base_of(own, matrix)
+    assert isinstance(found, DebianBase)
+    urls = apt.urls(samples.deb("rsync"), found)
     assert [url.partition("pool/")[0] for url in urls] == ["https://mirror.example/debian/"]
 
 
