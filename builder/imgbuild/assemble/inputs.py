@@ -88,11 +88,11 @@ class Inputs:
         inputs, as are layers that a mirror lacks which is the only source. FetchFailed if the
         origin lacks one, IntegrityError if it has something else.
         """
-        below = published.extended_target(self.matrix, lock.target)
+        overlay = published.overlay(self.matrix, lock.target)
         ids = published_layers(lock) & records.keys()
-        if below is not None and ids:
+        if overlay is not None and ids:
             layers = [_layer(records[key]) for key in sorted(ids)]
-            ask(layers, self._origins.of_published(below), self.store)
+            ask(layers, self._origins.of_published(overlay), self.store)
 
     @property
     def _origins(self) -> Origins:

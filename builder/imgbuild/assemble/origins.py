@@ -20,7 +20,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.lock import extension
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.published import PublishedTarget
+from imgbuild.lock.published import Overlay
 from imgbuild.matrix.model import Matrix
 from imgbuild.registry import base_image
 from imgbuild.values import digest_of_file
@@ -60,10 +60,11 @@ class Origins:
         yield partial(self._from_image, lock.base.image)
         yield sources.build
 
-    def of_published(self, target: PublishedTarget) -> Iterator[Origin]:
-        """The origins of the layers of a published target; none if the matrix does not say any."""
-        if target.layout is not None:
-            yield partial(self._from_layout, target.layout, target.name)
+    def of_published(self, overlay: Overlay) -> Iterator[Origin]:
+        """The origins of the published layers; none if the matrix does not say any."""
+        target = overlay.published
+        if overlay.layout is not None:
+            yield partial(self._from_layout, overlay.layout, target.name)
         elif target.image:
             place = f"{target.image.partition('@')[0]}@{target.digest}"
             if self._context.http.offline:

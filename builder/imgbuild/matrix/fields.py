@@ -28,6 +28,7 @@ WHEEL = (
 )
 SDIST = r"[A-Za-z0-9][A-Za-z0-9._!+-]*\.(tar\.(gz|bz2|xz)|tgz|zip)"
 _PART = r"(?!\.{1,2}(/|\Z))[A-Za-z0-9._+~%:!=@-]+"
+VERSION_LABEL = "dev.imgbuild.version."  # begins the label with a pinned package's version
 
 Line = Annotated[
     str, msgspec.Meta(pattern=LINE, description="text on one line, without control characters")

@@ -159,7 +159,7 @@ def _seal_layers(
 ) -> Records:
     # What is learned is saved batch by batch: an interrupted run goes on where it stopped.
     known = records.read_records(project.images)
-    given = current.published_records(published.extended_target(inputs.matrix, lock.target))
+    given = current.published_records(published.overlay(inputs.matrix, lock.target))
     due, unread = downloads.layers_to_read(project, lock, inputs)
     for batch in batches(due, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
         fetched = inputs.fetch(lock, batch)

@@ -9,7 +9,7 @@ from imgbuild.errors import LockStale
 from imgbuild.lock import extension, requirements
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.published import SEAL, PublishedTarget
+from imgbuild.lock.published import SEAL, Overlay
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord
@@ -57,12 +57,13 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Sea
     return lock, seals.read_seal(project.images, lock)
 
 
-def published_records(target: PublishedTarget | None) -> dict[Digest, LayerRecord]:
-    """The records of the layers of a published target, by layer id; empty for None.
+def published_records(overlay: Overlay | None) -> dict[Digest, LayerRecord]:
+    """The records of the published layers below an overlay, by layer id; empty for None.
 
     LockStale if its digests are not of its lock, or other layers would follow from it here.
     """
-    if target is None:
+    if overlay is None:
         return {}
+    target = overlay.published
     hint = "copy both files again, or use the version of imgbuild that published them"
     return seals.sealed_records(seals.read_seal_at(target.folder / SEAL, target.lock, hint=hint))

@@ -14,7 +14,6 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt, archive
 from imgbuild.index.pages import Indexes, IndexFile
-from imgbuild.lock.published import added_packages
 from imgbuild.lock.resolution import Deb, Resolution
 from imgbuild.matrix.model import DebianBase
 from imgbuild.solve import sdist_wheel, sdists
@@ -28,11 +27,12 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
     Errors as in `resolve_base` and `apt.added_debs`.
     """
     base, arch, context = problem.base, problem.arch, problem.context
-    if problem.published is None:
+    overlay = problem.overlay
+    if overlay is None:
         return resolve_base(base, arch, context)
-    published = problem.published.lock.arch[arch]
+    published = overlay.published.lock.arch[arch]
     debs = published.debs
-    wanted = added_packages(problem.matrix, problem.name)
+    wanted = overlay.row.packages
     if wanted and isinstance(base, DebianBase):
 
         def _control(deb: Deb) -> dict[str, str]:

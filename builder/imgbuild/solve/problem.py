@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from imgbuild.cache.context import Context
-from imgbuild.lock.published import PublishedTarget, extended_target
+from imgbuild.lock.published import Overlay, overlay
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.values import Arch
@@ -26,9 +26,9 @@ class SolveProblem(msgspec.Struct, frozen=True):
         return self.matrix.targets[self.name]
 
     @property
-    def published(self) -> PublishedTarget | None:
-        """The published target that the target extends; None if it extends none."""
-        return extended_target(self.matrix, self.name)
+    def overlay(self) -> Overlay | None:
+        """What the target adds to a published target; None if it extends none."""
+        return overlay(self.matrix, self.name)
 
     @property
     def base(self) -> Base:

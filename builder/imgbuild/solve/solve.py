@@ -76,7 +76,8 @@ def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
     refuse_excluded(problem)
     base = extension.resolve(problem)
     own = host_arch()
-    known = problem.published.lock.arch if problem.published else {problem.arch: base}
+    overlay = problem.overlay
+    known = overlay.published.lock.arch if overlay is not None else {problem.arch: base}
     debs = known[own].debs if own in known else ()
     with host_root(problem.base, problem.matrix.image.user, own, problem.context, debs) as root:
         prepared = prepare(problem, python_of(problem.base, base.debs), root)
@@ -179,8 +180,8 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     """
     plain = wheels_only(problem, python)
     release = cuda_release(problem, plain)
-    below = problem.published
-    published = below.lock.arch[problem.arch] if below is not None else None
+    overlay = problem.overlay
+    published = overlay.published.lock.arch[problem.arch] if overlay is not None else None
     kept: dict[str, server.SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base

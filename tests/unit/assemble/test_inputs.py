@@ -48,7 +48,7 @@ def inputs(matrix: Matrix, folder: Path) -> Inputs:
 
 def test_records_are_those_of_the_published_seal(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
-    found = current.published_records(matrix.published["small"])
+    found = current.published_records(matrix.overlays[extended.OWN])
     assert found == extended.records([plan(extended.published(), Arch.X86_64)])
     assert current.published_records(None) == {}
 
@@ -59,7 +59,7 @@ def test_a_seal_of_another_lock_is_refused(tmp_path: Path) -> None:
     sealed = seals.seal(other, extended.records([plan(other, Arch.X86_64)]))
     codec.write(tmp_path / "published/small" / published.SEAL, sealed)
     with pytest.raises(LockStale, match="does not match the lock of small") as caught:
-        current.published_records(matrix.published["small"])
+        current.published_records(matrix.overlays[extended.OWN])
     assert "that published them" in str(caught.value.hint)
 
 

@@ -66,7 +66,7 @@ def test_what_is_added_stands_at_the_end_of_the_lock(path: Path) -> None:
     folder = path.parent / "published/small"
     due = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
     due = due.replace("SCRIPT", sha256(extended.SCRIPT))
-    due = due.replace("DIGEST", extended.read(path).published["small"].digest)
+    due = due.replace("DIGEST", extended.below(extended.read(path)).digest)
     found = json.loads(text)
     assert list(found)[-1] == "extends"
     assert found["extends"] == json.loads(due)
@@ -87,7 +87,9 @@ def test_settings_are_the_published_ones_changed_by_the_row(path: Path) -> None:
         "dev.imgbuild.target": "ours",
         "dev.imgbuild.version.wandb": "0.20.1",
         "org.example.team": "rl",
-        "org.opencontainers.image.base.digest": extended.read(path).published["small"].digest,
+        "org.opencontainers.image.base.digest": extended.read(path)
+        .overlays[extended.OWN]
+        .published.digest,
         "org.opencontainers.image.title": "ours",
     }
     assert lock.requirements == {**old.requirements, "einops": ">=0.8", "wandb": "==0.20.1"}

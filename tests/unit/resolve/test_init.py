@@ -192,7 +192,7 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
     extended.publish(tmp_path / "project", extended.published(samples.wheel("new")))
     (other,) = init.refresh(path, Http())
     assert (other.target, other.before) == ("small", same.after)
-    assert other.after == extended.read(path).published["small"].digest != other.before
+    assert other.after == extended.below(extended.read(path)).digest != other.before
     path.write_text(extended.MATRIX.replace("    from: ../project\n", ""), encoding="utf-8")
     with pytest.raises(InputError, match="does not say where it was copied from"):
         init.refresh(path, Http())
