@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.assemble.sources import LockSources
+from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.checks import linking
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import open_package_set
@@ -57,7 +57,7 @@ def torch() -> Iterator[tuple[Wheel, Path]]:
     assert wheel.version == "2.6.0"
     store = Store.open()
     if store.file(wheel.sha256) is None:
-        LockSources(lock, load(ROOT / "matrix.yaml"), Context(store, Http())).fetch({wheel.sha256})
+        Inputs(load(ROOT / "matrix.yaml"), Context(store, Http())).bring(lock, {wheel.sha256})
     path = store.file(wheel.sha256)
     assert path is not None
     yield wheel, path

@@ -20,7 +20,7 @@ import pytest
 
 from imgbuild.attest.signing import forms
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference, parse_repository
+from imgbuild.registry.reference import Reference, Repository, parse_repository
 from tests.support import ci_repository, docker_registry, needs
 from tests.support.ci_repository import BROKEN, CAUSE, OTHER, Sample, run, script, states
 from tests.support.sample_project import TARGET
@@ -332,9 +332,12 @@ def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_pat
         run(own, path)
         put = [one.path for one in own.registry.writes(asked) if one.method == "PUT"]
         tags = [at for at, path in enumerate(put) if f"/signed/manifests/{OTHER}" in path]
-        made = f"/v2/signed/manifests/{forms.tag(own.digest(OTHER), forms.SIGNATURES)}"
         assert (len(tags), f"/v2/signed/manifests/{own.digest(OTHER)}" in put) == (2, True)
-        assert put.index(made) < min(tags)
+        repository = Repository(own.registry.host, "signed")
+        bundles = Client().referrers(repository, own.digest(OTHER), forms.BUNDLE)
+        made = [put.index(f"/v2/signed/manifests/{bundle.digest}") for bundle in bundles]
+        assert made
+        assert max(made) < min(tags)
         assert signature(own, name, public) == "passed"
         assert results_of(own, OTHER) == before
         trusted = ("--key", str(public), "--insecure-ignore-tlog")

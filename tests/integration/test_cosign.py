@@ -17,12 +17,13 @@ from imgbuild.oci import layout
 from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.reference import Reference, Repository
-from imgbuild.values import Arch, sha256
+from imgbuild.values import Arch, Digest
 from tests.support import docker_registry, images, needs
 from tests.support.docker_registry import OwnRegistry
 
 pytestmark = pytest.mark.engine
 
+OFFLINE = ("--use-signing-config=false", "--tlog-upload=false", "--yes")
 KEYS = ("cosign", "openssl", "encrypted", "ed25519")
 SAID = {
     "slsaprovenance1": (
@@ -116,14 +117,13 @@ def test_cosign_verifies_what_imgbuild_signs(registry, pairs, tmp_path, kind):
     top = push(registry, tmp_path, kind)
     private, public = pairs[kind]
     sign(registry, kind, top, private, *SAID)
-    for form in ((), ("--new-bundle-format=false",)):
-        assert top.digest in verify(registry, kind, public, *form)
-        for short, (kind_of, _) in SAID.items():
-            result = cosign(
-                "verify-attestation", "--key", str(public), "--insecure-ignore-tlog", *form,
-                "--type", short, f"{registry.host}/{kind}:one",
-            )  # fmt: skip
-            assert kind_of in result or "payload" in result
+    assert top.digest in verify(registry, kind, public)
+    for short, (kind_of, _) in SAID.items():
+        result = cosign(
+            "verify-attestation", "--key", str(public), "--insecure-ignore-tlog",
+            "--type", short, f"{registry.host}/{kind}:one",
+        )  # fmt: skip
+        assert kind_of in result or "payload" in result
     other = pairs["openssl" if kind != "openssl" else "cosign"][1]
     verify(registry, kind, other, right=False)
 
@@ -134,12 +134,11 @@ def test_imgbuild_reads_what_cosign_signs(registry, pairs, tmp_path, form):
     top = push(registry, tmp_path, name)
     private, public = pairs["cosign"]
     reference = f"{registry.host}/{name}@{top.digest}"
-    offline = ("--use-signing-config=false", "--tlog-upload=false", "--yes", form)
-    cosign("sign", "--key", str(private), *offline, reference)
+    cosign("sign", "--key", str(private), *OFFLINE, form, reference)
     predicate = tmp_path / "predicate.json"
     predicate.write_text('{"buildDefinition": {}, "runDetails": {}}')
     cosign(
-        "attest", "--key", str(private), *offline, "--type", "slsaprovenance1",
+        "attest", "--key", str(private), *OFFLINE, form, "--type", "slsaprovenance1",
         "--predicate", str(predicate), reference,
     )  # fmt: skip
     found = stored.read(Client(), Repository(registry.host, name), top.digest)
@@ -151,24 +150,30 @@ def test_imgbuild_reads_what_cosign_signs(registry, pairs, tmp_path, form):
     assert all(each.by(key) and each.digests == (top.digest,) for each in found.signatures)
 
 
+def layer_of(client: Client, repository: Repository, manifest: Digest) -> Descriptor:
+    """The first layer of a manifest."""
+    data = client.manifest(repository.with_digest(manifest)).data
+    return codec.decode(data, Manifest, file="manifest").layers[0]
+
+
 @pytest.mark.parametrize("form", ["bundle", "collection"])
 def test_a_flipped_byte_in_the_registrys_folder_is_refused_by_both(registry, pairs, tmp_path, form):
     """What lies on the registry's disk is changed, as one who has broken in could."""
     # An image of its own, since a registry keeps the same bytes once for all its repositories.
     top = push(registry, tmp_path, form, word=form)
     private, public = pairs["cosign"]
-    done = sign(registry, form, top, private)
     client, repository = Client(attempts=1), Repository(registry.host, form)
     options: tuple[str, ...] = ()
     if form == "bundle":
-        manifest = client.manifest(repository.with_digest(done.bundles[-1])).data
-        digest = codec.decode(manifest, Manifest, file="bundle").layers[0].digest
-        collection = client.resolve(repository.tagged(forms.tag(top.digest, "sig")))
-        assert collection is not None
-        client.delete(repository, collection.digest)  # else cosign falls back on it
+        manifest = sign(registry, form, top, private).bundles[-1]
     else:
-        digest = f"sha256:{sha256(forms.claim(str(repository), top.digest))}"
         options = ("--new-bundle-format=false",)
+        cosign("sign", "--key", str(private), *OFFLINE, *options,
+               f"{registry.host}/{form}@{top.digest}")  # fmt: skip
+        collection = client.resolve(repository.tagged(forms.tag(top.digest, forms.SIGNATURES)))
+        assert collection is not None
+        manifest = collection.digest
+    digest = layer_of(client, repository, manifest).digest
     place = next(registry.storage.rglob(f"blobs/sha256/*/{digest[7:]}/data"))
     whole = place.read_bytes()
     for number in (0, len(whole) // 2, len(whole) - 1):
@@ -182,19 +187,26 @@ def test_a_flipped_byte_in_the_registrys_folder_is_refused_by_both(registry, pai
     verify(registry, form, public, *options)
 
 
-def test_a_signature_of_another_image_is_refused_by_both(registry, pairs, tmp_path):
-    one = push(registry, tmp_path / "one", "moved", word="one")
+@pytest.mark.parametrize("form", ["bundle", "collection"])
+def test_a_signature_of_another_image_is_refused_by_both(registry, pairs, tmp_path, form):
+    name = f"moved-{form}"
+    one = push(registry, tmp_path / "one", name, word="one")
     private, public = pairs["cosign"]
-    sign(registry, "moved", one, private)
-    other = push(registry, tmp_path / "other", "moved", word="other")
-    client, repository = Client(), Repository(registry.host, "moved")
-    layers = stored.collected(client, repository, one.digest, forms.SIGNATURES)
-    config, manifest = forms.collection(layers)
-    client.upload(repository, bytes_source(config))
-    tag = forms.tag(other.digest, forms.SIGNATURES)
-    client.put_manifest(repository, manifest, MANIFEST, tag=tag)
-    verify(registry, "moved", public, right=False)
+    client, repository = Client(), Repository(registry.host, name)
+    if form == "bundle":
+        manifest = sign(registry, name, one, private).bundles[-1]
+        data = client.blob(repository, layer_of(client, repository, manifest))
+        other = push(registry, tmp_path / "other", name, word="other")
+        stored.put_bundle(client, repository, other, data, in_toto.SIGNATURE)
+    else:
+        cosign("sign", "--key", str(private), *OFFLINE, "--new-bundle-format=false",
+               f"{registry.host}/{name}@{one.digest}")  # fmt: skip
+        signed = client.manifest(repository.tagged(forms.tag(one.digest, forms.SIGNATURES)))
+        other = push(registry, tmp_path / "other", name, word="other")
+        tag = forms.tag(other.digest, forms.SIGNATURES)
+        client.put_manifest(repository, signed.data, MANIFEST, tag=tag)
+    verify(registry, name, public, right=False)
     (found,) = stored.read(client, repository, other.digest).signatures
     assert found.by(keys.load_public(public))
     assert found.digests == (one.digest,)
-    assert client.resolve(Reference(registry.host, "moved", "one")) is not None
+    assert client.resolve(Reference(registry.host, name, "one")) is not None

@@ -91,9 +91,8 @@ def read() -> Callable[[str, str, str], list[str]]:
             if here is not None:
                 opened[wheel.sha256] = zipfile.ZipFile(here)
             else:
-                (url, *_) = sources.addresses(
-                    package, wheel, sources.open_indexes(lock, MATRIX, http)
-                )
+                indexes = sources.open_indexes(lock, MATRIX, http)
+                (url, *_) = indexes.addresses(package, wheel)
                 remote = RemoteFile(url, Blocks(http))
                 opened[wheel.sha256] = zipfile.ZipFile(BufferedReader(remote))
         return opened[wheel.sha256].read(path).decode().splitlines()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import trustme
 
-from imgbuild.assemble.sources import LockSources
+from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
@@ -125,7 +125,7 @@ def test_a_private_index_with_tls_and_a_password(private, default, tmp_path, mon
     lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=found)})
     store = Store.open(tmp_path / "cache")
     due = {wheel.sha256 for wheel in found}
-    LockSources(lock, samples.matrix(), Context(store, Http(attempts=1))).fetch(due)
+    Inputs(samples.matrix(), Context(store, Http(attempts=1))).bring(lock, due)
     assert all(store.file(wheel.sha256) for wheel in found)
     said = capfd.readouterr()
     everything = said.out + said.err + msgspec.json.encode(lock).decode()
@@ -306,5 +306,5 @@ def test_a_replaced_file_is_not_fetched(stack, default, tmp_path):
     store = Store.open(tmp_path / "cache")
     due = {wheel.sha256 for wheel in found if wheel.package == "numpy"}
     with pytest.raises(IntegrityError, match="the lock says"):
-        LockSources(lock, samples.matrix(), Context(store, Http(attempts=1))).fetch(due)
+        Inputs(samples.matrix(), Context(store, Http(attempts=1))).bring(lock, due)
     assert not any(store.file(key) for key in due)

@@ -162,7 +162,11 @@ def test_a_base_is_read_back_from_a_registry(two, repository, tmp_path):
             assert base.settings == stored.settings
             assert [layer.diff_id for layer in base.layers] == list(stored.diff_ids)
     base = base_image.base(f"{repository}@{source.digest}", Arch.ARM64)
-    base_image.fetch_layers(f"{repository}@{source.digest}", base.layers, Context(store, Http()))
+    base_image.fetch_layers(
+        f"{repository}@{source.digest}",
+        [layer.locked for layer in base.layers],
+        Context(store, Http()),
+    )
     for layer in base.layers:
         blob = store.blob(layer.digest)
         assert blob is not None

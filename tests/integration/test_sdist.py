@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.sources import LockSources
 from imgbuild.audit.judge import CHECKS
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
@@ -151,13 +150,13 @@ def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatc
     resolution = Resolution(wheels=(), built=(found,))
     lock = make_lock(matrix, "small", {host_arch(): resolution})
     forget(store, found)
-    LockSources(lock, matrix, Context(store, Http())).fetch({found.wheel.sha256})
+    Inputs(matrix, Context(store, Http())).bring(lock, {found.wheel.sha256})
     assert store.file(found.wheel.sha256) is not None
     forget(store, found)
     other = msgspec.structs.replace(found, env={"DEMO": "other"})
     lock = make_lock(matrix, "small", {host_arch(): Resolution(wheels=(), built=(other,))})
     with pytest.raises(IntegrityError, match="the lock says"):
-        LockSources(lock, matrix, Context(store, Http())).fetch({found.wheel.sha256})
+        Inputs(matrix, Context(store, Http())).bring(lock, {found.wheel.sha256})
 
 
 TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"

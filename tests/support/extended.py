@@ -92,9 +92,14 @@ def read(path: Path) -> Extended:
     return found
 
 
+def below(matrix: Extended) -> extend.PublishedTarget:
+    """The published target that OWN extends."""
+    return matrix.overlays[OWN].published
+
+
 def resolved(matrix: Extended, *more: Wheel, debs: Iterable[Deb] = ()) -> dict[Arch, Resolution]:
     """What is published, and `more` on top, as a resolution has it."""
-    old = matrix.published["small"].lock.arch[Arch.X86_64]
+    old = below(matrix).lock.arch[Arch.X86_64]
     added = (samples.wheel("wandb", "0.20.1", 5000), samples.wheel("einops", "0.8.1"), *more)
     chosen = (*old.debs, *(debs or (samples.deb("rsync"), samples.deb("libpopt0"))))
     return {

@@ -28,6 +28,7 @@ from tests.support import advisories, hostile, memory_registry, scanner_reports
 from tests.support.memory_registry import Fault, Registry, named
 
 pytestmark = pytest.mark.timeout(3600 if hostile.LONG else 60)
+SIGNING = Path(__file__).parents[1] / "data/signing"
 NAME, TAG, KIND = "me/image", "tiny", "application/vnd.example.words+json"
 PARTS = ("tags", "referrers", "artifact", "bundle", "collection", "manifest")
 
@@ -57,9 +58,8 @@ class Served:
         self.bundle = forms.bundle(envelope, key.public.hint)
         kind = in_toto.SIGNATURE
         stored.put_bundle(self.client, self.repository, self.subject, self.bundle, kind)
-        claim = forms.claim(str(self.repository), digest)
-        self.claim = forms.signature(claim, key.sign(claim))
-        stored.add(self.client, self.repository, digest, forms.SIGNATURES, [self.claim])
+        claim = (SIGNING / "claim.json").read_bytes()
+        self.client.upload(self.repository, bytes_source(claim))
 
     def seed(self, part: str) -> bytes:
         """What the registry answers for `part`."""
@@ -72,7 +72,7 @@ class Served:
         if part == "manifest":
             return json.dumps(self.manifest).encode()
         if part == "collection":
-            return forms.collection([self.claim.descriptor])[1]
+            return (SIGNING / "collection.json").read_bytes()
         files = {"a.json": ArtifactFile(data=b'{"a": 1}', media_type=KIND)}
         return artifacts.manifest(self.subject, KIND, files, {"b": "c"})
 

@@ -1,8 +1,8 @@
-"""The inputs of layers: fetches those that the store lacks, from a mirror or their sources."""
+"""The inputs of layers: fetches those that the store lacks, and reads the files of wheels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -11,19 +11,20 @@ from imgbuild import codec
 from imgbuild.assemble import layers as assemble
 from imgbuild.assemble import mirror_items, skeleton
 from imgbuild.assemble.mirror import Mirror
-from imgbuild.assemble.sources import LockSources, host_debs
+from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
+from imgbuild.assemble.origins import Origins, ask
+from imgbuild.assemble.sources import LockSources
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.cache.transfer import Transfer
-from imgbuild.errors import FetchFailed
-from imgbuild.lock import extension
+from imgbuild.lock import published
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Wheel
+from imgbuild.lock.resolution import RegistryLayer, Wheel
 from imgbuild.matrix.model import Matrix
+from imgbuild.oci.layer import LayerRecord
 from imgbuild.oci.tar import MemberKind
-from imgbuild.plan.plan import Layer, RegistryRecipe, VenvRecipe, WheelsRecipe
-from imgbuild.registry import base_image
-from imgbuild.values import Sha256, sha256
+from imgbuild.plan.plan import Layer, VenvRecipe, WheelsRecipe, published_layers
+from imgbuild.values import Digest, Sha256, sha256
 from imgbuild.wheel import conflicts
 
 TABLES = "prefix-files"
@@ -34,8 +35,7 @@ T = TypeVar("T")
 class Inputs:
     """Everything that layers are made from, fetched when it is missing and allowed.
 
-    `mirror` is asked first; no other server is asked if it is the only source, or if the context's
-    HTTP client is offline.
+    `origins` says from where, and in which order.
     """
 
     def __init__(
@@ -68,82 +68,39 @@ class Inputs:
 
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
         """Fetch every input of `layers` into the store; returns the hashes of those it lacked."""
-        due = {
-            key
-            for layer in layers
-            for key in assemble.input_hashes(layer.recipe)
-            if self.store.file(key) is None
-        }
-        blobs = [
-            layer.recipe
-            for layer in layers
-            if isinstance(layer.recipe, RegistryRecipe)
-            and self.store.blob(layer.recipe.layer.digest) is None
-        ]
-        due -= added_files(lock, due, self.matrix, self.store)
-        self.download(lock, due, blobs)
-        return sorted(due)
+        hashes = {key for layer in layers for key in assemble.input_hashes(layer.recipe)}
+        return [item.sha256 for item in self.bring(lock, hashes) if not item.layer]
 
-    def download(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe] = ()) -> None:
-        """Fetch the files of `lock` with the hashes `due`, and layers of registries.
+    def bring(self, lock: Lock, hashes: Collection[Sha256]) -> list[Input]:
+        """Fetch the inputs of `lock` with these hashes into the store; returns those it lacked.
 
-        Offline, FetchFailed before any request if a file needs a server.
+        FetchFailed if an input is not available; offline, before any request if one needs a server.
         """
-        if self.mirror is not None and (due or blobs):
-            wanted = due | {recipe.layer.digest.removeprefix("sha256:") for recipe in blobs}
-            fetched = self._from_mirror(self.mirror, lock, wanted)
-            due = due - fetched
-            blobs = [r for r in blobs if r.layer.digest.removeprefix("sha256:") not in fetched]
-        if self.offline or (self.mirror is not None and self.mirror.only):
-            self._refuse_far(lock, due, blobs)
-        if due:
-            self.sources(lock).fetch(due)
-        for recipe in blobs:
-            base_image.fetch_layers(recipe.image, [recipe.layer], self.context)
+        named = inputs_of_all(lock)
+        lacked = lacking((named[key] for key in sorted(hashes) if key in named), self.store)
+        ask(lacked, self._origins.of_inputs(lock), self.store)
+        return lacked
+
+    def take_published(self, lock: Lock, records: Mapping[Digest, LayerRecord]) -> None:
+        """Fetch those of the layers `records`, by id, that `lock` extends into the store.
+
+        Nothing is fetched if the matrix does not say where they are: then they are made from their
+        inputs, as are layers that a mirror lacks which is the only source. FetchFailed if the
+        origin lacks one, IntegrityError if it has something else.
+        """
+        overlay = published.overlay(self.matrix, lock.target)
+        ids = published_layers(lock) & records.keys()
+        if overlay is not None and ids:
+            layers = [_layer(records[key]) for key in sorted(ids)]
+            ask(layers, self._origins.of_published(overlay), self.store)
+
+    @property
+    def _origins(self) -> Origins:
+        return Origins(self.matrix, self.context, self.mirror)
 
     def sources(self, lock: Lock) -> LockSources:
         """Where the files of `lock` are, under this matrix."""
         return LockSources(lock, self.matrix, self.context)
-
-    def _from_mirror(self, mirror: Mirror, lock: Lock, wanted: set[Sha256]) -> set[Sha256]:
-        """Fetch what the mirror has of `wanted`, or the inputs to build it; returns the hashes.
-
-        It is asked for files of the user's own folders too: another machine may not have these.
-        """
-        named = mirror_items.inputs_of_all(lock)
-        items = [named[key] for key in sorted(wanted) if key in named]
-        found = mirror.bring(items, self.context, title=lock.target)
-        fetched = {digest.removeprefix("sha256:") for digest in found}
-        parts = self.sources(lock).locate(wanted - fetched).ingredients
-        if parts:
-            every = parts | {deb.sha256 for deb in host_debs(lock)}
-            due = [named[key] for key in sorted(every) if self.store.file(key) is None]
-            mirror.bring(due, self.context, title=f"{lock.target}, inputs of sdists")
-        return fetched
-
-    def _refuse_far(self, lock: Lock, due: set[Sha256], blobs: Sequence[RegistryRecipe]) -> None:
-        """FetchFailed if a server would be needed that must not be used."""
-        far = self.sources(lock).locate(due).remote
-        if not far and not blobs:
-            return
-        if self.mirror is None:
-            message = (
-                f"{len(far) + len(blobs)} inputs of {lock.target} are not in {self.store.root}"
-            )
-            raise FetchFailed(message, hint="run once without --offline")
-        named = mirror_items.inputs_of_all(lock)
-        lacking = sorted(
-            named[key].file
-            for key in {*far, *(recipe.layer.digest.removeprefix("sha256:") for recipe in blobs)}
-            if key in named
-        )
-        some = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
-        message = (
-            f"the mirror {self.mirror.repository} lacks {len(lacking)} inputs of {lock.target},"
-            f" and no other source is allowed: {some}"
-        )
-        place = f"imgbuild registry mirror push {lock.target} {self.mirror.repository}"
-        raise FetchFailed(message, hint=f"fill it on a machine that can reach the indexes: {place}")
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
         """Remove files from the cache again, except the spared ones."""
@@ -212,22 +169,7 @@ def _table_key(recipe: WheelsRecipe, wheel: Wheel) -> Sha256:
     return sha256(codec.compact([wheel.sha256, recipe.prefix, recipe.python, omit]))
 
 
-def added_files(lock: Lock, due: set[Sha256], matrix: Matrix, store: Store) -> set[Sha256]:
-    """Put the files that `lock` adds into the store, those of `due`; returns their hashes.
-
-    IntegrityError if a file has changed since it was locked.
-    """
-    found: set[Sha256] = set()
-    if lock.extends is None or not due.intersection(
-        file.sha256 for file in lock.extends.files.values()
-    ):
-        return found
-    for path, data in extension.contents(lock, matrix).items():
-        file = lock.extends.files[path]
-        if file.sha256 not in due:
-            continue
-        with store.scratch() as scratch:
-            (scratch / "file").write_bytes(data)
-            store.add_file(scratch / "file", file.sha256)
-        found.add(file.sha256)
-    return found
+def _layer(record: LayerRecord) -> Input:
+    return mirror_items.layer(
+        RegistryLayer(digest=record.digest, size=record.size, diff_id=record.diff_id)
+    )

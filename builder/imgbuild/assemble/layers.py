@@ -75,7 +75,7 @@ def input_size(recipe: Recipe) -> int:
 
 
 def input_hashes(recipe: Recipe) -> tuple[Sha256, ...]:
-    """The files that a recipe reads, by sha256."""
+    """The files and the layer of a registry that a recipe reads, by sha256."""
     match recipe:
         case DebianRecipe():
             return tuple(deb.sha256 for deb in recipe.debs)
@@ -85,6 +85,8 @@ def input_hashes(recipe: Recipe) -> tuple[Sha256, ...]:
             return tuple(file.sha256 for file in recipe.files.values())
         case WheelsRecipe():
             return tuple(wheel.sha256 for wheel in recipe.wheels)
+        case RegistryRecipe():
+            return (recipe.layer.digest.removeprefix("sha256:"),)
         case _:
             return ()
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.assemble import published_layers
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layers import LayerJob
 from imgbuild.assemble.workers import assemble_all
@@ -99,7 +98,7 @@ def make_missing(
         if verify or inputs.store.blob(known[layer.id].digest) is None
     ]
     if not verify:
-        published_layers.take(lock.target, due, known, inputs)
+        inputs.take_published(lock, {layer.id: known[layer.id] for layer in due})
         due = [layer for layer in due if inputs.store.blob(known[layer.id].digest) is None]
     inputs.fetch(lock, due)
     jobs = [

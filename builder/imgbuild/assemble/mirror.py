@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import enum
 import os
-import shutil
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +21,8 @@ import msgspec
 from imgbuild import codec
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Refused, check_space
-from imgbuild.cache.store import NAME, Store
+from imgbuild.cache.download import KEPT, Refused, check_space, fetch
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError
-from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.reference import Repository, parse_repository
 from imgbuild.system import files, threads
 from imgbuild.system.amounts import count, size_text
@@ -184,7 +181,7 @@ class Mirror:
         store, reporter = context.store, context.reporter
         if not wanted or self._given_up:
             return set()
-        check_space({item.sha256 for item in wanted}, sum(item.size for item in wanted), store)
+        check_space({item.sha256: item.size for item in wanted}, store)
         largest_first = sorted(wanted, key=lambda item: (-item.size, item.file))
         with reporter.progress(
             f"{title}: from {self.repository}", sum(i.size for i in wanted)
@@ -193,13 +190,13 @@ class Mirror:
                 found = threads.each(
                     largest_first,
                     lambda item, stop: self._bring(item, context, bar, stop),
-                    kept="what was downloaded is kept",
+                    kept=KEPT,
                 )
             except FetchFailed as error:
                 if self.only:
                     raise
                 self._give_up(error, reporter)
-                found = [item.digest if _has(item, store) else None for item in largest_first]
+                found = [item.digest if item.is_in(store) else None for item in largest_first]
         fetched = {digest for digest in found if digest is not None}
         size = sum(item.size for item in wanted if item.digest in fetched)
         if context.transfer is not None:
@@ -216,13 +213,9 @@ class Mirror:
 
     def _bring(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
         """One file; None if the mirror does not have it."""
-
-        def _advance(amount: int) -> None:
-            stop.check()
-            bar.advance(amount)
-
+        request = self.client.file_request(self.repository, item.locked, layer=item.layer)
         try:
-            self._download(item, context.store, _advance, stop)
+            fetch(request, self.client.context(context), bar.advance, stop)
         except Refused as refused:
             if refused.status != 404:
                 raise
@@ -236,34 +229,3 @@ class Mirror:
             context.reporter.warn(message)
             return None
         return item.digest
-
-    def _download(
-        self, item: Input, store: Store, advance: Callable[[int], None], stop: Stop
-    ) -> None:
-        descriptor = Descriptor(media_type=item.media_type, digest=item.digest, size=item.size)
-        while not _has(item, store):
-            stop.check()
-            with store.partial(item.sha256, stop=stop) as partial:
-                if partial is None:  # another process has had it, or the work is to stop
-                    _adopt(item, store)
-                    continue
-                with files.plain_errors(store.root):
-                    self.client.download(self.repository, descriptor, partial, advance)
-                if item.layer:
-                    store.add_blob(partial, item.digest)
-                else:
-                    store.put_fact(NAME, item.sha256, item.file.encode())
-                    store.add_file(partial, item.sha256)
-
-
-def _adopt(item: Input, store: Store) -> None:
-    """Turn a layer file that another process downloaded into a layer of the store."""
-    path = store.file(item.sha256) if item.layer else None
-    if path is not None:
-        with store.scratch() as scratch:
-            store.add_blob(Path(shutil.copyfile(path, scratch / "blob")), item.digest)
-
-
-def _has(item: Input, store: Store) -> bool:
-    place = store.blob(item.digest) if item.layer else store.file(item.sha256)
-    return place is not None

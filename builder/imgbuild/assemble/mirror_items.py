@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from imgbuild.cache.store import Store
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, TITLE, Descriptor, descriptor, manifest_of
@@ -40,6 +41,16 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     def sha256(self) -> Sha256:
         """The hash alone, as locks and the store have it."""
         return self.digest.removeprefix("sha256:")
+
+    @property
+    def locked(self) -> LockedFile:
+        """The same as a file of a lock."""
+        return LockedFile(file=self.file, size=self.size, sha256=self.sha256)
+
+    def is_in(self, store: Store) -> bool:
+        """Whether `store` has it."""
+        path = store.blob(self.digest) if self.layer else store.file(self.sha256)
+        return path is not None
 
 
 def inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
@@ -73,10 +84,15 @@ def _all(lock: Lock, arch: Arch) -> Iterator[Input]:
         yield from _files(lock.extends.files.values(), OTHER_TYPE, folder="files")
 
 
+def lacking(items: Iterable[Input], store: Store) -> list[Input]:
+    """Those of `items` that `store` does not have."""
+    return [item for item in items if not item.is_in(store)]
+
+
 def layer(item: RegistryLayer) -> Input:
     """A layer of a registry image, as an input."""
     return Input(
-        file=f"layers/{item.digest.removeprefix('sha256:')}",
+        file=item.locked.file,
         digest=item.digest,
         size=item.size,
         media_type=item.media_type,

@@ -6,18 +6,19 @@ Debian package on the mirrors; a wheel built from an sdist is built again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property, partial
 
 import msgspec
 
+from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.deb import apt
-from imgbuild.errors import IntegrityError, LockStale
+from imgbuild.errors import LockStale
 from imgbuild.index.pages import Indexes, places
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution
+from imgbuild.lock.resolution import Deb, LockedFile
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.solve import sdists, uv
 from imgbuild.solve.build_root import host_root
@@ -76,55 +77,52 @@ class LockSources:
                     remote.discard(built.wheel.sha256)
         return Located(frozenset(remote), frozenset(parts))
 
-    def addresses(self, package: str, locked: LockedFile) -> list[str]:
-        """As `addresses`, in the indexes of the lock."""
-        return addresses(package, locked, self.indexes)
-
-    def fetch(self, due: Collection[Sha256]) -> None:
-        """Fetch the files with the hashes `due`, of all architectures, into the store.
+    def fetch(self, items: Sequence[Input]) -> None:
+        """Fetch files of indexes and archives, of all architectures, into the store.
 
         Among them may be sdists and what builds them. FetchFailed if one is not available,
         IntegrityError if one is not what the lock says.
         """
-        lock, matrix, resolutions = self._lock, self._matrix, tuple(self._lock.arch.values())
+        if all(item.layer for item in items):
+            return
+        lock, indexes = self._lock, self.indexes
+        base = base_of(lock, self._matrix)
         hint = (
             "Debian's archives drop files that an update replaces: name one that keeps them in"
             f" matrix.yaml, such as a dated snapshot, or run: imgbuild lock {lock.target}"
         )
-        debs = debian_urls(lock, matrix)
-        wants = list(wanted(resolutions, due, self.indexes, debs, hint))
-        wants += ingredients(resolutions, due, self.indexes)
-        fetch_all(wants, self._context, title=f"fetching {lock.target}")
+        requests: dict[Sha256, FileRequest] = {}
+        for resolution in lock.arch.values():
+            parts: list[tuple[str, LockedFile]] = []
+            parts += [(wheel.package, wheel) for wheel in resolution.wheels]
+            parts += [part for built in resolution.built for part in sdists.inputs_of(built)]
+            for package, locked in parts:
+                urls = partial(indexes.addresses, package, locked)
+                requests[locked.sha256] = FileRequest(locked, urls)
+            if isinstance(base, DebianBase):
+                for deb in resolution.debs:
+                    requests[deb.sha256] = FileRequest(deb, partial(apt.urls, deb, base), hint)
+        due = [requests[item.sha256] for item in items if item.sha256 in requests]
+        fetch_all(due, self._context, title=f"fetching {lock.target}")
+
+    def build(self, items: Sequence[Input]) -> None:
+        """Build wheels from locked inputs again; errors as in `sdists.rebuild`."""
+        lock, context = self._lock, self._context
+        due = {item.sha256 for item in items}
         lost = {
             built.wheel.sha256: built
-            for resolution in resolutions
+            for resolution in lock.arch.values()
             for built in resolution.built
-            if built.wheel.sha256 in due and not self._has(built.wheel)
+            if built.wheel.sha256 in due
         }
-        if lost:
-            self._rebuild(list(lost.values()))
+        base, user, arch = base_of(lock, self._matrix), lock.settings.user, sdists.host_arch()
+        hint = "its build is not reproducible, or used another Python: lock it again"
+        with host_root(base, user, arch, context, host_debs(lock)) as root:
+            for built in lost.values():
+                sdists.rebuild(built, self.indexes, root(), lock.base.python, context, hint=hint)
 
     def _has(self, locked: LockedFile) -> bool:
         return self._context.store.file(locked.sha256) is not None
-
-    def _rebuild(self, lost: Sequence[BuiltWheel]) -> None:
-        """Build wheels from locked inputs again; IntegrityError if the bytes differ."""
-        lock, context = self._lock, self._context
-        base, user, own = _base(lock, self._matrix), lock.settings.user, sdists.host_arch()
-        with host_root(base, user, own, context, host_debs(lock)) as root:
-            for built in lost:
-                one = Resolution(wheels=(), built=(built,))
-                parts = {built.sdist.sha256, *(wheel.sha256 for wheel in built.requires)}
-                wants = list(ingredients([one], parts, self.indexes))
-                fetch_all(wants, context, title=f"fetching what builds {built.package}")
-                made = sdists.make(built, root(), lock.base.python, context)
-                if made != built.wheel:
-                    message = (
-                        f"{built.package} {built.version} built from its sdist has sha256"
-                        f" {made.sha256}, the lock says {built.wheel.sha256}"
-                    )
-                    hint = "its build is not reproducible, or used another Python: lock it again"
-                    raise IntegrityError(message, hint=hint)
 
 
 def host_debs(lock: Lock) -> tuple[Deb, ...]:
@@ -147,72 +145,6 @@ def _target(lock: Lock, matrix: Matrix) -> Target:
     return target
 
 
-def _base(lock: Lock, matrix: Matrix) -> Base:
+def base_of(lock: Lock, matrix: Matrix) -> Base:
     """The base of `lock` as the matrix has it, there perhaps by another name."""
     return matrix.bases[_target(lock, matrix).base]
-
-
-def debian_urls(lock: Lock, matrix: Matrix) -> Callable[[Deb], Sequence[str]]:
-    """A function that gives the addresses of a deb of `lock`."""
-    base = _base(lock, matrix)
-    return lambda deb: apt.urls(deb, base) if isinstance(base, DebianBase) else []
-
-
-def wanted(
-    resolutions: Iterable[Resolution],
-    due: Collection[Sha256],
-    indexes: Indexes,
-    debs: Callable[[Deb], Sequence[str]],
-    hint: str = "",
-) -> Iterable[FileRequest]:
-    """What to download of `resolutions`; each file once. No address is looked up yet.
-
-    `hint` is what to do if no mirror has a Debian package.
-    """
-    seen: set[Sha256] = set()
-    for resolution in resolutions:
-        for wheel in resolution.wheels:
-            if wheel.sha256 in due and wheel.sha256 not in seen:
-                seen.add(wheel.sha256)
-                yield FileRequest(
-                    locked=wheel, urls=partial(addresses, wheel.package, wheel, indexes)
-                )
-        for deb in resolution.debs:
-            if deb.sha256 in due and deb.sha256 not in seen:
-                seen.add(deb.sha256)
-                yield FileRequest(locked=deb, urls=partial(debs, deb), hint=hint)
-
-
-def ingredients(
-    resolutions: Iterable[Resolution], due: Collection[Sha256], indexes: Indexes
-) -> Iterable[FileRequest]:
-    """Those of `due` that wheels are built from: sdists, and what their builds require."""
-    for resolution in resolutions:
-        for built in resolution.built:
-            parts = [(built.package, built.sdist)]
-            parts += [(wheel.package, wheel) for wheel in built.requires]
-            for package, locked in parts:
-                if locked.sha256 in due:
-                    yield FileRequest(
-                        locked=locked, urls=partial(addresses, package, locked, indexes)
-                    )
-
-
-def addresses(package: str, locked: LockedFile, indexes: Indexes) -> list[str]:
-    """Where the index of `package` has `locked`: same name, and same sha256 if it says one.
-
-    Empty if the index has no such file any more; IntegrityError if it has different bytes under
-    that name.
-    """
-    named = [file for file in indexes.files(package) if file.name == locked.file]
-    found = [file.url for file in named if file.sha256 in (None, locked.sha256)]
-    if named and not found:
-        place = indexes.place(package)
-        message = (
-            f"{locked.file} on the index {place.name} has sha256 {named[0].sha256},"
-            f" the lock says {locked.sha256}"
-        )
-        raise IntegrityError(
-            message, hint="the file was replaced on the index; it was not downloaded"
-        )
-    return found

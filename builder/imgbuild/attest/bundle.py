@@ -9,7 +9,6 @@ is for callers to check.
 
 from __future__ import annotations
 
-import datetime
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,17 +26,10 @@ from imgbuild.index.pages import is_local
 from imgbuild.lock import extension, published
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
+from imgbuild.lock.locked_matrix import default_index, matrix_of
 from imgbuild.matrix import load as matrices
 from imgbuild.matrix.fields import Line, Name
-from imgbuild.matrix.model import (
-    DebianBase,
-    Flashinfer,
-    Layers,
-    Matrix,
-    PackageIndex,
-    Sdist,
-    Target,
-)
+from imgbuild.matrix.model import DebianBase, Matrix, PackageIndex
 from imgbuild.plan import seal
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
@@ -128,7 +120,7 @@ def read(data: Mapping[str, bytes], place: str) -> LockBundle:
     known = (
         packages.read(data[PACKAGES], f"{place}/{PACKAGES}") if PACKAGES in data else SbomPackages()
     )
-    sources = Sources(default_index=published.default_index(lock))
+    sources = Sources(default_index=default_index(lock))
     if SOURCES in data:
         sources = codec.decode(data[SOURCES], Sources, file=f"{place}/{SOURCES}", hint=OTHER)
     _refuse_unplaced(lock, sources, place)
@@ -151,37 +143,17 @@ def bring(carried: LockBundle, store: Store) -> None:
     """Put the added files into the cache, where a build looks for them."""
     for key, data in carried.added.items():
         if store.file(key) is None:
-            with store.scratch() as scratch:
-                (scratch / "file").write_bytes(data)
-                store.add_file(scratch / "file", key)
+            store.add_bytes(data, key)
 
 
 def matrix(carried: LockBundle, folder: Path) -> Matrix:
     """A matrix that has the one target; folders of wheels are looked for in `folder`."""
     lock, sources = carried.lock, carried.sources
-    reason = f"as in the lock of {lock.target}"
-    built = [one for found in lock.arch.values() for one in found.built]
-    versions = {key: one for found in lock.arch.values() for key, one in found.versions.items()}
-    target = Target(
-        summary=lock.target,
-        base=lock.base.name,
-        cuda=lock.cuda,
-        arch=tuple(lock.arch),
-        as_of=datetime.date.fromisoformat(lock.as_of),
-        pins=versions,
-        flashinfer=msgspec.convert({"mode": lock.flashinfer, "reason": reason}, Flashinfer),
-        indexes=lock.indexes,
-    )
-    made = Matrix(
-        version=1,
+    made = matrix_of(
+        {lock.target: lock},
         indexes={sources.default_index: PackageIndex(), **sources.indexes},
         default_index=sources.default_index,
-        bases={lock.base.name: published.base_of(lock, sources.mirrors)},
-        image=published.image_of(lock),
-        layers=Layers(**msgspec.structs.asdict(lock.layers)),
-        requires={},
-        targets={lock.target: target},
-        sdists={one.package: Sdist(reason=reason, env=one.env) for one in built},
+        mirrors=sources.mirrors,
     )
     return matrices.located(made, folder)
 

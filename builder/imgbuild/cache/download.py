@@ -1,4 +1,4 @@
-"""Downloads files by size and sha256 into the store, with four threads.
+"""Downloads files by size and sha256: into the store, with four threads, or to an open file.
 
 A download that was interrupted continues from its last byte: the partial file is kept in the store
 under the hash of the whole. A file with another size or sha256 than the lock's is never added, and
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -20,47 +19,54 @@ import msgspec
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import NAME, Store
 from imgbuild.cache.transfer import begun
-from imgbuild.errors import (
-    FetchFailed,
-    ImgbuildError,
-    IntegrityError,
-    Interrupted,
-    Signal,
-    WorkFailed,
-)
-from imgbuild.http.client import Http, Refused
+from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, WorkFailed
+from imgbuild.http.client import PLAIN, Http, Refused
 from imgbuild.http.credentials import host
 from imgbuild.http.headers import content_range, number
+from imgbuild.http.request import Request
 from imgbuild.lock.resolution import LockedFile
-from imgbuild.system import files
+from imgbuild.system import files, threads
 from imgbuild.system.amounts import count, size_text
-from imgbuild.system.reporter import ProgressBar
+from imgbuild.system.reporter import ProgressBar, Reporter
+from imgbuild.system.threads import Stop, Stopped
+from imgbuild.values import Bytes, Sha256
 
-__all__ = ["FileRequest", "Http", "Refused", "fetch_all"]
+__all__ = ["FileRequest", "Http", "Refused", "fetch", "fetch_all"]
 
-THREADS = 4
 _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
-
 GONE = (404, 410)  # the server does not have it, or not any more
+KEPT = "what was downloaded is kept"
 
 
 class FileRequest(msgspec.Struct, frozen=True):
     """A file to download, and where from. `urls` is called only if the store lacks it.
 
-    `hint` is what to do if no address has it.
+    `hint` is what to do if no address has it; `shown` replaces the addresses in messages. With
+    `layer` the store keeps it among its blobs.
     """
 
     locked: LockedFile
     urls: Callable[[], Sequence[str]]
     hint: str = ""
+    shown: str = ""
+    layer: bool = False
 
+    def stored(self, store: Store) -> Path | None:
+        """The path of the file in `store`; None if absent.
 
-class _Stopped(Signal):
-    """Another thread failed or the user stopped the work: this one ends quietly."""
+        IntegrityError if it has another size than the lock says.
+        """
+        locked = self.locked
+        digest = f"sha256:{locked.sha256}"
+        path = store.blob(digest) if self.layer else store.file(locked.sha256)
+        if path is not None and (size := path.stat().st_size) != locked.size:
+            message = f"{locked.file}: the lock says {locked.size} bytes, the file has {size}"
+            raise IntegrityError(message, hint="the lock was edited by hand: make it again")
+        return path
 
 
 def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) -> dict[str, Path]:
-    """Download all `wants` into the store; returns the path of each by its sha256.
+    """Download all `requests` into the store; returns the path of each by its sha256.
 
     FetchFailed if no address gives a file, IntegrityError if one gives another file, WorkFailed if
     the disk is too small, Interrupted on Ctrl-C; what arrived until then is kept.
@@ -68,17 +74,50 @@ def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) 
     have: dict[str, Path] = {}
     missing: dict[str, FileRequest] = {}
     for request in requests:
-        path = _present(request.locked, context)
+        path = request.stored(context.store)
         if path is not None:
             have[request.locked.sha256] = path
         else:
             missing.setdefault(request.locked.sha256, request)
-    if missing:
-        sizes = {key: request.locked.size for key, request in missing.items()}
-        check_space(missing, sum(sizes.values()), context.store)
-        with _bar(sizes, context, title) as bar:
-            have.update(_Pool(list(missing.values()), context, bar).run())
-    return have
+    if not missing:
+        return have
+    sizes = {key: request.locked.size for key, request in missing.items()}
+    check_space(sizes, context.store)
+    # Largest first, so that the last to finish is a small one.
+    ordered = sorted(missing.values(), key=lambda request: -request.locked.size)
+    with _bar(sizes, context, title) as bar:
+        paths = threads.each(
+            ordered,
+            lambda request, stop: fetch(request, context, bar.advance, stop),
+            kept=KEPT,
+        )
+    keys = (request.locked.sha256 for request in ordered)
+    return have | dict(zip(keys, paths, strict=True))
+
+
+def fetch(
+    request: FileRequest, context: Context, advance: Callable[[int], object], stop: Stop
+) -> Path:
+    """The path of one file in the store, downloaded if it is missing; errors as in `fetch_all`.
+
+    `advance` is called with the bytes that have arrived, negative if they have to come again.
+    Stopped if `stop` is set.
+    """
+    store, locked = context.store, request.locked
+    with store.partial(locked.sha256, stop=stop) as partial:
+        if partial is None:
+            raise Stopped
+        path = request.stored(store)
+        if path is not None:  # another process has added it
+            partial.unlink()
+            advance(locked.size)
+            return path
+        with files.plain_errors(store.root), partial.open("r+b", buffering=0) as file:
+            Download(request, file, context.http, advance, context.reporter, stop).run()
+            store.put_fact(NAME, locked.sha256, locked.file.encode())
+            if request.layer:
+                return store.add_blob(partial, f"sha256:{locked.sha256}")
+            return store.add_file(partial, locked.sha256)
 
 
 @contextlib.contextmanager
@@ -97,17 +136,9 @@ def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[Pro
         yield bar
 
 
-def _present(locked: LockedFile, context: Context) -> Path | None:
-    path = context.store.file(locked.sha256)
-    if path is not None and (size := path.stat().st_size) != locked.size:
-        message = f"{locked.file}: the lock says {locked.size} bytes, the file has {size}"
-        raise IntegrityError(message, hint="the lock was edited by hand: make it again")
-    return path
-
-
-def check_space(missing: Iterable[str], size: int, store: Store) -> None:
-    """WorkFailed if the store's disk is too small for `size` bytes of files with these hashes."""
-    rest = size - begun(store, missing)
+def check_space(missing: Mapping[Sha256, Bytes], store: Store) -> None:
+    """WorkFailed if the store's disk is too small for files with these hashes and sizes."""
+    rest = sum(missing.values()) - begun(store, missing)
     free = shutil.disk_usage(store.root).free
     if rest > free:
         message = (
@@ -116,143 +147,80 @@ def check_space(missing: Iterable[str], size: int, store: Store) -> None:
         raise WorkFailed(message, hint=files.NO_SPACE_HINT)
 
 
-class _Pool:
-    """Daemon threads that empty one list: an executor would wait for slow reads at Ctrl-C."""
-
-    def __init__(self, requests: list[FileRequest], context: Context, bar: ProgressBar) -> None:
-        # Largest first, so that the last to finish is a small one; taken from the end.
-        self._requests = sorted(
-            requests, key=lambda request: (request.locked.size, request.locked.file)
-        )
-        self._context = context
-        self._bar = bar
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._have: dict[str, Path] = {}
-        self._failure: BaseException | None = None
-
-    def run(self) -> dict[str, Path]:
-        """Download all of it: sha256 → path; the first failure, or Interrupted, if not."""
-        count = min(THREADS, len(self._requests))
-        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(0.2)
-        except KeyboardInterrupt:
-            self._stop.set()
-            for thread in threads:
-                thread.join(1.0)
-            message = "stopped; what was downloaded is kept"
-            raise Interrupted(message, hint="run it again to go on from there") from None
-        if self._failure is not None:
-            raise self._failure
-        return self._have
-
-    def _work(self) -> None:
-        while not self._stop.is_set():
-            with self._lock:
-                if not self._requests:
-                    return
-                request = self._requests.pop()
-            try:
-                download = _Download(request, self._context, self._bar, self._stop)
-                path = download.run(request.urls)
-                with self._lock:
-                    self._have[request.locked.sha256] = path
-            except _Stopped:
-                return
-            except BaseException as failure:  # noqa: BLE001 - the main thread raises it
-                with self._lock:
-                    self._failure = self._failure or failure
-                self._stop.set()
-                return
-
-
-class _Download:
-    """One file on its way."""
+class Download:
+    """Completes an open file, which may have the first bytes of `request` already."""
 
     def __init__(
-        self, request: FileRequest, context: Context, bar: ProgressBar, stop: threading.Event
+        self,
+        request: FileRequest,
+        file: IO[bytes],
+        http: Http,
+        advance: Callable[[int], object],
+        reporter: Reporter,
+        stop: Stop,
     ) -> None:
+        self._request = request
         self._locked = request.locked
-        self._hint = request.hint
-        self._store = context.store
-        self._http = context.http
-        self._reporter = context.reporter
-        self._bar = bar
+        self._file = file
+        self._http = http
+        self._advance = advance
+        self._reporter = reporter
         self._stop = stop
         self._size = 0
         self._hash = hashlib.sha256()
 
-    def run(self, urls: Callable[[], Sequence[str]]) -> Path:
-        """Download the file from the first of `urls` that has it: its path in the store."""
-        locked, store = self._locked, self._store
-        while True:
-            with store.partial(locked.sha256, stop=self._stop.is_set) as partial:
-                if partial is not None:
-                    with files.plain_errors(store.root), partial.open("r+b", buffering=0) as file:
-                        self._read(file)
-                        self._try_all(urls(), file)
-                        store.put_fact(NAME, locked.sha256, locked.file.encode())
-                        return store.add_file(partial, locked.sha256)
-            path = store.file(locked.sha256)
-            if path is not None:
-                self._bar.advance(locked.size)
-                return path
-            self._check_stop()
+    def run(self) -> None:
+        """Complete the file from the first address that has it.
 
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
-            raise _Stopped
-
-    def _read(self, file: IO[bytes]) -> None:
-        """Continue an earlier run's file; one that is too long is not a part of this file."""
-        for chunk in iter(lambda: file.read(1 << 20), b""):
+        FetchFailed (Refused if the last address refused) or IntegrityError if none does.
+        """
+        for chunk in iter(lambda: self._file.read(1 << 20), b""):
             self._count(chunk)
-        if self._size > self._locked.size:
-            self._restart(file)
-
-    def _count(self, chunk: bytes) -> None:
-        self._hash.update(chunk)
-        self._size += len(chunk)
-        self._bar.advance(len(chunk))
-
-    def _restart(self, file: IO[bytes]) -> None:
-        file.seek(0)
-        file.truncate()
-        self._bar.advance(-self._size)
-        self._size = 0
-        self._hash = hashlib.sha256()
-
-    def _try_all(self, urls: Sequence[str], file: IO[bytes]) -> None:
+        if self._size > self._locked.size:  # too long to be a part of this file
+            self._restart()
         failures: list[ImgbuildError] = []
-        for url in urls:
+        for url in self._request.urls():
             try:
-                self._try(url, file)
+                self._complete(Request(url, PLAIN, shown=self._request.shown))
             except (FetchFailed, IntegrityError) as failure:
                 self._reporter.detail(f"{self._locked.file}: {failure.message}")
                 failures.append(failure)
             else:
                 return
-        if not failures:
-            message = f"{self._locked.file}: no index still has it"
-            raise FetchFailed(message, hint="make the lock again, or name a mirror that has it")
-        worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
-        if self._hint and all(isinstance(one, Refused) and one.status in GONE for one in failures):
-            message = f"{self._locked.file}: " + "; ".join(one.message for one in failures)
-            raise FetchFailed(message, hint=self._hint)
-        if len(failures) == 1 or isinstance(worst, IntegrityError):
-            raise worst
-        message = f"{self._locked.file}: it could not be downloaded: " + "; ".join(
-            f.message for f in failures
-        )
-        raise FetchFailed(message, hint=worst.hint)
+        raise self._failure(failures)
 
-    def _try(self, url: str, file: IO[bytes]) -> None:
-        """Complete `file` from `url`; FetchFailed or IntegrityError if it cannot."""
+    def _failure(self, failures: Sequence[ImgbuildError]) -> ImgbuildError:
+        """The error for the failures of all addresses."""
+        name, hint = self._locked.file, self._request.hint
+        if not failures:
+            message = f"{name}: no index still has it"
+            return FetchFailed(message, hint="make the lock again, or name a mirror that has it")
+        statuses = [one.status if isinstance(one, Refused) else None for one in failures]
+        worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
+        reasons = "; ".join(one.message for one in failures)
+        if hint and all(status in GONE for status in statuses):
+            return FetchFailed(f"{name}: {reasons}", hint=hint)
+        if len(failures) == 1 or isinstance(worst, IntegrityError):
+            return worst
+        message = f"{name}: it could not be downloaded: {reasons}"
+        if statuses[-1] is not None:
+            return Refused(message, status=statuses[-1], hint=worst.hint)
+        return FetchFailed(message, hint=worst.hint)
+
+    def _count(self, chunk: bytes) -> None:
+        self._hash.update(chunk)
+        self._size += len(chunk)
+        self._advance(len(chunk))
+
+    def _restart(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._advance(-self._size)
+        self._size = 0
+        self._hash = hashlib.sha256()
+
+    def _complete(self, request: Request) -> None:
+        """Complete the file with `request`; FetchFailed or IntegrityError if it cannot."""
         from imgbuild.http.session import Transient
 
         tries, furthest, restarted = 0, self._size, False
@@ -260,69 +228,69 @@ class _Download:
             begun = self._size
             try:
                 if self._size < self._locked.size:
-                    begun = self._append(url, file)
+                    begun = self._append(request)
                 found = self._hash.hexdigest()
                 if found == self._locked.sha256:
                     return
-                self._restart(file)
+                self._restart()
                 if begun == 0 or restarted:
-                    raise self._mismatch(url, f"sha256 {self._locked.sha256}", f"sha256 {found}")
+                    expected = f"sha256 {self._locked.sha256}"
+                    raise self._mismatch(request, expected, f"sha256 {found}")
                 restarted = True  # the older part may be what is wrong: once more, from the start
             except Transient as transient:
                 tries += transient.cost
                 if self._size >= furthest + _PROGRESS:
                     tries, furthest = 0, self._size
-                self._http.give_up(url, tries, transient.reason, transient.wait)
+                self._http.give_up(request.place, tries, transient.reason, transient.wait)
                 self._reporter.detail(f"{self._locked.file}: {transient.reason}; trying again")
                 self._http.pause(max(1, tries), transient.wait, self._stop.wait)
-                self._check_stop()
+                self._stop.check()
 
-    def _append(self, url: str, file: IO[bytes]) -> int:
+    def _append(self, request: Request) -> int:
         """Request the missing bytes; returns the offset from which the answer was used."""
-        # The bytes of the file on the server, without an encoding: these are hashed.
-        headers = {"Accept-Encoding": "identity"}
-        if self._size:
-            headers["Range"] = f"bytes={self._size}-"
+        more = {"Range": f"bytes={self._size}-"} if self._size else {}
+        ranged = msgspec.structs.replace(request, headers={**request.headers, **more})
         try:
-            with self._http.open(url, headers) as response:
+            with self._http.send(ranged) as response:
                 start, total = content_range(response.headers)
                 if self._size and (response.status_code != 206 or start != self._size):
-                    self._restart(file)  # the server ignores ranges, or gives another one
+                    self._restart()  # the server ignores ranges, or gives another one
                     if response.status_code == 206:
-                        return self._append(url, file)
+                        return self._append(request)
                 begun, length = self._size, number(response.headers.get("Content-Length", ""))
                 if total is None and length is not None:
                     total = begun + length
-                self._check_total(url, total)
-                self._receive(url, self._http.chunks(response), file)
+                self._check_total(request, total)
+                self._receive(request, self._http.chunks(response))
         except Refused as refused:
             if refused.status != 416 or not self._size:
                 raise
-            self._check_total(url, refused.total)
-            self._restart(file)
-            return self._append(url, file)
+            self._check_total(request, refused.total)
+            self._restart()
+            return self._append(request)
         return begun
 
-    def _receive(self, url: str, chunks: Iterable[bytes], file: IO[bytes]) -> None:
+    def _receive(self, request: Request, chunks: Iterable[bytes]) -> None:
         from imgbuild.http.session import Transient
 
         for chunk in chunks:
-            self._check_stop()
+            self._stop.check()
             if self._size + len(chunk) > self._locked.size:
-                self._restart(file)
-                raise self._mismatch(url, f"{self._locked.size} bytes", "more")
-            file.write(chunk)
+                self._restart()
+                raise self._mismatch(request, f"{self._locked.size} bytes", "more")
+            self._file.write(chunk)
             self._count(chunk)
         if self._size < self._locked.size:  # no length was announced: the end may be a broken line
             reason = "the connection ended early"
             raise Transient(reason)
 
-    def _check_total(self, url: str, total: int | None) -> None:
+    def _check_total(self, request: Request, total: int | None) -> None:
         if total is not None and total != self._locked.size:
-            raise self._mismatch(url, f"{self._locked.size} bytes", f"{total} bytes")
+            raise self._mismatch(request, f"{self._locked.size} bytes", f"{total} bytes")
 
-    def _mismatch(self, url: str, expected: str, found: str) -> IntegrityError:
-        message = f"{self._locked.file} from {host(url)}: expected {expected}, found {found}"
-        return IntegrityError(
-            message, hint="the server's file is not the locked one, or a proxy changed it"
+    def _mismatch(self, request: Request, expected: str, found: str) -> IntegrityError:
+        message = (
+            f"{self._locked.file} from {host(request.url)}: expected {expected}, found {found}"
         )
+        hint = "the server's file is not the one that is named, or a proxy changed it"
+        return IntegrityError(message, hint=hint)

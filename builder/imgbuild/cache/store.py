@@ -111,6 +111,12 @@ class Store:
         """Move `temporary`, whose digest the caller has checked, into the cache; its path there."""
         return self._add(temporary, self._blob(digest))
 
+    def add_bytes(self, data: bytes, sha256: str) -> Path:
+        """Put the input file `data`, whose hash the caller has checked, into the cache."""
+        with self.scratch() as folder:
+            (folder / "file").write_bytes(data)
+            return self.add_file(folder / "file", sha256)
+
     def unpacked(self, digest: str, *, kind: FolderKind = "unpacked") -> Path | None:
         """The folder of a layer or root, not pruned until this process ends; None if absent.
 
@@ -313,10 +319,10 @@ class Store:
 
     @contextlib.contextmanager
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
-        """The partial download of this file, locked for this process; it is kept at the end.
+        """The partial download of a file or blob, locked for this process; it is kept at the end.
 
-        Waits while another process downloads it. None once that one has added the file, or
-        `stop` is true. `add_file` moves it away.
+        Waits while another process downloads it, which may then have added it; None once `stop` is
+        true. `add_file` and `add_blob` move it away.
         """
         with files.plain_errors(self.root):
             path = self._below(self.root / "partial" / self._file(sha256).name)
@@ -332,10 +338,7 @@ class Store:
             yield None
             return
         try:
-            present = self.file(sha256) is not None
-            if present:
-                path.unlink(missing_ok=True)
-            yield None if present else path
+            yield path
         finally:
             os.close(descriptor)
 

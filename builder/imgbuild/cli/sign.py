@@ -36,7 +36,7 @@ def sign(
     The image is verified first, and not signed if it does not match its lock (exit status 9).
     Provenance and SBOMs are made from your own lock (--target or --lock), never from what is
     attached to the image; without a lock only the digest is signed. An index and each of its
-    manifests are signed. cosign can verify the signatures. Signing again with the same key changes
+    manifests are signed. cosign 3 verifies the signatures. Signing again with the same key changes
     nothing.
 
     Examples:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from imgbuild.deb import effects
@@ -23,6 +22,7 @@ from imgbuild.lock.resolution import Deb
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe
 from imgbuild.system.boundary import reading
+from imgbuild.system.threads import Stop, each
 
 THREADS = min(4, os.cpu_count() or 1)  # lzma works outside Python's lock
 CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
@@ -95,7 +95,7 @@ def _unpack(
         out = left_out.match(path) is not None and taken_back.match(path) is None
         return not out or kind in (MemberKind.FOLDER, MemberKind.LINK) or path in needed
 
-    def _unpack_one(deb: Deb) -> DebContents:
+    def _unpack_one(deb: Deb, _: Stop) -> DebContents:
         package = read(paths[deb.sha256], spool / f"{deb.sha256}.files", _keep)
         if (package.name, package.control.get("Version")) != (deb.package, deb.version):
             message = (
@@ -106,8 +106,7 @@ def _unpack(
         return package
 
     spool.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(THREADS) as pool:
-        return sorted(pool.map(_unpack_one, debs), key=lambda package: package.name)
+    return sorted(each(debs, _unpack_one, threads=THREADS), key=lambda package: package.name)
 
 
 def _without_excluded(tree: DebTree, table: Table) -> list[Member]:

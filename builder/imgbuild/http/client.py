@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Octets = bytes  # inside Http, `bytes` is the method
 CHUNK = 128 * 1024
+# The body of the file on the server: a compressed one would have other bytes and another length.
+PLAIN = {"Accept-Encoding": "identity"}
 _RETRIED = (408, 425, 429, 500, 502, 503, 504)
 DENIED = (401, 403)  # for want of a login, or of one that may do this
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -120,7 +122,7 @@ class Http:
 
     def bytes(self, url: str) -> Octets:
         """All bytes of the file at `url`, without an encoding."""
-        return self._retrying(url, _PLAIN, lambda response: self.body(response, FILE_LIMIT))
+        return self._retrying(url, PLAIN, lambda response: self.body(response, FILE_LIMIT))
 
     def fingerprint(self, url: str) -> tuple[str, int]:
         """SHA-256 in hex and size of the file at `url`, which is not kept in memory."""
@@ -132,7 +134,7 @@ class Http:
                 size += len(chunk)
             return found.hexdigest(), size
 
-        return self._retrying(url, _PLAIN, _read)
+        return self._retrying(url, PLAIN, _read)
 
     def body(self, response: Response, limit: int, *, decode: bool = False) -> Octets:
         """The body of an answer; FetchFailed if it is longer than `limit`."""
@@ -167,9 +169,7 @@ class Http:
             limit = f"limit {FILE_LIMIT >> 20} MiB"
             message = f"{redact(url)}: refusing to read {length} bytes into memory ({limit})"
             raise FetchFailed(message)
-        return self._retrying(
-            url, {**_PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, _read
-        )
+        return self._retrying(url, {**PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, _read)
 
     def part_end(self, url: str, length: int) -> tuple[Octets, int]:
         """The last `length` bytes (all, if there are fewer) and the size of the whole file."""
@@ -184,25 +184,22 @@ class Http:
             return Octets(data), total if total is not None else seen
 
         try:
-            return self._retrying(url, {**_PLAIN, "Range": f"bytes=-{length}"}, _read)
+            return self._retrying(url, {**PLAIN, "Range": f"bytes=-{length}"}, _read)
         except Refused as refused:
             if refused.status not in (400, 416, 501):
                 raise
         # Some servers know ranges, but none that count from the end.
-        total = self._retrying(url, _PLAIN, _length, method="HEAD")
+        total = self._retrying(url, PLAIN, _length, method="HEAD")
         return self.part(url, max(0, total - length), min(length, total)), total
 
-    # -- what fetch_all uses
-
-    @contextlib.contextmanager
-    def open(self, url: str, headers: Mapping[str, str], method: str = "GET") -> Iterator[Response]:
-        """One try: the successful answer, its body unread. Transient, or FetchFailed for good."""
-        with self.send(Request(url, headers, method)) as response:
-            yield response
+    # -- what downloads use
 
     @contextlib.contextmanager
     def send(self, request: Request) -> Iterator[Response]:
-        """One try, as `open`; the request's body is sent again wherever a redirect leads."""
+        """One try: the successful answer, its body unread. Transient, or FetchFailed for good.
+
+        The request's body is sent again wherever a redirect leads.
+        """
         login = self._login(request)
         first, asked = msgspec.structs.replace(request, url=bare(request.url)), False
         if self.offline and urlsplit(first.url).scheme != "file":
@@ -385,10 +382,6 @@ class Http:
         if status == 407:
             hint = "the proxy wants a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
         return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
-
-
-# The body of the file on the server: a compressed one would have other bytes and another length.
-_PLAIN = {"Accept-Encoding": "identity"}
 
 
 def _length(response: Response) -> int:

@@ -26,6 +26,7 @@ from packaging.utils import (
 from packaging.version import Version
 
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.system.boundary import NONSENSE, reading
 from imgbuild.values import FileSize, normalize
@@ -183,6 +184,23 @@ class Indexes:
             if key not in self._files:
                 self._files[key] = self._look_up(package)
             return self._files[key]
+
+    def addresses(self, package: str, locked: LockedFile) -> list[str]:
+        """Where the index of `package` has `locked`: same name, and same sha256 if it says one.
+
+        Empty if the index has no such file any more; IntegrityError if it has different bytes under
+        that name.
+        """
+        named = [file for file in self.files(package) if file.name == locked.file]
+        same = [file.url for file in named if file.sha256 in (None, locked.sha256)]
+        if named and not same:
+            message = (
+                f"{locked.file} on the index {self.place(package).name} has sha256"
+                f" {named[0].sha256}, the lock says {locked.sha256}"
+            )
+            hint = "the file was replaced on the index; it was not downloaded"
+            raise IntegrityError(message, hint=hint)
+        return same
 
     def _look_up(self, package: str) -> tuple[IndexFile, ...]:
         place = self.place(package)

@@ -15,9 +15,8 @@ import msgspec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import AddedFile, AddedInputs, Extends, Lock
-from imgbuild.lock.published import LOCK, VERSION_LABEL, Extended, PublishedTarget, extended_target
+from imgbuild.lock.published import LOCK, Overlay, PublishedTarget, overlay
 from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
-from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.extension import FileToAdd as AddedRow
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.settings import leads_out
@@ -29,10 +28,11 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution]) -> Lock:
     """The lock of target `name` of any kind; InputError if an added file cannot be read."""
-    found = extended_target(matrix, name)
-    if found is None or not isinstance(matrix, Extended):
+    item = overlay(matrix, name)
+    if item is None:
         return locks.make_lock(matrix, name, dict(resolutions))
-    row, target, own = matrix.rows[name], matrix.targets[name], found.lock
+    row, found, target = item.row, item.published, matrix.targets[name]
+    own = found.lock
     wanted = {package: wanted.spec for package, wanted in row.requires.items()}
     wanted |= {package: f"=={version}" for package, version in row.pins.items()}
     return msgspec.structs.replace(
@@ -41,7 +41,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution])
         as_of=target.as_of.isoformat(),
         requirements=dict(sorted({**own.requirements, **wanted}.items())),
         indexes=dict(sorted(target.indexes.items())),
-        settings=_settings(found, row, name, target),
+        settings=_settings(item, name, target),
         drop=(*own.drop, *row.drop),
         arch=dict(sorted(resolutions.items())),
         extends=Extends(
@@ -49,7 +49,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution])
             lock=found.hash,
             digest=found.digest,
             packages=tuple(sorted(row.packages)),
-            files={path: _locked(matrix, file) for path, file in sorted(row.files.items())},
+            files={path: _locked(item, file) for path, file in sorted(row.files.items())},
             links={path: link.to for path, link in sorted(row.links.items())},
             arch={arch: _added(found, arch, resolutions[arch]) for arch in sorted(resolutions)},
         ),
@@ -66,20 +66,16 @@ def _added(found: PublishedTarget, arch: Arch, resolution: Resolution) -> AddedI
     )
 
 
-def _settings(
-    found: PublishedTarget, row: Extension, name: str, target: Target
-) -> locks.ImageSettings:
+def _settings(item: Overlay, name: str, target: Target) -> locks.ImageSettings:
+    row, found = item.row, item.published
     own = found.lock.settings
     env = own.env | {key: variable.value for key, variable in row.env.items()}
     labels = {
         **own.labels,
         **row.labels,
-        "org.opencontainers.image.title": name,
+        **locks.labels_of(name, target, row.pins),
         BASE_DIGEST: found.digest,
-        "dev.imgbuild.target": name,
         "dev.imgbuild.extends": found.name,
-        "dev.imgbuild.as-of": target.as_of.isoformat(),
-        **{f"{VERSION_LABEL}{package}": version for package, version in row.pins.items()},
     }
     return msgspec.structs.replace(
         own,
@@ -90,8 +86,8 @@ def _settings(
     )
 
 
-def _locked(matrix: Extended, file: AddedRow) -> AddedFile:
-    data = read_file(matrix.folder, file.source)
+def _locked(item: Overlay, file: AddedRow) -> AddedFile:
+    data = read_file(item.folder, file.source)
     return AddedFile(file=file.source, size=len(data), sha256=sha256(data), mode=file.mode)
 
 
@@ -117,11 +113,12 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
     IntegrityError if a file has changed since it was locked, InputError if it cannot be read.
     """
-    if lock.extends is None or not isinstance(matrix, Extended):
+    item = overlay(matrix, lock.target)
+    if lock.extends is None or item is None:
         return {}
     found = {}
     for path, file in lock.extends.files.items():
-        data = read_file(matrix.folder, file.file)
+        data = read_file(item.folder, file.file)
         if sha256(data) != file.sha256:
             message = f"{file.file} has sha256 {sha256(data)}, the lock says {file.sha256}"
             raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
@@ -131,9 +128,10 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """Every way in which `lock` no longer follows from `matrix`, files and published locks."""
-    found = extended_target(matrix, lock.target)
-    if found is None or not isinstance(matrix, Extended) or lock.extends is None:
+    item = overlay(matrix, lock.target)
+    if item is None or lock.extends is None:
         return locks.stale(lock, matrix)
+    found = item.published
     try:
         expected = make_lock(matrix, lock.target, lock.arch)
     except InputError as error:
@@ -158,7 +156,7 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def _with_folders(expected: Lock, locked: Extends) -> Lock:
-    """`due` with the folders of the base as they were read when `locked` was made."""
+    """`expected` with the folders of the base as they were read when `locked` was made."""
     if expected.extends is None:
         return expected
     arches = {

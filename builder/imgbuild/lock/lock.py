@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from imgbuild.lock.model import (
 )
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import extras, flashinfer
+from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.matrix.model import DebianBase, Matrix, Target
 from imgbuild.project import CATALOGUE
 from imgbuild.system import boundary
@@ -181,7 +182,7 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
-    """The differences of `lock` from `due`, which follows from the matrix with `arches`."""
+    """The differences of `lock` from `expected`, which follows from the matrix with `arches`."""
     reasons = [
         line
         for field in lock.__struct_fields__
@@ -245,6 +246,16 @@ def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
     )
 
 
+def labels_of(name: str, target: Target, pins: Mapping[str, str]) -> dict[str, str]:
+    """The labels that name a target, its day and its pinned versions."""
+    return {
+        "org.opencontainers.image.title": name,
+        "dev.imgbuild.target": name,
+        "dev.imgbuild.as-of": target.as_of.isoformat(),
+        **{f"{VERSION_LABEL}{package}": version for package, version in pins.items()},
+    }
+
+
 def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
     image, base = matrix.image, matrix.bases[target.base]
     variables = image.env | flashinfer.environment(target, image, base) | target.env
@@ -252,14 +263,11 @@ def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
     labels = {
         **image.labels,
         **target.labels,
-        "org.opencontainers.image.title": name,
-        "dev.imgbuild.target": name,
+        **labels_of(name, target, target.pins),
         "dev.imgbuild.base": target.base,
         "dev.imgbuild.cuda": target.cuda,
         "dev.imgbuild.python": base.python,
         "dev.imgbuild.flashinfer": target.flashinfer.mode,
-        "dev.imgbuild.as-of": target.as_of.isoformat(),
-        **{f"dev.imgbuild.version.{package}": version for package, version in target.pins.items()},
     }
     if target.gpu:
         labels["dev.imgbuild.gpu"] = " ".join(target.gpu)

@@ -7,9 +7,8 @@ them as on any target.
 
 from __future__ import annotations
 
-import datetime
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,13 @@ from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import Resolution
+from imgbuild.lock.locked_matrix import default_index, matrix_of, versions_of
 from imgbuild.matrix import compiled
 from imgbuild.matrix import load as matrices
 from imgbuild.matrix.check import check_sdists, check_shared
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource, check_extensions
-from imgbuild.matrix.model import (
-    Base,
-    DebianBase,
-    Flashinfer,
-    Image,
-    Layers,
-    Matrix,
-    PackageIndex,
-    RegistryBase,
-    Sdist,
-    Target,
-)
+from imgbuild.matrix.fields import VERSION_LABEL
+from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.select import Selected
 from imgbuild.matrix.settings import environment_first
@@ -49,7 +38,7 @@ from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, sha256
 
 LOCK, SEAL = "lock.json", "digests.json"
-VERSION_LABEL = "dev.imgbuild.version."
+LAYOUT = "oci:"  # begins an `image` that is a folder
 
 
 class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,12 +56,24 @@ class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
     image: str
 
 
-class Extended(Matrix, frozen=True, kw_only=True):
-    """A matrix whose targets extend published ones; `folder` is that of the file."""
+class Overlay(msgspec.Struct, frozen=True, kw_only=True):
+    """What a row of the matrix in `folder` adds to a published target."""
 
+    row: Extension
+    published: PublishedTarget
     folder: Path
-    rows: dict[str, Extension]
-    published: dict[str, PublishedTarget]
+
+    @property
+    def layout(self) -> Path | None:
+        """The layout with the published image; None if the matrix does not name one."""
+        image = self.published.image
+        return self.folder / image.removeprefix(LAYOUT) if image.startswith(LAYOUT) else None
+
+
+class Extended(Matrix, frozen=True, kw_only=True):
+    """A matrix whose targets extend published ones, each as its overlay says."""
+
+    overlays: dict[str, Overlay]
 
 
 class _Manifest(msgspec.Struct, frozen=True):
@@ -106,39 +107,25 @@ def published(path: Path) -> Mapping[str, PublishedSource]:
     return _read(document, str(path))[0].published
 
 
-def extended_target(matrix: Matrix, name: str) -> PublishedTarget | None:
-    """The published target that target `name` extends; None if it extends none."""
-    if not isinstance(matrix, Extended) or name not in matrix.rows:
-        return None
-    return matrix.published[matrix.rows[name].extends]
-
-
-def kept(matrix: Matrix, name: str, arch: Arch) -> Resolution | None:
-    """The published resolution that target `name` on `arch` extends; None if it extends none."""
-    found = extended_target(matrix, name)
-    return found.lock.arch[arch] if found is not None else None
-
-
-def added_packages(matrix: Matrix, name: str) -> tuple[str, ...]:
-    """The Debian packages that target `name` adds to its published target."""
-    return matrix.rows[name].packages if isinstance(matrix, Extended) else ()
+def overlay(matrix: Matrix, name: str) -> Overlay | None:
+    """What target `name` adds to a published target; None if it extends none."""
+    return matrix.overlays.get(name) if isinstance(matrix, Extended) else None
 
 
 def shown(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
     """`selected` for a table: of published packages only those that its publishers pinned."""
     return [
-        msgspec.structs.replace(item, target=_named(matrix, item.name, item.target))
+        msgspec.structs.replace(item, target=_named(overlay(matrix, item.name), item.target))
         for item in selected
     ]
 
 
-def _named(matrix: Matrix, name: str, target: Target) -> Target:
-    found = extended_target(matrix, name)
-    if found is None or not isinstance(matrix, Extended):
+def _named(item: Overlay | None, target: Target) -> Target:
+    if item is None:
         return target
-    labels = found.lock.settings.labels
+    labels = item.published.lock.settings.labels
     named = {key.removeprefix(VERSION_LABEL) for key in labels if key.startswith(VERSION_LABEL)}
-    named |= matrix.rows[name].pins.keys()
+    named |= item.row.pins.keys()
     pins = {package: pin for package, pin in target.pins.items() if package in named}
     return msgspec.structs.replace(target, pins=pins)
 
@@ -167,10 +154,11 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
     file = str(path)
     value, notes, plain = _read(document, file)
     folder = path.resolve().parent
-    found = {name: read(folder / item.lock, name, item.image)
-             for name, item in value.published.items()}  # fmt: skip
+    found = {
+        name: read(folder / item.lock, name, item.image) for name, item in value.published.items()
+    }
     check_sdists(
-        notes, plain, sorted({key for each in found.values() for key in _versions(each.lock)})
+        notes, plain, sorted({key for each in found.values() for key in versions_of(each.lock)})
     )
     for each in found.values():
         _check_published(notes, value, each)
@@ -208,12 +196,6 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
     )
 
 
-def default_index(lock: Lock) -> str:
-    """The name that `lock` has for the default index."""
-    wheels = (wheel for found in lock.arch.values() for wheel in found.wheels)
-    return next((item.index for item in wheels if item.package not in lock.indexes), "default")
-
-
 def _check_published(notes: Notes, value: Extensions, found: PublishedTarget) -> None:
     """Note indexes and a digest that do not fit what is published."""
     here = ("published", found.name)
@@ -237,7 +219,7 @@ def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: Publi
     if row.as_of is not None and row.as_of.isoformat() < lock.as_of:
         message = f"the packages of {found.name} were uploaded until {lock.as_of}"
         notes.note((*path, "as_of"), message, value=row.as_of, expected="that day or a later one")
-    versions = _versions(lock)
+    versions = versions_of(lock)
     wanted = {package: f"=={version}" for package, version in row.pins.items()}
     for field, specs in (
         ("pins", wanted),
@@ -296,102 +278,44 @@ def _kept(lock: Lock) -> tuple[str, ...]:
     return (*own, lock.base.interpreter, *base, *(f"/{name}" for name in top))
 
 
-def _versions(lock: Lock) -> dict[str, str]:
-    """Package → version of everything in `lock`, on all architectures."""
-    return {key: version for item in lock.arch.values() for key, version in item.versions.items()}
-
-
-def _matrix(value: Extensions, found: Mapping[str, PublishedTarget], folder: Path) -> Extended:
-    first = next(iter(found.values())).lock
-    bases = _bases(found.values(), value.mirrors)
-    built = {item.package: item for each in found.values()
-             for arch in each.lock.arch.values() for item in arch.built}  # fmt: skip
-    defaults = {default_index(each.lock): PackageIndex() for each in found.values()}
-    return Extended(
-        version=1,
+def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder: Path) -> Extended:
+    overlays = {
+        name: Overlay(row=row, published=published[row.extends], folder=folder)
+        for name, row in value.targets.items()
+    }
+    locks = [target.lock for target in published.values()]
+    defaults = {default_index(lock): PackageIndex() for lock in locks}
+    below = matrix_of(
+        # The settings of all images are those of the first published target.
+        {target.name: target.lock for target in published.values()},
         indexes={**defaults, **value.indexes},
-        default_index=default_index(first),
-        bases=dict(bases.values()),
-        image=image_of(first),
-        layers=Layers(**msgspec.structs.asdict(first.layers)),
-        requires={},
-        targets={
-            name: _target(row, found[row.extends], bases[row.extends][0])
-            for name, row in value.targets.items()
-        },
-        sdists={
-            **{package: Sdist(reason=_of(first), env=item.env) for package, item in built.items()},
-            **value.sdists,
-        },
-        registry=value.registry,
-        folder=folder,
-        rows=value.targets,
-        published=dict(found),
+        default_index=default_index(locks[0]),
+        mirrors=value.mirrors,
+    )
+    targets = {name: _target(item, below) for name, item in overlays.items()}
+    return Extended(
+        **{
+            **msgspec.structs.asdict(below),
+            "targets": targets,
+            "sdists": {**below.sdists, **value.sdists},
+            "registry": value.registry,
+            "overlays": overlays,
+        }
     )
 
 
-def _bases(
-    found: Iterable[PublishedTarget], mirrors: tuple[str, ...]
-) -> dict[str, tuple[str, Base]]:
-    """Published target → name and value of its base.
-
-    If two publishers use one name for different bases, both are kept.
-    """
-    named: dict[str, Base] = {}
-    bases = {}
-    for each in found:
-        base, name = base_of(each.lock, mirrors), each.lock.base.name
-        if named.setdefault(name, base) != base:
-            name = f"{name} of {each.name}"
-        bases[each.name] = (name, base)
-    return bases
-
-
-def image_of(lock: Lock) -> Image:
-    """The image settings of a matrix, from those of `lock`."""
-    settings = lock.settings
-    return Image(
-        prefix=settings.prefix,
-        user=settings.user,
-        workdir=settings.workdir,
-        cache=settings.cache,
-        env={},
-        labels={},
-        entrypoint=settings.entrypoint,
-        cmd=settings.cmd,
-    )
-
-
-def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
-    """The base of `lock`; `mirrors` are Debian archives in addition to the machine's."""
-    base = lock.base
-    if base.kind == "debian":
-        return DebianBase(
-            suite=base.suite, python=base.python, glibc=base.glibc, packages=base.packages,
-            mirrors=mirrors,
-            security=mirrors if any(one.security for one in lock.arch.values()) else None,
-            hardened=base.hardened is True,
-        )  # fmt: skip
-    return RegistryBase(
-        image=base.image, python=base.python, glibc=base.glibc, interpreter=base.interpreter
-    )
-
-
-def _target(row: Extension, found: PublishedTarget, base: str) -> Target:
-    """A row as a complete target on `base`, with the published versions as pins."""
-    lock = found.lock
-    pins = {**_versions(lock), **row.pins}
-    return Target(
+def _target(item: Overlay, below: Matrix) -> Target:
+    """The published target with what a row adds, sets or replaces."""
+    row, target = item.row, below.targets[item.published.name]
+    pins = {**target.pins, **row.pins}
+    return msgspec.structs.replace(
+        target,
         summary=row.summary,
-        base=base,
-        cuda=lock.cuda,
-        arch=row.arch or tuple(lock.arch),
-        as_of=row.as_of or datetime.date.fromisoformat(lock.as_of),
+        arch=row.arch or target.arch,
+        as_of=row.as_of or target.as_of,
         pins=pins,
-        flashinfer=msgspec.convert({"mode": lock.flashinfer, "reason": _of(lock)}, Flashinfer),
-        gpu=tuple(lock.settings.labels.get("dev.imgbuild.gpu", "").split()),
         requires={name: each for name, each in row.requires.items() if name not in pins},
-        indexes={**lock.indexes, **row.indexes},
+        indexes={**target.indexes, **row.indexes},
         drop=row.drop,
         links=row.links,
         env=row.env,
@@ -400,7 +324,3 @@ def _target(row: Extension, found: PublishedTarget, base: str) -> Target:
         accept_cves=row.accept_cves,
         tested=row.tested,
     )
-
-
-def _of(lock: Lock) -> str:
-    return f"as in the published target {lock.target}"

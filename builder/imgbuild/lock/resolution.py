@@ -69,6 +69,12 @@ class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
     diff_id: Digest
     media_type: MediaType = "application/vnd.oci.image.layer.v1.tar+gzip"
 
+    @property
+    def locked(self) -> LockedFile:
+        """The same as a file."""
+        key = self.digest.removeprefix("sha256:")
+        return LockedFile(file=f"layers/{key}", size=self.size, sha256=key)
+
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that goes into an image on one architecture, sorted by package.

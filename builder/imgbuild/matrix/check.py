@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imgbuild.matrix import flashinfer, settings
-from imgbuild.matrix.fields import DEBIAN_PACKAGE
+from imgbuild.matrix.fields import DEBIAN_PACKAGE, VERSION_LABEL
 from imgbuild.matrix.notes import Notes, Path, nearest, table, texts
 from imgbuild.matrix.settings import folder
 
@@ -88,7 +88,7 @@ def labels(notes: Notes, path: Path, given: Any) -> None:
     """Check the names of labels; those that imgbuild sets itself are refused."""
     settings.labels(notes, path, given)
     for name in table(given):
-        if name in OWN_LABELS or name.startswith("dev.imgbuild.version."):
+        if name in OWN_LABELS or name.startswith(VERSION_LABEL):
             message = "imgbuild sets this label itself, from the target"
             notes.note((*path, name), message, key=True, expected="another name")
 

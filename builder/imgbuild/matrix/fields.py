@@ -30,6 +30,7 @@ WHEEL = (
 SDIST_ENDINGS = (".tar.gz", ".zip")  # PEP 625, and what was usual before it
 SDIST = rf"[A-Za-z0-9][A-Za-z0-9._!+-]*({'|'.join(map(re.escape, SDIST_ENDINGS))})"
 _PART = r"(?!\.{1,2}(/|\Z))[A-Za-z0-9._+~%:!=@-]+"
+VERSION_LABEL = "dev.imgbuild.version."  # begins the label with a pinned package's version
 
 Line = Annotated[
     str, msgspec.Meta(pattern=LINE, description="text on one line, without control characters")

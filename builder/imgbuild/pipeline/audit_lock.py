@@ -249,7 +249,7 @@ class LockFiles:
         due = self._lacking(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(due)
         self.used_up |= self._lacking(located.ingredients)
-        self._inputs.download(self._lock, due)
+        self._inputs.bring(self._lock, due)
         return due - self._built
 
     def _lacking(self, hashes: Iterable[Sha256]) -> set[Sha256]:
@@ -313,7 +313,7 @@ class LockedRanges:
         if self._inputs.offline and not indexes.place(wheel.package).local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
             raise FetchFailed(message, hint="run once without --offline")
-        found = self._sources.addresses(wheel.package, wheel)
+        found = indexes.addresses(wheel.package, wheel)
         if not found:
             message = f"{wheel.file} is no longer on the index {wheel.index}"
             raise FetchFailed(message, hint=f"lock {self._lock.target} again")

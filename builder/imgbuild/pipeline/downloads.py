@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.assemble import folders, published_layers
+from imgbuild.assemble import folders
 from imgbuild.assemble import layers as assemble
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.mirror_items import Input, inputs_of_all
+from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
 from imgbuild.audit.packages.base import unread_debs
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import wheels_of
 from imgbuild.cache.transfer import Transfer, begun
 from imgbuild.lock.lock import Lock
 from imgbuild.plan import records
-from imgbuild.plan.plan import Layer, RegistryRecipe, plan
+from imgbuild.plan.plan import Layer, plan, published_layers
 from imgbuild.project import Project
 from imgbuild.values import Digest, Sha256
 
@@ -43,14 +43,12 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
         seen.update(layer.id for layer in layers)
         # What an earlier lock reads of a whole file is kept, so that only layers read it again.
         once = _unread(lock, inputs).difference(*needed.values())
-        needed[lock.target] = (_inputs(layers) | once) & own.keys()
+        read = {key for layer in layers for key in assemble.input_hashes(layer.recipe)}
+        needed[lock.target] = (read | once) & own.keys()
         named |= own
     store = inputs.store
-    missing = {
-        key: named[key].size
-        for key in sorted(set().union(*needed.values()))
-        if (store.blob(named[key].digest) if named[key].layer else store.file(key)) is None
-    }
+    every = sorted(set().union(*needed.values()))
+    missing = {item.sha256: item.size for item in lacking((named[key] for key in every), store)}
     later = {
         lock.target: frozenset[Sha256]().union(*(needed[after.target] for after in locks[number:]))
         for number, lock in enumerate(locks, start=1)
@@ -62,29 +60,16 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
 def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[Layer], list[Layer]]:
     """The layers of `lock` whose digests are not known, and others whose files are not known."""
     layers = {layer.id: layer for arch in lock.arch for layer in plan(lock, arch).layers}
-    known = {*records.read_records(project.images).layers, *_published(lock, inputs)}
+    known = {*records.read_records(project.images).layers, *published_layers(lock)}
     unknown = [layer for layer in layers.values() if layer.id not in known]
     rest = [layer for layer in layers.values() if layer.id in known and not inputs.read(layer)]
     return unknown, rest
-
-
-def _published(lock: Lock, inputs: Inputs) -> set[Digest]:
-    return set(published_layers.records(inputs.matrix, lock.target))
 
 
 def _layers(project: Project, lock: Lock, inputs: Inputs) -> list[Layer]:
     """The layers of `lock` whose inputs are read."""
     unknown, rest = layers_to_read(project, lock, inputs)
     return [*unknown, *rest, *folders.unread(lock, inputs.store)]
-
-
-def _inputs(layers: Iterable[Layer]) -> set[Sha256]:
-    found: set[Sha256] = set()
-    for layer in layers:
-        found.update(assemble.input_hashes(layer.recipe))
-        if isinstance(layer.recipe, RegistryRecipe):
-            found.add(layer.recipe.layer.digest.removeprefix("sha256:"))
-    return found
 
 
 def _unread(lock: Lock, inputs: Inputs) -> set[Sha256]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from imgbuild import codec
-from imgbuild.assemble import folders, published_layers
+from imgbuild.assemble import folders
 from imgbuild.assemble import layers as assemble
 from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.assemble.layers import LayerJob
@@ -24,7 +24,7 @@ from imgbuild.audit.packages.library import Library
 from imgbuild.errors import AuditFailed, InputError, IntegrityError
 from imgbuild.learn.constraints_file import add_constraints
 from imgbuild.learn.loop import learn_from_errors, settle
-from imgbuild.lock import extension
+from imgbuild.lock import extension, published
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.matrix import constraints, flashinfer
@@ -159,7 +159,7 @@ def _seal_layers(
 ) -> Records:
     # What is learned is saved batch by batch: an interrupted run goes on where it stopped.
     known = records.read_records(project.images)
-    given = published_layers.records(inputs.matrix, lock.target)
+    given = current.published_records(published.overlay(inputs.matrix, lock.target))
     due, unread = downloads.layers_to_read(project, lock, inputs)
     for batch in batches(due, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
         fetched = inputs.fetch(lock, batch)

@@ -25,10 +25,10 @@ from imgbuild.oci.layout import Layout
 from imgbuild.pipeline.session import Session, built_layout
 from imgbuild.plan import seal as seals
 from imgbuild.plan.current import read_current
-from imgbuild.plan.plan import RegistryRecipe, plan
+from imgbuild.plan.plan import plan
 from imgbuild.plan.seal import Seal
 from imgbuild.system.console import console
-from imgbuild.values import Arch, Sha256
+from imgbuild.values import Arch
 
 
 class Locked(msgspec.Struct, frozen=True):
@@ -117,22 +117,19 @@ def built(session: Session, found: RunTarget, arch: Arch) -> Layout:
 def download_size(lock: Lock, sealed: Seal, arch: Arch, store: Store) -> int:
     """The bytes of the inputs that a build on `arch` needs and `store` lacks, parts excepted."""
     from imgbuild.assemble.layers import input_hashes
-    from imgbuild.assemble.mirror_items import inputs
+    from imgbuild.assemble.mirror_items import inputs, lacking
     from imgbuild.cache.transfer import begun
 
-    sizes = {item.sha256: item.size for item in inputs(lock, arch)}
     known = seals.sealed_records(sealed)
-    total = 0
-    missing: set[Sha256] = set()
-    for layer in plan(lock, arch).layers:
-        if store.blob(known[layer.id].digest) is not None:
-            continue
-        if isinstance(layer.recipe, RegistryRecipe):
-            total += layer.recipe.layer.size
-        lacking = {key for key in input_hashes(layer.recipe) if store.file(key) is None}
-        total += sum(sizes.get(key, 0) for key in lacking)
-        missing |= lacking
-    return max(total - begun(store, missing), 0)
+    needed = {
+        key
+        for layer in plan(lock, arch).layers
+        if store.blob(known[layer.id].digest) is None
+        for key in input_hashes(layer.recipe)
+    }
+    items = [item for item in inputs(lock, arch) if item.sha256 in needed]
+    missing = {item.sha256: item.size for item in lacking(items, store)}
+    return max(sum(missing.values()) - begun(store, missing), 0)
 
 
 def run(

@@ -9,13 +9,16 @@ from imgbuild.errors import LockStale
 from imgbuild.lock import extension, requirements
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
+from imgbuild.lock.published import SEAL, Overlay
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
+from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import seal as seals
 from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.system import boundary
 from imgbuild.system.folder import OpenFolder
+from imgbuild.values import Digest
 
 
 def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
@@ -53,3 +56,15 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Sea
         message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
         raise LockStale(message, hint=f"imgbuild lock {name}")
     return lock, seals.read_seal(project.images, lock)
+
+
+def published_records(overlay: Overlay | None) -> dict[Digest, LayerRecord]:
+    """The records of the published layers below an overlay, by layer id; empty for None.
+
+    LockStale if its digests are not of its lock, or other layers would follow from it here.
+    """
+    if overlay is None:
+        return {}
+    target = overlay.published
+    hint = "copy both files again, or use the version of imgbuild that published them"
+    return seals.sealed_records(seals.read_seal_at(target.folder / SEAL, target.lock, hint=hint))

@@ -158,6 +158,15 @@ def plan(lock: Lock, arch: Arch) -> Plan:
     return Plan(target=lock.target, arch=arch, layers=layers, config=_config(lock))
 
 
+def published_layers(lock: Lock) -> frozenset[Digest]:
+    """The ids of the layers that an extension has of its published target; empty for others."""
+    if lock.extends is None:
+        return frozenset()
+    return frozenset(
+        layer.id for arch in lock.arch for layer in plan(published_part(lock, arch), arch).layers
+    )
+
+
 def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
     """The recipes of a target that is not an extension, with the names of their layers."""
     resolution = lock.arch[arch]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.plan.tags import DATED
 from imgbuild.publish import tag
 from imgbuild.registry.client import Client, NotFound
@@ -17,7 +18,6 @@ from imgbuild.values import Arch, Bytes, Digest
 
 THREADS = 8
 TARGET = "dev.imgbuild.target"
-VERSION = "dev.imgbuild.version."
 
 
 class ListedPlatform(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,9 +108,9 @@ def _entry(
         dates=tuple(sorted(dates)),
         target=labels.get(TARGET, ""),
         versions={
-            key.removeprefix(VERSION): text
+            key.removeprefix(VERSION_LABEL): text
             for key, text in sorted(labels.items())
-            if key.startswith(VERSION)
+            if key.startswith(VERSION_LABEL)
         },
         arch={
             arch: ListedPlatform(

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.assemble import mirror_items
-from imgbuild.assemble.inputs import Inputs, added_files, batches
-from imgbuild.assemble.mirror_items import Input
+from imgbuild.assemble.inputs import Inputs, batches
+from imgbuild.assemble.mirror_items import Input, lacking
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.oci.documents import EMPTY, MANIFEST
-from imgbuild.plan.plan import RegistryRecipe
 from imgbuild.registry.reference import Repository
 from imgbuild.system import threads
 from imgbuild.system.amounts import count, size_text
@@ -103,7 +101,7 @@ def push(
     there = _there(everything, repository, client)
     absent = {digest: item for digest, item in everything.items() if digest not in there}
     size = sum(item.size for item in absent.values())
-    fetched = sum(not _in_store(item, inputs) for item in absent.values())
+    fetched = len(lacking(absent.values(), inputs.store))
     client.reporter.info(
         f"{repository}: {len(there)} of {count(len(everything), 'file')} there,"
         f" {len(absent)} to send, {size_text(size)}; the cache lacks {fetched} of them"
@@ -158,7 +156,7 @@ def _held(
     data = mirror_items.artifact(part.lock, part.arch)
     digest, tag = digest_of(data), mirror_items.tags(part.lock, part.arch, data)[0]
     found = client.resolve(repository.tagged(tag))
-    lacking = [item for item in items if item.digest not in there]
+    absent = [item for item in items if item.digest not in there]
     return MirrorStatus(
         target=part.lock.target,
         arch=part.arch,
@@ -167,8 +165,8 @@ def _held(
         tagged=found is not None and found.digest == digest,
         files=len(items),
         size=sum(item.size for item in items),
-        lacking=tuple(item.file for item in lacking),
-        lacking_size=sum(item.size for item in lacking),
+        lacking=tuple(item.file for item in absent),
+        lacking_size=sum(item.size for item in absent),
     )
 
 
@@ -185,8 +183,7 @@ def _fill(
     """Send those of `left` that this part has, and take them out of it."""
     own = [item for item in mirror_items.inputs(part.lock, part.arch) if item.digest in left]
     for batch in batches(own, lambda item: item.size, bounded=drop):
-        lacking = [item for item in batch if not _in_store(item, inputs)]
-        _gather(part.lock, lacking, inputs)
+        fetched = inputs.bring(part.lock, {item.sha256 for item in batch})
         threads.each(
             sorted(batch, key=lambda item: -item.size),
             lambda item, stop: _send(item, repository, client, inputs, bar, stop),
@@ -196,24 +193,7 @@ def _fill(
         for item in batch:
             del left[item.digest]
         if drop:
-            inputs.drop(item.sha256 for item in lacking if not item.layer)
-
-
-def _gather(lock: Lock, lacking: Sequence[Input], inputs: Inputs) -> None:
-    """Fetch `lacking` into the cache, from the same sources as a build."""
-    due = {item.sha256 for item in lacking if not item.layer}
-    due -= added_files(lock, due, inputs.matrix, inputs.store)
-    blobs = [
-        RegistryRecipe(
-            image=lock.base.image,
-            layer=RegistryLayer(
-                digest=item.digest, size=item.size, diff_id=item.digest, media_type=item.media_type
-            ),
-        )
-        for item in lacking
-        if item.layer
-    ]
-    inputs.download(lock, due, blobs)
+            inputs.drop(item.sha256 for item in fetched if not item.layer)
 
 
 def _send(
@@ -248,11 +228,6 @@ def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
         store.drop_damaged(path)
         message = f"{path} was damaged and is removed: it is not {item.file} of the lock"
         raise IntegrityError(message, hint="run it again to fetch it anew; check the disk")
-
-
-def _in_store(item: Input, inputs: Inputs) -> bool:
-    store = inputs.store
-    return (store.blob(item.digest) if item.layer else store.file(item.sha256)) is not None
 
 
 def _settle(parts: Iterable[LockedInputs], repository: Repository, client: Client) -> None:

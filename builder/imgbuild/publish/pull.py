@@ -13,21 +13,23 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.cache import checked_layers
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import KEPT, fetch
 from imgbuild.cache.store import Store
 from imgbuild.oci import documents, layout
 from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.image import PlatformImage
 from imgbuild.oci.reader import LayerFile
+from imgbuild.registry.blobs import locked_blob
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import RegistryImage, read
+from imgbuild.registry.manifests import expected
 from imgbuild.registry.reference import Reference
-from imgbuild.system import files
 from imgbuild.system.reporter import ProgressBar
-from imgbuild.system.threads import Stop, Stopped, each
+from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Digest
 
 DOWNLOADS = 4
-KEPT = "what has arrived is in the cache"
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,13 +139,7 @@ def _download(
     bar: ProgressBar,
     stop: Stop,
 ) -> Path:
-    with store.partial(layer.digest.removeprefix("sha256:"), stop=stop) as partial:
-        found = store.blob(layer.digest)
-        if found is not None:  # another process has downloaded it
-            bar.advance(layer.size)
-            return found
-        if partial is None:
-            raise Stopped
-        with files.plain_errors(store.root):
-            client.download(reference.repository, layer, partial, stop.checked(bar.advance))
-            return store.add_blob(partial, layer.digest)
+    locked = locked_blob(reference.repository, layer)
+    request = client.file_request(reference.repository, locked, layer=True)
+    with expected(request.shown):
+        return fetch(request, Context(store, client.http, client.reporter), bar.advance, stop)

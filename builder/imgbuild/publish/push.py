@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.assemble import layout as building
-from imgbuild.assemble import published_layers
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import attachments, bundle
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
@@ -189,9 +188,9 @@ def survey(
 def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
     """Repositories of the same registry that may have a blob, the named ones first."""
     found = list(work.mounts)
-    below = published.extended_target(work.inputs.matrix, plan.target)
-    if below is not None and below.image and not below.image.startswith(published_layers.LAYOUT):
-        found.append(parse(below.image).repository)
+    overlay = published.overlay(work.inputs.matrix, plan.target)
+    if overlay is not None and overlay.published.image and overlay.layout is None:
+        found.append(parse(overlay.published.image).repository)
     if blob.layer is not None and isinstance(blob.layer.recipe, RegistryRecipe):
         found.append(parse(blob.layer.recipe.image).repository)
     return [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 
 import msgspec
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import FileRequest, fetch_all
+from imgbuild.cache.download import fetch_all
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci import documents
@@ -64,30 +63,9 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
 
 
 def fetch_layers(
-    text: str, layers: Sequence[RegistryLayer], context: Context, client: Client | None = None
+    text: str, layers: Sequence[LockedFile], context: Context, client: Client | None = None
 ) -> None:
     """Fetch the layers of the image `text` that the store lacks, as blobs of the store."""
-    store = context.store
     repository, client = parse(text).repository, client or Client(offline=context.http.offline)
-    due = {layer.digest: layer for layer in layers if store.blob(layer.digest) is None}
-    wants = []
-    for digest, layer in due.items():
-        locked = LockedFile(
-            file=f"layer {digest} of {text}", size=layer.size, sha256=digest.removeprefix("sha256:")
-        )
-        urls = client.addresses(repository, digest)
-        wants.append(FileRequest(locked, lambda urls=urls: urls))  # type: ignore[misc]
-    paths = fetch_all(
-        wants,
-        Context(store, client.http, context.reporter, context.transfer),
-        title=f"layers of {repository.name}",
-    )
-    for key, path in paths.items():
-        with store.scratch() as scratch:
-            blob = scratch / "blob"
-            try:
-                blob.hardlink_to(path)
-            except OSError:  # a file system without links
-                shutil.copyfile(path, blob)
-            store.add_blob(blob, f"sha256:{key}")
-        store.drop_file(key)
+    requests = [client.file_request(repository, layer, layer=True) for layer in layers]
+    fetch_all(requests, client.context(context), title=f"layers of {repository.name}")

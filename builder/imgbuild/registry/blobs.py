@@ -1,34 +1,30 @@
-"""Blobs in a registry: check for them, read small ones, download large ones.
-
-An interrupted download continues from its last byte.
-"""
+"""Blobs in a registry: check for them, read small ones, download large ones."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from imgbuild.cache.download import Download, FileRequest
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Refused
+from imgbuild.http.client import PLAIN, Refused
 from imgbuild.http.headers import content_range, number
 from imgbuild.http.request import Request
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
 from imgbuild.registry.manifests import REFUSED, expected
 from imgbuild.registry.reference import Repository
-from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
+from imgbuild.registry.transport import RegistryHttp, pulling
 from imgbuild.system import files
+from imgbuild.system.threads import Stop
 from imgbuild.values import Digest, digest_of
 
 if TYPE_CHECKING:
     from imgbuild.http.session import Response
 
 SMALL = 64 * 1024 * 1024
-_PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
 
 
 def has(
@@ -79,24 +75,27 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
             raise _mismatch(repository, descriptor, f"{len(data)} bytes, {found}")
         return bytes(data)
 
-    request = _asked(repository, descriptor)
-    with expected(request.shown):
-        return http.ask(repository.host, hosts.PULL, request, _read)
-
-
-def _asked(repository: Repository, descriptor: Descriptor) -> Request:
-    return Request(
+    request = Request(
         f"{repository.name}/blobs/{descriptor.digest}",
         PLAIN,
         shown=f"{repository}@{descriptor.digest}",
         scopes=(pulling(repository.name),),
     )
+    with expected(request.shown):
+        return http.ask(repository.host, hosts.PULL, request, _read)
 
 
-def addresses(http: RegistryHttp, repository: Repository, digest: Digest) -> tuple[str, ...]:
-    """Where a blob may be fetched, mirrors first."""
-    path = f"{repository.name}/blobs/{digest}"
-    return tuple(each.url(path) for each in http.endpoints(repository.host, hosts.PULL))
+def file_request(
+    http: RegistryHttp, repository: Repository, locked: LockedFile, *, layer: bool = False
+) -> FileRequest:
+    """The download of the blob with the sha256 of `locked`, from mirrors first."""
+    digest = f"sha256:{locked.sha256}"
+
+    def _urls() -> list[str]:
+        path = f"{repository.name}/blobs/{digest}"
+        return [each.url(path) for each in http.endpoints(repository.host, hosts.PULL)]
+
+    return FileRequest(locked, _urls, shown=f"{repository}@{digest}", layer=layer)
 
 
 def download(
@@ -108,119 +107,25 @@ def download(
 ) -> None:
     """Download a blob to the file `path`, which may have its first bytes already.
 
-    IntegrityError, and the file is removed, if no endpoint serves these bytes.
+    NotFound if there is none, IntegrityError if no endpoint serves these bytes.
     """
+    request = file_request(http, repository, locked_blob(repository, descriptor))
     path.touch()
-    with files.plain_errors(path), path.open("r+b", buffering=0) as file:
-        work = _Download(http, repository, descriptor, file, advance)
-        try:
-            work.run()
-        except IntegrityError:
-            path.unlink()
-            raise
+    with (
+        files.plain_errors(path),
+        path.open("r+b", buffering=0) as file,
+        expected(request.shown),
+    ):
+        Download(request, file, http, advance, http.reporter, Stop()).run()
 
 
-class _Download:
-    """The download of one blob."""
-
-    def __init__(
-        self,
-        http: RegistryHttp,
-        repository: Repository,
-        descriptor: Descriptor,
-        file: IO[bytes],
-        advance: Callable[[int], object],
-    ) -> None:
-        self._http = http
-        self._repository = repository
-        self._descriptor = descriptor
-        self._file = file
-        self._advance = advance
-        self._size = 0
-        self._hash = hashlib.sha256()
-
-    def run(self) -> None:
-        """Complete the file from the first endpoint that gives it."""
-        for chunk in iter(lambda: self._file.read(1 << 20), b""):
-            self._count(chunk)
-        if self._size > self._descriptor.size:
-            self._restart()
-        request = _asked(self._repository, self._descriptor)
-        with expected(request.shown):
-            self._http.one_of(
-                self._repository.host,
-                hosts.PULL,
-                lambda endpoint: self._from(at(endpoint, request)),
-            )
-
-    def _from(self, request: Request) -> None:
-        from imgbuild.http.session import Transient
-
-        tries, furthest, restarted = 0, self._size, False
-        while True:
-            begun = self._size
-            try:
-                if self._size < self._descriptor.size:
-                    begun = self._append(request)
-                found = f"sha256:{self._hash.hexdigest()}"
-                if found == self._descriptor.digest:
-                    return
-                self._restart()
-                if begun == 0 or restarted:
-                    raise _mismatch(self._repository, self._descriptor, found)
-                restarted = True  # the older part may be what is wrong: once more, from the start
-            except Transient as transient:
-                tries += transient.cost
-                if self._size >= furthest + _PROGRESS:
-                    tries, furthest = 0, self._size
-                self._http.give_up(request.place, tries, transient.reason, transient.wait)
-                self._http.pause(max(1, tries), transient.wait)
-
-    def _append(self, request: Request) -> int:
-        """Request the missing bytes; returns the offset from which the answer was used."""
-        from imgbuild.http.session import Transient
-
-        more = {"Range": f"bytes={self._size}-"} if self._size else {}
-        asked = msgspec.structs.replace(request, headers={**request.headers, **more})
-        try:
-            with self._http.send(asked) as response:
-                start, total = content_range(response.headers)
-                if self._size and (response.status_code != 206 or start != self._size):
-                    self._restart()  # the server ignores ranges, or gives another one
-                    if response.status_code == 206:
-                        return self._append(request)
-                begun, length = self._size, number(response.headers.get("Content-Length", ""))
-                if total is None and length is not None:
-                    total = begun + length
-                if total not in (None, self._descriptor.size):
-                    raise _mismatch(self._repository, self._descriptor, f"{total} bytes")
-                for chunk in self._http.chunks(response):
-                    if self._size + len(chunk) > self._descriptor.size:
-                        self._restart()
-                        raise _mismatch(self._repository, self._descriptor, "more bytes")
-                    self._file.write(chunk)
-                    self._count(chunk)
-        except Refused as refused:
-            if refused.status != 416 or not self._size:
-                raise
-            self._restart()
-            return self._append(request)
-        if self._size < self._descriptor.size:
-            reason = "the connection ended early"
-            raise Transient(reason)
-        return begun
-
-    def _count(self, chunk: bytes) -> None:
-        self._hash.update(chunk)
-        self._size += len(chunk)
-        self._advance(len(chunk))
-
-    def _restart(self) -> None:
-        self._file.seek(0)
-        self._file.truncate()
-        self._advance(-self._size)
-        self._size = 0
-        self._hash = hashlib.sha256()
+def locked_blob(repository: Repository, descriptor: Descriptor) -> LockedFile:
+    """A blob as a file of its own."""
+    return LockedFile(
+        file=f"{repository}@{descriptor.digest}",
+        size=descriptor.size,
+        sha256=descriptor.digest.removeprefix("sha256:"),
+    )
 
 
 def _mismatch(repository: Repository, descriptor: Descriptor, found: str) -> IntegrityError:

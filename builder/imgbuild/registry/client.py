@@ -10,6 +10,11 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
+
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import FileRequest
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import blobs, manifests, pages, referrers, uploads
 from imgbuild.registry.manifests import REFUSED, NotFound
@@ -144,9 +149,15 @@ class Client:
         """A small blob, at most 64 MiB."""
         return blobs.read(self.http, repository, descriptor)
 
-    def addresses(self, repository: Repository, digest: Digest) -> tuple[str, ...]:
-        """Where a blob may be fetched, mirrors first."""
-        return blobs.addresses(self.http, repository, digest)
+    def file_request(
+        self, repository: Repository, locked: LockedFile, *, layer: bool = False
+    ) -> FileRequest:
+        """The download into a store of the blob with the sha256 of `locked`, mirrors first."""
+        return blobs.file_request(self.http, repository, locked, layer=layer)
+
+    def context(self, context: Context) -> Context:
+        """`context` for downloads from registries."""
+        return msgspec.structs.replace(context, http=self.http)
 
     def download(
         self,

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.http.client import Refused
+from imgbuild.http.client import PLAIN, Refused
 from imgbuild.http.headers import number
 from imgbuild.http.request import Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import hosts
 from imgbuild.registry.reference import Reference, Repository
-from imgbuild.registry.transport import PLAIN, RegistryHttp, RegistryRefused, pulling, pushing
+from imgbuild.registry.transport import RegistryHttp, RegistryRefused, pulling, pushing
 from imgbuild.values import DIGEST_PATTERN, Digest, digest_of
 
 if TYPE_CHECKING:

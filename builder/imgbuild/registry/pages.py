@@ -11,13 +11,14 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import FetchFailed
+from imgbuild.http.client import PLAIN
 from imgbuild.http.credentials import origin, redact
 from imgbuild.http.request import Request
 from imgbuild.registry import hosts
 from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.manifests import expected
 from imgbuild.registry.reference import Repository
-from imgbuild.registry.transport import PLAIN, RegistryHttp, at, pulling
+from imgbuild.registry.transport import RegistryHttp, at, pulling
 
 if TYPE_CHECKING:
     from imgbuild.http.session import Response

@@ -13,14 +13,14 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import Refused
+from imgbuild.http.client import PLAIN, Refused
 from imgbuild.http.request import Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index
 from imgbuild.registry import hosts, manifests, pages
 from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.reference import Repository
-from imgbuild.registry.transport import PLAIN, RegistryHttp, pulling
+from imgbuild.registry.transport import RegistryHttp, pulling
 from imgbuild.values import Digest, digest_of
 
 # How a registry without the API answers; the specification knows only 404.

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from imgbuild.http.session import Response, Session
 
 T = TypeVar("T")
-PLAIN = {"Accept-Encoding": "identity"}
 READING = ("GET", "HEAD")
 _ERROR_BYTES = 64 * 1024
 _Key = tuple[str, tuple[str, ...], bool]  # origin, scopes, whether it is anonymous
@@ -107,7 +106,10 @@ class RegistryHttp(Http):
     # -- what the client uses
 
     def endpoints(self, registry: str, capability: str) -> tuple[Endpoint, ...]:
-        """The endpoints of `registry` for `capability`, in order; only one takes pushes."""
+        """The endpoints of `registry` for `capability`, in order; only one takes pushes.
+
+        FetchFailed if there is none.
+        """
         with self._describing:
             if registry not in self._endpoints:
                 self._endpoints[registry] = hosts.endpoints(
@@ -115,6 +117,9 @@ class RegistryHttp(Http):
                 )
         wanted = hosts.PUSH if self._origin else capability
         found = [one for one in self._endpoints[registry] if wanted in one.capabilities]
+        if not found:
+            message = f"no endpoint of {registry} may {capability}"
+            raise FetchFailed(message, hint="see `capabilities` in its hosts.toml")
         return tuple(found[:1] if wanted == hosts.PUSH else found)
 
     def ask(
@@ -132,9 +137,6 @@ class RegistryHttp(Http):
     def one_of(self, registry: str, capability: str, use: Callable[[Endpoint], T]) -> T:
         """The result of `use` for the first endpoint that serves; raises the last one's failure."""
         found = self.endpoints(registry, capability)
-        if not found:
-            message = f"no endpoint of {registry} may {capability}"
-            raise FetchFailed(message, hint="see `capabilities` in its hosts.toml")
         for endpoint in found[:-1]:
             try:
                 return use(endpoint)

@@ -145,9 +145,8 @@ class _Upload:
         self._minimum = 0
         self._shown = f"upload of {source.digest} to {repository}"
         self._scopes: tuple[str, ...] = (pushing(repository.name),)
-        self._server = next(  # the endpoint that takes it, wherever it sends
-            (one.address for one in http.endpoints(repository.host, hosts.PUSH)), ""
-        )
+        # The endpoint that takes it, wherever it sends.
+        self._server = http.endpoints(repository.host, hosts.PUSH)[0].address
 
     def run(self) -> None:
         """Upload it; no upload is left open after a failure or a stop."""

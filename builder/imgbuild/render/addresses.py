@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from imgbuild.assemble import sources
 from imgbuild.cache.download import Http
@@ -12,6 +11,7 @@ from imgbuild.errors import FetchFailed, InputError
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix
+from imgbuild.system.threads import each
 
 READERS = 16
 Addresses = Callable[[str, LockedFile], str]
@@ -24,11 +24,10 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
     index no longer has the file, InputError if it comes from a folder.
     """
     indexes = sources.open_indexes(lock, matrix, http)
-    with ThreadPoolExecutor(READERS) as pool:
-        list(pool.map(indexes.files, sorted(set(packages))))
+    each(sorted(set(packages)), lambda package, _: indexes.files(package), threads=READERS)
 
     def _address(package: str, locked: LockedFile) -> str:
-        found = sources.addresses(package, locked, indexes)
+        found = indexes.addresses(package, locked)
         if not found:
             place = indexes.place(package)
             message = f"{locked.file} is no longer on the index {place.name}"

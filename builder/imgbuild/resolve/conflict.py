@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 import msgspec
@@ -24,6 +23,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.solve import refusal
 from imgbuild.solve import torch as torches
 from imgbuild.solve.torch import READERS, TORCH, TorchBuild
+from imgbuild.system.threads import each
 from imgbuild.values import normalize
 
 STEPS = 6  # of an explanation
@@ -94,17 +94,11 @@ class PackageFacts:
     def look_up(self, packages: Iterable[str]) -> None:
         """Read the pages of `packages`, side by side."""
         due = [package for package in dict.fromkeys(packages) if package not in self._versions]
-        with ThreadPoolExecutor(READERS) as pool:
-            list(pool.map(self.versions, due))
+        each(due, lambda package, _: self.versions(package), threads=READERS)
 
     def read_ahead(self, package: str, versions: Iterable[Version]) -> None:
         """Read METADATA of these versions, side by side."""
-
-        def _one(version: Version) -> None:
-            self.requires(package, version)
-
-        with ThreadPoolExecutor(READERS) as pool:
-            list(pool.map(_one, versions))
+        each(tuple(versions), lambda version, _: self.requires(package, version), threads=READERS)
 
     def fitting(self, package: str, spec: str) -> tuple[Version, ...] | None:
         """Those of its versions that `spec` allows, newest first; None as for `versions`."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import msgspec
 
 from imgbuild.errors import ImgbuildError, NoSolution
-from imgbuild.lock import published
 from imgbuild.lock.published import PublishedTarget
 from imgbuild.matrix import extras
 from imgbuild.resolve import conflict, first_solve, request
@@ -28,8 +27,10 @@ TRIED = 24  # versions of a package for which a range was asked
 def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
     """`error` of a target of the matrix, with a short conflict and suggestions if there are any."""
     try:
-        found = published.extended_target(problem.matrix, problem.name)
-        return _of_target(error, problem) if found is None else _of_added(error, problem, found)
+        overlay = problem.overlay
+        if overlay is None:
+            return _of_target(error, problem)
+        return _of_added(error, problem, overlay.published)
     except ImgbuildError:
         return error  # what stopped the explanation is not a reason of the failure
 

@@ -7,9 +7,7 @@ reason if it is accepted. Times are not compared, nor how files are cut into lay
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 import msgspec
 
@@ -20,6 +18,7 @@ from imgbuild.oci.merged import Merged, Node, shown
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.show.accepted import Accepted, Acceptor, FileDifference
 from imgbuild.system.reporter import SILENT, Reporter
+from imgbuild.system.threads import Stop, each
 from imgbuild.values import Bytes, Digest
 
 CONFIGURATION = "configuration"  # in place of a path
@@ -48,10 +47,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def refused(self) -> tuple[FileDifference, ...]:
         """The differences that nothing accepts."""
         return tuple(each for each in self.differences if not each.reason)
-
-
-class _Gone(Exception):
-    """This side is not needed any more."""
 
 
 def compare(
@@ -99,31 +94,17 @@ def _side(name: str, summary: ImageSummary, tree: Merged) -> CompareSide:
 def _merged(
     summaries: Sequence[ImageSummary], acceptor: Acceptor, reporter: Reporter
 ) -> list[Merged]:
-    stop = threading.Event()
+    with reporter.progress("reading both images", None) as bar:
 
-    def _read(number: int) -> Merged:
-        def _advance(amount: int) -> None:
-            if stop.is_set():
-                raise _Gone
-            bar.advance(amount)
+        def _read(number: int, stop: Stop) -> Merged:
+            summary, tree = summaries[number], Merged()
+            for layer in summary.layers:
+                with inflated(layer) as stream:
+                    reader = Reader(stream, str(layer.path))
+                    tree.add(reader, advance=stop.checked(bar.advance), also=acceptor.watch(number))
+            return tree
 
-        summary, tree = summaries[number], Merged()
-        for layer in summary.layers:
-            with inflated(layer) as stream:
-                reader = Reader(stream, str(layer.path))
-                tree.add(reader, advance=_advance, also=acceptor.watch(number))
-        return tree
-
-    with reporter.progress("reading both images", None) as bar, ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(_read, number) for number in range(len(summaries))]
-        try:
-            wait(jobs, return_when=FIRST_EXCEPTION)
-        finally:
-            stop.set()  # the other side, if one has failed or the user has had enough
-        failed = [job.exception() for job in jobs if not isinstance(job.exception(), _Gone)]
-        for error in filter(None, failed):
-            raise error
-        return [job.result() for job in jobs]
+        return each(range(len(summaries)), _read, threads=2)
 
 
 # -- files

@@ -14,6 +14,7 @@ from imgbuild.attest import bundle
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import Lock
+from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.oci.image import PlatformImage
 from imgbuild.plan import seal as seals
 from imgbuild.registry import artifacts
@@ -28,7 +29,6 @@ from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 MADE = re.compile(r"imgbuild layer (.+)")
-VERSION = "dev.imgbuild.version."
 LOCK = "lock.json"
 SEAL = "digests.json"
 
@@ -106,9 +106,9 @@ def _content(one: PlatformImage, lock: Lock | None) -> SideContent:
     names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in made]
     names += [""] * (len(one.layers) - len(names))
     labelled = {
-        ("wheel", key.removeprefix(VERSION)): text
+        ("wheel", key.removeprefix(VERSION_LABEL)): text
         for key, text in one.configuration.labels.items()
-        if key.startswith(VERSION)
+        if key.startswith(VERSION_LABEL)
     }
     return SideContent(
         packages=diffs.versions(lock, one.arch) if lock is not None else labelled,

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.published import extended_target
+from imgbuild.lock.published import overlay
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.fields import Source
 from imgbuild.matrix.model import Matrix, Variable
@@ -165,8 +165,9 @@ def _cited(source: str) -> tuple[str, str]:
 def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
     """The variables of target `name` in the matrix, by the place that sets them."""
     target = matrix.targets[name]
-    found = extended_target(matrix, name)
-    if found is not None:  # the reasons are in the matrix of the publisher
+    item = overlay(matrix, name)
+    if item is not None:  # the reasons are in the matrix of the publisher
+        found = item.published
         reason = f"the matrix of {found.name}, which was published, says why"
         published = {
             key: Variable(value=value, reason=reason)

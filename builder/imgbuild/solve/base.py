@@ -67,7 +67,7 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
         return ResolvedBase(debs=chosen.debs, security=chosen.security or msgspec.UNSET)
     own = Client(offline=context.http.offline)
     image = base_image.base(base.image, arch, own)
-    base_image.fetch_layers(base.image, image.layers, context, own)
+    base_image.fetch_layers(base.image, [layer.locked for layer in image.layers], context, own)
     blobs = ((context.store.blob(layer.digest), layer.diff_id) for layer in image.layers)
     merged = contents(
         [LayerFile(path=path, diff_id=diff_id) for path, diff_id in blobs if path is not None]

@@ -13,10 +13,8 @@ from pathlib import Path
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt, archive
-from imgbuild.errors import FetchFailed
 from imgbuild.index.pages import Indexes, IndexFile
-from imgbuild.lock import published
-from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution
+from imgbuild.lock.resolution import Deb, Resolution
 from imgbuild.matrix.model import DebianBase
 from imgbuild.solve import sdist_wheel, sdists
 from imgbuild.solve.base import ResolvedBase, resolve_base
@@ -29,11 +27,12 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
     Errors as in `resolve_base` and `apt.added_debs`.
     """
     base, arch, context = problem.base, problem.arch, problem.context
-    kept = published.kept(problem.matrix, problem.name, arch)
-    if kept is None:
+    overlay = problem.overlay
+    if overlay is None:
         return resolve_base(base, arch, context)
-    debs = kept.debs
-    wanted = published.added_packages(problem.matrix, problem.name)
+    published = overlay.published.lock.arch[arch]
+    debs = published.debs
+    wanted = overlay.row.packages
     if wanted and isinstance(base, DebianBase):
 
         def _control(deb: Deb) -> dict[str, str]:
@@ -45,10 +44,10 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
         debs = tuple(sorted((*debs, *added), key=lambda deb: deb.package))
     return ResolvedBase(
         debs=debs,
-        layers=kept.base_layers,
-        manifest=kept.base_manifest,
-        files=kept.base_files,
-        security=kept.security,
+        layers=published.base_layers,
+        manifest=published.base_manifest,
+        files=published.base_files,
+        security=published.security,
     )
 
 
@@ -77,30 +76,13 @@ class PublishedWheels:
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
         """METADATA of the published wheel of `package`."""
         del sdist  # the lock says which
-        built = self._built[package]
-        path = self._context.store.file(built.wheel.sha256) or self._make(built)
+        built, store = self._built[package], self._context.store
+        path = store.file(built.wheel.sha256) or sdists.rebuild(
+            built,
+            self._indexes,
+            self._root(),
+            self._python,
+            self._context,
+            hint="its build is not reproducible: report it to its publishers",
+        )
         return sdist_wheel.metadata(path)
-
-    def _make(self, built: BuiltWheel) -> Path:
-        named: list[tuple[str, LockedFile]] = [(built.package, built.sdist)]
-        named += [(wheel.package, wheel) for wheel in built.requires]
-        wants = [
-            FileRequest(locked=locked, urls=partial(self._addresses, package, locked))
-            for package, locked in named
-        ]
-        fetch_all(wants, self._context, title=f"fetching what builds {built.package}")
-        made = sdists.make(built, self._root(), self._python, self._context)
-        path = self._context.store.file(made.sha256)
-        if made != built.wheel or path is None:
-            message = (
-                f"building {built.sdist.file} gives {made.sha256},"
-                f" but the published wheel is {built.wheel.sha256}"
-            )
-            raise FetchFailed(
-                message, hint="its build is not reproducible: report it to its publishers"
-            )
-        return path
-
-    def _addresses(self, package: str, locked: LockedFile) -> list[str]:
-        files = self._indexes.files(package)
-        return [file.url for file in files if file.name == locked.file]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from imgbuild.cache.context import Context
+from imgbuild.lock.published import Overlay, overlay
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.values import Arch
@@ -23,6 +24,11 @@ class SolveProblem(msgspec.Struct, frozen=True):
     def target(self) -> Target:
         """The target in the matrix."""
         return self.matrix.targets[self.name]
+
+    @property
+    def overlay(self) -> Overlay | None:
+        """What the target adds to a published target; None if it extends none."""
+        return overlay(self.matrix, self.name)
 
     @property
     def base(self) -> Base:

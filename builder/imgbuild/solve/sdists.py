@@ -21,7 +21,7 @@ from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import IndexFile
+from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.index.remote_wheel import lock_file, lock_wheel
 from imgbuild.index.server import Catalogue
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
@@ -227,3 +227,34 @@ def make(recipe: BuiltWheel, root: Path, python: str, context: Context) -> Locke
         store.add_file(path, wheel.sha256)
     store.put_fact(FACT, fingerprint(recipe, python), msgspec.json.encode(wheel))
     return wheel
+
+
+def inputs_of(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
+    """What a wheel is built from, with the package of each: its sdist and build requirements."""
+    return (
+        (recipe.package, recipe.sdist),
+        *((wheel.package, wheel) for wheel in recipe.requires),
+    )
+
+
+def rebuild(
+    recipe: BuiltWheel, indexes: Indexes, root: Path, python: str, context: Context, *, hint: str
+) -> Path:
+    """Build a locked wheel again: its path in the store.
+
+    FetchFailed if an input is not available, IntegrityError, with `hint`, if the bytes differ.
+    """
+    requests = [
+        FileRequest(locked=locked, urls=partial(indexes.addresses, package, locked))
+        for package, locked in inputs_of(recipe)
+    ]
+    fetch_all(requests, context, title=f"fetching what builds {recipe.package}")
+    wheel = make(recipe, root, python, context)
+    path = context.store.file(wheel.sha256)
+    if wheel != recipe.wheel or path is None:
+        message = (
+            f"{recipe.package} {recipe.version} built from its sdist has sha256 {wheel.sha256},"
+            f" the lock says {recipe.wheel.sha256}"
+        )
+        raise IntegrityError(message, hint=hint)
+    return path

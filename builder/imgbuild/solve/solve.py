@@ -23,7 +23,6 @@ from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, IndexFile, places
 from imgbuild.index.remote_wheel import lock_wheel, metadata
 from imgbuild.index.server import Catalogue, OfferedFile
-from imgbuild.lock import published as extend
 from imgbuild.lock.lock import requirements
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
 from imgbuild.matrix import constraints
@@ -77,8 +76,9 @@ def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
     refuse_excluded(problem)
     base = extension.resolve(problem)
     own = host_arch()
-    kept = extend.kept(problem.matrix, problem.name, own)
-    debs = kept.debs if kept is not None else base.debs if own is problem.arch else ()
+    overlay = problem.overlay
+    known = overlay.published.lock.arch if overlay is not None else {problem.arch: base}
+    debs = known[own].debs if own in known else ()
     with host_root(problem.base, problem.matrix.image.user, own, problem.context, debs) as root:
         prepared = prepare(problem, python_of(problem.base, base.debs), root)
         refuse_pins(prepared)
@@ -180,7 +180,8 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     """
     plain = wheels_only(problem, python)
     release = cuda_release(problem, plain)
-    published = extend.kept(problem.matrix, problem.name, problem.arch)
+    overlay = problem.overlay
+    published = overlay.published.lock.arch[problem.arch] if overlay is not None else None
     kept: dict[str, server.SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base

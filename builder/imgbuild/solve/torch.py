@@ -6,7 +6,6 @@ METADATA of all versions is some kilobytes, read in parallel and kept by the whe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from packaging.requirements import Requirement
@@ -15,6 +14,7 @@ from packaging.version import Version
 from imgbuild.index import cuda_releases
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.server import Catalogue
+from imgbuild.system.threads import Stop, each
 from imgbuild.values import normalize
 
 TORCH = "torch"
@@ -76,15 +76,15 @@ def builds(catalogue: Catalogue, read: Callable[[IndexFile], bytes]) -> tuple[To
         reverse=True,
     )
 
-    def _build(version: Version) -> TorchBuild | None:
+    def _build(version: Version, _: Stop) -> TorchBuild | None:
         offer = catalogue.chosen(TORCH, version)
         if offer is None:
             return None
         requires = cuda_releases.active(read(offer.wheel), catalogue.rules.tags.markers)
         return build_of(version, requires)
 
-    with ThreadPoolExecutor(READERS) as pool:
-        return tuple(found for found in pool.map(_build, versions) if found is not None)
+    builds = each(versions, _build, threads=READERS)
+    return tuple(build for build in builds if build is not None)
 
 
 def spec_of(wanted: Sequence[Version], known: Iterable[Version]) -> str:

@@ -34,6 +34,10 @@ class Stop:
         """Make all threads stop."""
         self._event.set()
 
+    def wait(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until the work must stop."""
+        self._event.wait(seconds)
+
     def check(self) -> None:
         """Raise Stopped if the work must stop."""
         if self._event.is_set():

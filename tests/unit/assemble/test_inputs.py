@@ -1,10 +1,24 @@
-"""How much of what a job reads lies on disk at once."""
+"""How much of what a job reads lies on disk at once, and where published layers come from."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from imgbuild.assemble.inputs import BATCH_BYTES, batches
+from imgbuild import codec
+from imgbuild.assemble.inputs import BATCH_BYTES, Inputs, batches
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import Http
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, IntegrityError, LockStale
+from imgbuild.lock import extension, published
+from imgbuild.matrix.model import Matrix
+from imgbuild.plan import current
+from imgbuild.plan import seal as seals
+from imgbuild.plan.plan import plan
+from imgbuild.values import Arch
+from tests.support import extended, images, samples
 
 GIGABYTE = 1_000_000_000
 
@@ -26,3 +40,58 @@ def test_runs_hold_what_has_room_and_a_larger_one_stands_alone(
     assert found == runs
     whole = list(batches(sizes, lambda size: size * GIGABYTE, bounded=False))
     assert whole == ([sizes] if sizes else [])
+
+
+def inputs(matrix: Matrix, folder: Path) -> Inputs:
+    return Inputs(matrix, Context(Store.open(folder / "cache"), Http(offline=True)))
+
+
+def test_records_are_those_of_the_published_seal(tmp_path: Path) -> None:
+    matrix = extended.read(extended.repository(tmp_path))
+    found = current.published_records(matrix.overlays[extended.OWN])
+    assert found == extended.records([plan(extended.published(), Arch.X86_64)])
+    assert current.published_records(None) == {}
+
+
+def test_a_seal_of_another_lock_is_refused(tmp_path: Path) -> None:
+    matrix = extended.read(extended.repository(tmp_path))
+    other = extended.published(samples.wheel("new"))
+    sealed = seals.seal(other, extended.records([plan(other, Arch.X86_64)]))
+    codec.write(tmp_path / "published/small" / published.SEAL, sealed)
+    with pytest.raises(LockStale, match="does not match the lock of small") as caught:
+        current.published_records(matrix.overlays[extended.OWN])
+    assert "that published them" in str(caught.value.hint)
+
+
+def test_layers_are_copied_from_a_layout_and_checked(tmp_path: Path) -> None:
+    image = images.tiny(tmp_path)
+    planned = plan(extended.published(), Arch.X86_64)
+    known = extended.records([planned])
+    path = extended.repository(
+        tmp_path / "ours",
+        extended.MATRIX.replace("    from: ../project", f"    image: oci:{image}"),
+    )
+    matrix = extended.read(path)
+    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    due = {planned.layers[0].id: known[planned.layers[0].id]}
+    with pytest.raises(FetchFailed, match="has no layer sha256:") as caught:
+        inputs(matrix, tmp_path).take_published(lock, due)
+    assert "take `image` out of the matrix" in str(caught.value.hint)
+    blob = image / "blobs/sha256" / known[planned.layers[0].id].digest.removeprefix("sha256:")
+    blob.write_bytes(b"something else")
+    with pytest.raises(IntegrityError, match="has the digest sha256:"):
+        inputs(matrix, tmp_path).take_published(lock, due)
+
+
+def test_a_registry_is_not_asked_offline(tmp_path: Path) -> None:
+    path = extended.repository(
+        tmp_path / "ours",
+        extended.MATRIX.replace("    from: ../project", "    image: registry.example.org/small"),
+    )
+    matrix = extended.read(path)
+    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    planned = plan(extended.published(), Arch.X86_64)
+    known = extended.records([planned])
+    with pytest.raises(FetchFailed, match=r"layers of registry\.example\.org/small@sha256:"):
+        inputs(matrix, tmp_path).take_published(lock, known)
+    inputs(matrix, tmp_path).take_published(lock, {})

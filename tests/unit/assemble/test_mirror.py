@@ -9,14 +9,16 @@ import msgspec
 import pytest
 from msgspec.structs import asdict
 
-from imgbuild.assemble import mirror, published_layers
+from imgbuild.assemble import mirror
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.mirror import Mirror, MirrorOrigin
-from imgbuild.assemble.mirror_items import Input
+from imgbuild.assemble.mirror_items import Input, inputs_of_all
+from imgbuild.assemble.origins import Origins
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.lock.extension import make_lock as make_extension
 from imgbuild.lock.lock import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.plan.plan import plan
@@ -177,17 +179,6 @@ def test_what_is_in_the_store_is_not_asked_for(registry):
     assert len(registry.requests) == before
 
 
-def test_a_layer_that_lies_among_the_files_is_taken_from_there(registry):
-    """As a process leaves it that was killed between download and store."""
-    store = Store.open()
-    item = wanted("layers/x", b"layer", layer=True)
-    with store.scratch() as scratch:
-        (scratch / "file").write_bytes(b"layer")
-        store.add_file(scratch / "file", item.sha256)
-    assert mirror_of(registry).bring([item], Context(store, Http()), title="small") == {item.digest}
-    assert store.blob(item.digest) is not None
-
-
 def test_what_an_earlier_run_left_is_gone_on_with(registry):
     data = bytes(range(256)) * 40
     item, store = given(registry, "a.whl", data), Store.open()
@@ -277,9 +268,12 @@ def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registr
         lock = make_lock(matrix, "small", {host: resolution})
         store = Store.open()
         inputs = Inputs(matrix, Context(store, Http()), mirror=mirror_of(registry))
-        assert inputs.mirror is not None
-        fetched = inputs._from_mirror(inputs.mirror, lock, {built.wheel.sha256})
-        assert fetched == ({built.wheel.sha256} if there else set())
+        (own_files, from_mirror, *_) = Origins(matrix, inputs.context, inputs.mirror).of_inputs(
+            lock
+        )
+        del own_files
+        from_mirror([inputs_of_all(lock)[built.wheel.sha256]])
+        assert (store.file(built.wheel.sha256) is not None) == there
         parts = (built.sdist, tool, deb)
         assert [store.file(part.sha256) is not None for part in parts] == [not there] * 3
 
@@ -291,7 +285,7 @@ def test_offline_asks_no_mirror(registry):
         mirror=mirror_of(registry),
     )  # fmt: skip
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
-        inputs.download(lock, {lock.arch[Arch.X86_64].wheels[0].sha256})
+        inputs.bring(lock, {lock.arch[Arch.X86_64].wheels[0].sha256})
     assert caught.value.hint == "run once without --offline"
     assert registry.requests == []
 
@@ -314,10 +308,9 @@ def test_published_layers_are_asked_of_the_mirror_and_else_made_of_inputs(regist
     store = Store.open()
     only = mirror_of(registry, only=True)
     inputs = Inputs(matrix, Context(store, Http()), mirror=only)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(published_layers, "records", lambda *_: known)
-        published_layers.take(extended.OWN, planned.layers, known, inputs)
-        assert store.blob(f"sha256:{sha256(data)}") is None
-        registry.blobs[NAME, f"sha256:{sha256(data)}"] = data
-        published_layers.take(extended.OWN, planned.layers, known, inputs)
+    lock = make_extension(matrix, extended.OWN, extended.resolved(matrix))
+    inputs.take_published(lock, known)
+    assert store.blob(f"sha256:{sha256(data)}") is None
+    registry.blobs[NAME, f"sha256:{sha256(data)}"] = data
+    inputs.take_published(lock, known)
     assert store.blob(f"sha256:{sha256(data)}") is not None

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from imgbuild import codec
-from imgbuild.assemble.inputs import added_files
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.lock import extension, published
 from imgbuild.lock import lock as locks
 from imgbuild.lock.lock import AddedFolder, Lock
@@ -64,7 +66,7 @@ def test_what_is_added_stands_at_the_end_of_the_lock(path: Path) -> None:
     folder = path.parent / "published/small"
     due = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
     due = due.replace("SCRIPT", sha256(extended.SCRIPT))
-    due = due.replace("DIGEST", extended.read(path).published["small"].digest)
+    due = due.replace("DIGEST", extended.below(extended.read(path)).digest)
     found = json.loads(text)
     assert list(found)[-1] == "extends"
     assert found["extends"] == json.loads(due)
@@ -85,7 +87,9 @@ def test_settings_are_the_published_ones_changed_by_the_row(path: Path) -> None:
         "dev.imgbuild.target": "ours",
         "dev.imgbuild.version.wandb": "0.20.1",
         "org.example.team": "rl",
-        "org.opencontainers.image.base.digest": extended.read(path).published["small"].digest,
+        "org.opencontainers.image.base.digest": extended.read(path)
+        .overlays[extended.OWN]
+        .published.digest,
         "org.opencontainers.image.title": "ours",
     }
     assert lock.requirements == {**old.requirements, "einops": ">=0.8", "wandb": "==0.20.1"}
@@ -254,14 +258,15 @@ def test_a_lock_of_an_extension_is_stale_in_an_ordinary_matrix(path: Path) -> No
 def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_path: Path) -> None:
     lock, matrix = made(path), extended.read(path)
     store = Store.open(tmp_path / "cache")
-    due = {sha256(extended.SCRIPT), "0" * 64}
-    assert added_files(lock, due, matrix, store) == {sha256(extended.SCRIPT)}
+    inputs = Inputs(matrix, Context(store, Http(offline=True)))
+    inputs.bring(lock, {sha256(extended.SCRIPT)})
     kept = store.file(sha256(extended.SCRIPT))
     assert kept is not None
     assert kept.read_bytes() == extended.SCRIPT
+    kept.unlink()
     (path.parent / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256") as caught:
-        added_files(lock, due, matrix, store)
+        inputs.bring(lock, {sha256(extended.SCRIPT)})
     assert caught.value.hint == "imgbuild lock ours"
 
 

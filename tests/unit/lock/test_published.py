@@ -15,7 +15,7 @@ import yaml
 from imgbuild.assemble import sources
 from imgbuild.deb import apt
 from imgbuild.errors import InputError
-from imgbuild.lock import extension, published
+from imgbuild.lock import extension, locked_matrix, published
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
 from imgbuild.matrix.schema import EXTENSION_FILE, extension_schema, published_extension
@@ -42,15 +42,17 @@ def test_what_a_row_leaves_out_is_the_published_locks(tmp_path: Path) -> None:
     assert matrix.layers.named == lock.layers.named
     assert matrix.bases["debian-12"].glibc == lock.base.glibc
     assert matrix.default_index == "pypi"
-    assert published.kept(matrix, extended.OWN, Arch.X86_64) == lock.arch[Arch.X86_64]
-    assert published.added_packages(matrix, extended.OWN) == ("rsync",)
+    overlay = published.overlay(matrix, extended.OWN)
+    assert overlay is not None
+    assert overlay.published.lock == lock
+    assert overlay.row.packages == ("rsync",)
 
 
 def test_the_base_of_a_published_lock_is_hardened_if_its_own_was() -> None:
     lock = samples.lock()
     hard = msgspec.structs.replace(lock.base, hardened=True)
     for base, hardened in ((lock.base, False), (hard, True)):
-        found = published.base_of(msgspec.structs.replace(lock, base=base), ())
+        found = locked_matrix.base_of(msgspec.structs.replace(lock, base=base), ())
         assert isinstance(found, DebianBase)
         assert found.hardened is hardened
 
@@ -72,9 +74,7 @@ def test_an_ordinary_matrix_is_read_as_ever(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
     found = published.load(tmp_path / "matrix.yaml")
     assert found == load(tmp_path / "matrix.yaml")
-    assert published.extended_target(found, "cu124-vllm") is None
-    assert published.kept(found, "cu124-vllm", Arch.X86_64) is None
-    assert published.added_packages(found, "cu124-vllm") == ()
+    assert published.overlay(found, "cu124-vllm") is None
     with pytest.raises(InputError, match="extends no published target"):
         published.published(tmp_path / "matrix.yaml")
 
@@ -239,7 +239,7 @@ def test_an_image_that_is_not_the_published_one(image: str, message: str, tmp_pa
 @pytest.mark.parametrize("image", ["registry.example.org:5000/a/b", "oci:../image", "localhost/x"])
 def test_places_of_an_image(image: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
-    assert extended.read(extended.repository(tmp_path, text)).published["small"].image == image
+    assert extended.below(extended.read(extended.repository(tmp_path, text))).image == image
 
 
 def test_a_link_that_leads_out_of_the_repository(tmp_path: Path) -> None:
@@ -311,7 +311,9 @@ def test_system_packages_come_from_the_mirrors_of_the_targets_own_base(
     )  # fmt: skip
     matrix = extended.read(extended.repository(tmp_path, text))
     own = msgspec.structs.replace(lock, target=extended.OWN)
-    urls = sources.debian_urls(own, matrix)(samples.deb("rsync"))
+    found = sources.base_of(own, matrix)
+    assert isinstance(found, DebianBase)
+    urls = apt.urls(samples.deb("rsync"), found)
     assert [url.partition("pool/")[0] for url in urls] == ["https://mirror.example/debian/"]
 
 

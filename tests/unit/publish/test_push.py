@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imgbuild.attest.signing import keys
+from imgbuild.attest.signing import forms, keys
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError, IntegrityError, Interrupted
 from imgbuild.oci import documents
@@ -268,8 +268,9 @@ def test_a_key_signs_before_a_tag_is_put(place, tmp_path):
     assert done.signed == (done.digest,)
     puts = [one.path.rpartition("/")[2] for one in place.registry.asked("PUT .*/manifests/")]
     assert puts[-2:] == list(done_tags(done))
-    signature = f"{done.digest.replace(':', '-')}.sig"
-    assert signature in puts
+    bundles = work.client.referrers(place.repository, done.digest, forms.BUNDLE)
+    assert bundles
+    assert {bundle.digest for bundle in bundles} <= set(puts)
     place.registry.requests.clear()
     assert push.push(work, place.plan()).signed == done.signed
     assert sent(place) == Counter()

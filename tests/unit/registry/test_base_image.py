@@ -17,6 +17,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.http.client import Http
+from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci import documents, layout
 from imgbuild.registry import base_image
 from imgbuild.registry.client import Client
@@ -156,7 +157,9 @@ def test_every_kind_of_login_reads_the_same_image(served, source, tmp_path):
         assert tuple(layer.diff_id for layer in base.layers) == stored.diff_ids
         assert [layer.digest for layer in base.layers] == [one.digest for one in stored.layers]
         assert base.settings == stored.settings
-        base_image.fetch_layers(name(served), base.layers, Context(store, Http()))
+        base_image.fetch_layers(
+            name(served), [layer.locked for layer in base.layers], Context(store, Http())
+        )
         for layer in base.layers:
             blob = store.blob(layer.digest)
             assert blob is not None
@@ -193,9 +196,13 @@ def test_a_login_is_not_sent_to_another_server_without_tls(served, tmp_path):
 def test_layers_that_are_there_are_not_asked_for(served, tmp_path):
     store = Store.open(tmp_path / "cache")
     base = base_image.base(name(served), Arch.X86_64)
-    base_image.fetch_layers(name(served), base.layers, Context(store, Http()))
+    base_image.fetch_layers(
+        name(served), [layer.locked for layer in base.layers], Context(store, Http())
+    )
     before = len(served.seen)
-    base_image.fetch_layers(name(served), base.layers, Context(store, Http()))
+    base_image.fetch_layers(
+        name(served), [layer.locked for layer in base.layers], Context(store, Http())
+    )
     assert len(served.seen) == before
 
 
@@ -219,7 +226,9 @@ def test_a_layer_that_is_not_what_its_digest_names_is_refused(served, source, tm
     store = Store.open(tmp_path / "cache")
     base = base_image.base(name(served), Arch.X86_64)
     with pytest.raises(IntegrityError, match="sha256"):
-        base_image.fetch_layers(name(served), base.layers, Context(store, Http()))
+        base_image.fetch_layers(
+            name(served), [layer.locked for layer in base.layers], Context(store, Http())
+        )
     assert store.blob(digest) is None
 
 
@@ -284,7 +293,8 @@ D = f"sha256:{'a' * 64}"
 def test_references(text, server):
     found = base_image.parse(text)
     assert found.digest == D
-    assert Client().addresses(found.repository, D) == (f"{server}/blobs/{D}",)
+    locked = LockedFile(file="layer", size=1, sha256=D.removeprefix("sha256:"))
+    assert Client().file_request(found.repository, locked).urls() == [f"{server}/blobs/{D}"]
 
 
 @pytest.mark.parametrize("text", ["debian", "debian:12", "debian@sha256:12", f"@{D}", ""])

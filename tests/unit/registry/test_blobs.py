@@ -72,9 +72,8 @@ def test_a_blob_of_other_bytes_is_refused(client, registry, tmp_path, data):
     registry.blobs["me/x", BLOB.digest] = data
     with pytest.raises(IntegrityError, match=f"expected {BLOB.size} bytes, {BLOB.digest}, found"):
         client.blob(registry.repository("me/x"), WHOLE)
-    with pytest.raises(IntegrityError, match=f"expected {BLOB.size} bytes, {BLOB.digest}, found"):
+    with pytest.raises(IntegrityError, match=f"me/x@{BLOB.digest} from localhost:.*: expected"):
         client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
-    assert not (tmp_path / "blob").exists()
 
 
 def test_a_large_blob_is_not_read_into_memory(client, registry):

@@ -64,7 +64,7 @@ def test_a_lock_adds_no_file_from_outside_of_the_repository(
     """Its hash may be known to who wrote the lock."""
     outside = tmp_path.parent / "secret"
     outside.write_bytes(extended.SCRIPT)
-    (matrix.folder / "link").symlink_to(outside)
+    (matrix.overlays[extended.OWN].folder / "link").symlink_to(outside)
     lock = locked(matrix)
     assert lock.extends is not None
     files = {"/opt/x": next(iter(lock.extends.files.values()))}
@@ -75,13 +75,13 @@ def test_a_lock_adds_no_file_from_outside_of_the_repository(
 
 
 def test_what_is_no_text_cannot_be_rendered(matrix: Extended) -> None:
-    (matrix.folder / "train.sh").write_bytes(b"\xff\xfe")
+    (matrix.overlays[extended.OWN].folder / "train.sh").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"/opt/team/train\.sh is not UTF-8"):
         rendered(matrix, locked(matrix))
 
 
 def test_a_file_that_changed_since_is_refused(matrix: Extended) -> None:
     lock = locked(matrix)
-    (matrix.folder / "train.sh").write_bytes(b"other")
+    (matrix.overlays[extended.OWN].folder / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256"):
         rendered(matrix, lock)

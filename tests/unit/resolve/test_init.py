@@ -7,31 +7,22 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imgbuild import codec, project
-from imgbuild.assemble import published_layers
-from imgbuild.assemble.inputs import Inputs
-from imgbuild.cache.context import Context
+from imgbuild import project
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import (
-    FetchFailed,
     InputError,
-    IntegrityError,
-    LockStale,
     NothingSelected,
 )
 from imgbuild.lock import published
 from imgbuild.matrix import schema
 from imgbuild.matrix.load import load
-from imgbuild.matrix.model import Matrix
-from imgbuild.plan import seal as seals
-from imgbuild.plan.plan import plan
 from imgbuild.resolve import first_matrix, init
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.resolve.request import RequestedPackage
 from imgbuild.smoke import recording, reports
 from imgbuild.values import Arch
-from tests.support import extended, images, inprocess_project, samples, smoke_records
+from tests.support import extended, inprocess_project, samples, smoke_records
 from tests.support.inprocess_project import TARGET, UNLOCKED
 
 GOLDEN = """\
@@ -201,7 +192,7 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
     extended.publish(tmp_path / "project", extended.published(samples.wheel("new")))
     (other,) = init.refresh(path, Http())
     assert (other.target, other.before) == ("small", same.after)
-    assert other.after == extended.read(path).published["small"].digest != other.before
+    assert other.after == extended.below(extended.read(path)).digest != other.before
     path.write_text(extended.MATRIX.replace("    from: ../project\n", ""), encoding="utf-8")
     with pytest.raises(InputError, match="does not say where it was copied from"):
         init.refresh(path, Http())
@@ -292,62 +283,6 @@ def test_what_goes_beside_a_matrix_is_written_once(tmp_path: Path) -> None:
     assert (tmp_path / ".gitignore").read_text() == "/data/\n"
     assert "imgbuild lock ours " in (tmp_path / "README.md").read_text()
     assert init.write_beside(tmp_path, "ours", "small") == []
-
-
-# -- published layers
-
-
-def inputs(matrix: Matrix, folder: Path) -> Inputs:
-    return Inputs(matrix, Context(Store.open(folder / "cache"), Http(offline=True)))
-
-
-def test_records_are_those_of_the_published_seal(tmp_path: Path) -> None:
-    matrix = extended.read(extended.repository(tmp_path))
-    found = published_layers.records(matrix, extended.OWN)
-    assert found == extended.records([plan(extended.published(), Arch.X86_64)])
-    assert published_layers.records(samples.matrix(), "small") == {}
-
-
-def test_a_seal_of_another_lock_is_refused(tmp_path: Path) -> None:
-    matrix = extended.read(extended.repository(tmp_path))
-    other = extended.published(samples.wheel("new"))
-    sealed = seals.seal(other, extended.records([plan(other, Arch.X86_64)]))
-    codec.write(tmp_path / "published/small" / published.SEAL, sealed)
-    with pytest.raises(LockStale, match="does not match the lock of small") as caught:
-        published_layers.records(matrix, extended.OWN)
-    assert "that published them" in str(caught.value.hint)
-
-
-def test_layers_are_copied_from_a_layout_and_checked(tmp_path: Path) -> None:
-    image = images.tiny(tmp_path)
-    planned = plan(extended.published(), Arch.X86_64)
-    known = extended.records([planned])
-    path = extended.repository(
-        tmp_path / "ours",
-        extended.MATRIX.replace("    from: ../project", f"    image: oci:{image}"),
-    )
-    matrix = extended.read(path)
-    due = planned.layers[:1]
-    with pytest.raises(FetchFailed, match="has no layer sha256:") as caught:
-        published_layers.take(extended.OWN, due, known, inputs(matrix, tmp_path))
-    assert "take `image` out of the matrix" in str(caught.value.hint)
-    blob = image / "blobs/sha256" / known[due[0].id].digest.removeprefix("sha256:")
-    blob.write_bytes(b"something else")
-    with pytest.raises(IntegrityError, match="has the digest sha256:"):
-        published_layers.take(extended.OWN, due, known, inputs(matrix, tmp_path))
-
-
-def test_a_registry_is_not_asked_offline(tmp_path: Path) -> None:
-    path = extended.repository(
-        tmp_path / "ours",
-        extended.MATRIX.replace("    from: ../project", "    image: registry.example.org/small"),
-    )
-    matrix = extended.read(path)
-    planned = plan(extended.published(), Arch.X86_64)
-    known = extended.records([planned])
-    with pytest.raises(FetchFailed, match=r"layers of registry\.example\.org/small@sha256:"):
-        published_layers.take(extended.OWN, planned.layers, known, inputs(matrix, tmp_path))
-    published_layers.take(extended.OWN, (), known, inputs(matrix, tmp_path))
 
 
 # -- places outside of the repository

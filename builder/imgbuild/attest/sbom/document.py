@@ -15,7 +15,7 @@ from imgbuild.attest.sbom import needs, purl
 from imgbuild.attest.sbom.licences import Licence
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock.lock import Lock
-from imgbuild.lock.published import default_index
+from imgbuild.lock.locked_matrix import default_index
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.plan.plan import (
     AddedDebsRecipe,

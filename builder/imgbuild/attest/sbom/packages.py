@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -27,6 +26,7 @@ from imgbuild.index.remote_wheel import FACT as METADATA
 from imgbuild.lock.lock import Lock
 from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.plan.plan import installed_wheels
+from imgbuild.system.threads import each
 from imgbuild.values import Sha256, normalize, sha256
 from imgbuild.wheel.metadata import read_metadata
 
@@ -152,8 +152,7 @@ def keep(images: Path, lock: Lock, store: Store) -> None:
 def look(files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store) -> dict[Sha256, Package]:
     """The metadata of `files` that are in the cache, where it is kept: each is read once."""
     due = dict(files)
-    with ThreadPoolExecutor(READERS) as pool:
-        said = list(pool.map(lambda item: _remembered(item, store), due.values()))
+    said = each(list(due.values()), lambda item, _: _remembered(item, store), threads=READERS)
     return {key: package for key, package in zip(due, said, strict=True) if package is not None}
 
 

@@ -1,15 +1,12 @@
-"""The two forms in which cosign keeps signatures in a registry, as documents.
+"""The forms in which cosign keeps signatures in a registry, as documents.
 
-Bundles are what cosign 3 writes and looks for first: an artifact of its own for each statement,
-whose `subject` is the image. Collections are what cosign 1 and 2 write: an image at the tag
-`sha256-HEX.sig` (signatures) or `sha256-HEX.att` (statements) with one layer for each. cosign 3
-reads collections only where the image has no bundle.
+Bundles are written: what cosign 3 writes and looks for first, an artifact of its own for each
+statement, whose `subject` is the image. Collections are only read: what cosign 1 and 2 write, an
+image at the tag `sha256-HEX.sig` (signatures) or `sha256-HEX.att` (statements) with one layer for
+each. cosign 3 reads collections only where the image has no bundle.
 """
 
 from __future__ import annotations
-
-import base64
-from collections.abc import Sequence
 
 import msgspec
 
@@ -17,14 +14,7 @@ from imgbuild import codec
 from imgbuild.attest import in_toto
 from imgbuild.attest.signing import statements
 from imgbuild.attest.signing.statements import Envelope
-from imgbuild.oci.documents import (
-    CONFIG,
-    EMPTY,
-    EMPTY_TYPE,
-    Descriptor,
-    descriptor,
-    manifest_of,
-)
+from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, Descriptor, descriptor, manifest_of
 from imgbuild.values import Digest
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -33,7 +23,6 @@ SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
 SIGNATURES, ATTESTATIONS = "sig", "att"
 SIGNATURE_NOTE = "dev.cosignproject.cosign/signature"
-PREDICATE_NOTE = "predicateType"
 CLAIM = "cosign container image signature"
 
 
@@ -63,14 +52,9 @@ class _Image(msgspec.Struct, frozen=True, rename="kebab"):
     docker_manifest_digest: Digest
 
 
-class _Identity(msgspec.Struct, frozen=True, rename="kebab"):
-    docker_reference: str = ""
-
-
 class _Critical(msgspec.Struct, frozen=True):
     image: _Image
     type: str
-    identity: _Identity = _Identity()
 
 
 class ImageClaim(msgspec.Struct, frozen=True):
@@ -84,55 +68,9 @@ class ImageClaim(msgspec.Struct, frozen=True):
         return self.critical.image.docker_manifest_digest
 
 
-class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer of a collection, to be put."""
-
-    media_type: str
-    data: bytes
-    notes: dict[str, str]
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """What a manifest says of it."""
-        return descriptor(self.media_type, self.data, self.notes)
-
-
 def tag(digest: Digest, kind: str) -> str:
     """The tag of the collection of `kind` for an image."""
     return f"{digest.replace(':', '-')}.{kind}"
-
-
-def claim(repository: str, digest: Digest) -> bytes:
-    """The payload of a signature of the image `digest` of `repository`."""
-    return codec.compact(
-        {
-            "critical": {
-                "identity": {"docker-reference": repository},
-                "image": {"docker-manifest-digest": digest},
-                "type": CLAIM,
-            },
-            "optional": None,
-        }
-    )
-
-
-def signature(payload: bytes, signed: bytes) -> LogEntry:
-    """The layer of a collection for `payload`, whose signature is `signed`."""
-    notes = {SIGNATURE_NOTE: base64.b64encode(signed).decode()}
-    return LogEntry(media_type=SIMPLE, data=payload, notes=notes)
-
-
-def attestation(envelope: Envelope, predicate_type: str) -> LogEntry:
-    """The layer of a collection for a signed statement."""
-    notes = {SIGNATURE_NOTE: "", PREDICATE_NOTE: predicate_type}
-    return LogEntry(media_type=DSSE, data=codec.compact(envelope), notes=notes)
-
-
-def collection(layers: Sequence[Descriptor]) -> tuple[bytes, bytes]:
-    """Configuration and manifest of a collection of `layers`."""
-    rootfs = {"type": "layers", "diff_ids": [layer.digest for layer in layers]}
-    config = codec.compact({"architecture": "", "os": "", "config": {}, "rootfs": rootfs})
-    return config, manifest_of(descriptor(CONFIG, config), layers)
 
 
 def bundle(envelope: Envelope, hint: str) -> bytes:

@@ -24,7 +24,8 @@ TYPES = {
     in_toto.SPDX: "spdxjson",
     in_toto.OPENVEX: "openvex",
 }
-REMEDY = "install cosign 2.4 or newer, or sign with --sign-key FILE"
+FORM = "--new-bundle-format"  # the default of cosign 3
+REMEDY = "install cosign 2.6 or newer, or sign with --sign-key FILE"
 
 
 def sign(repository: Repository, digest: Digest, payloads: Sequence[bytes] = ()) -> Signed:
@@ -35,7 +36,7 @@ def sign(repository: Repository, digest: Digest, payloads: Sequence[bytes] = ())
     kinds = []
     program = process.find("cosign", remedy=REMEDY)
     name = f"{repository}@{digest}"
-    process.run([program, "sign", "--yes", name])
+    process.run([program, "sign", "--yes", FORM, name])
     with tempfile.TemporaryDirectory(prefix="imgbuild-sign-") as folder:
         for number, each in enumerate(payloads):
             statement = codec.decode(each, Statement, file="a statement to sign")
@@ -43,7 +44,6 @@ def sign(repository: Repository, digest: Digest, payloads: Sequence[bytes] = ())
             predicate.write_bytes(codec.compact(statement.predicate))
             kinds.append(statement.predicate_type)
             kind = TYPES.get(statement.predicate_type, statement.predicate_type)
-            process.run(
-                [program, "attest", "--yes", "--type", kind, "--predicate", str(predicate), name]
-            )
+            options = ["--type", kind, "--predicate", str(predicate)]
+            process.run([program, "attest", "--yes", FORM, *options, name])
     return Signed(digest=digest, statements=tuple(kinds), bundles=())

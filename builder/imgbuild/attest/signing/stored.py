@@ -1,28 +1,28 @@
 """Signatures attached to an image in a registry: reads and adds them.
 
-Signatures and signed statements are read in both forms of cosign, and damaged ones are listed.
-Whether a key is trusted is not decided here.
+Signatures and signed statements are read in both forms of cosign, and damaged ones are listed;
+bundles are written. Whether a key is trusted is not decided here.
 """
 
 from __future__ import annotations
 
 import contextlib
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 
 from imgbuild import codec
 from imgbuild.attest import in_toto
 from imgbuild.attest.signing import forms
-from imgbuild.attest.signing.forms import Bundle, ImageClaim, LogEntry
+from imgbuild.attest.signing.forms import Bundle, ImageClaim
 from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Envelope
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, MANIFEST, Descriptor, Manifest
+from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, Descriptor, Manifest
 from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import BlobReader, whole
-from imgbuild.registry.client import Client, NotFound, bytes_source
+from imgbuild.registry.artifacts import BlobReader
+from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.reference import Repository
 from imgbuild.values import Digest
 
@@ -73,7 +73,7 @@ def read(client: Client, repository: Repository, digest: Digest) -> AttachedSign
     for kind in (forms.SIGNATURES, forms.ATTESTATIONS):
         layers: tuple[Descriptor, ...] = ()
         with _noted(damaged):
-            layers = collected(client, repository, digest, kind)
+            layers = _layers(client, repository, digest, kind)
         for number, layer in enumerate(layers, start=1):
             with _noted(damaged):
                 place = f"layer {number} of {forms.tag(digest, kind)}"
@@ -150,7 +150,15 @@ def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> StoredSignat
     )
 
 
-def collected(
+def put_bundle(
+    client: Client, repository: Repository, subject: Descriptor, data: bytes, kind: str
+) -> Digest:
+    """Put the bundle `data` of a statement of `kind` beside `subject`, unless it is there."""
+    manifest = forms.bundle_manifest(subject, data, kind)
+    return artifacts.put(client, repository, subject.digest, forms.BUNDLE, manifest, (EMPTY, data))
+
+
+def _layers(
     client: Client, repository: Repository, digest: Digest, kind: str
 ) -> tuple[Descriptor, ...]:
     """The layers of an image's collection; none if there is no such tag."""
@@ -160,31 +168,3 @@ def collected(
     except NotFound:
         return ()
     return codec.decode(fetched.data, Manifest, file=tag, what="image manifest").layers
-
-
-def put_bundle(
-    client: Client, repository: Repository, subject: Descriptor, data: bytes, kind: str
-) -> Digest:
-    """Put the bundle `data` of a statement of `kind` beside `subject`, unless it is there."""
-    manifest = forms.bundle_manifest(subject, data, kind)
-    return artifacts.put(client, repository, subject.digest, forms.BUNDLE, manifest, (EMPTY, data))
-
-
-def add(
-    client: Client, repository: Repository, digest: Digest, kind: str, entries: Sequence[LogEntry]
-) -> None:
-    """Add `entries` to an image's collection; those that it has already stay as they are.
-
-    Blobs that the registry has lost are uploaded again.
-    """
-    layers = list(collected(client, repository, digest, kind))
-    new = [entry for entry in entries if entry.descriptor not in layers]
-    for entry in entries:
-        if entry not in new and not whole(client, repository, [entry.data]):
-            client.upload(repository, bytes_source(entry.data))
-    if not new:
-        return
-    config, manifest = forms.collection([*layers, *(entry.descriptor for entry in new)])
-    for blob in (*(entry.data for entry in new), config):
-        client.upload(repository, bytes_source(blob))
-    client.put_manifest(repository, manifest, MANIFEST, tag=forms.tag(digest, kind))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from imgbuild.deb.archive import read
 from imgbuild.lock.resolution import Deb
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.system.threads import Stop, each
 
 FACT = "audit-deb"
 THREADS = 2
@@ -35,7 +35,7 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
     A symbolic link counts as a library of its own name.
     """
 
-    def _one(deb: Deb) -> tuple[ElfFacts, ...]:
+    def _one(deb: Deb, _: Stop) -> tuple[ElfFacts, ...]:
         key = _key(deb)
         kept = store.fact(FACT, key)
         known = unpack(kept, tuple[ElfFacts, ...]) if kept is not None else None
@@ -45,8 +45,7 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
             store.put_fact(FACT, key, pack(known))
         return known
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return [facts for found in pool.map(_one, debs) for facts in found]
+    return [facts for found in each(debs, _one, threads=THREADS) for facts in found]
 
 
 def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:

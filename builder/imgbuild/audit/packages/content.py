@@ -11,7 +11,6 @@ import io
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +20,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.index.remote_wheel import Ranges, RemoteFile
 from imgbuild.oci.content import CHUNK, Checker, Files, Inflater
 from imgbuild.system.boundary import reads, regular
+from imgbuild.system.threads import each
 from imgbuild.wheel.zipformat import DEFLATED, LOCAL, STORED, refuse
 
 GAP = (
@@ -128,10 +128,8 @@ class RemoteContent:
             key=lambda item: item[1].start,
         )
         groups = coalesce(wanted)
-        if len(groups) <= 1:
-            return dict(pair for group in groups for pair in self._group(group))
-        with ThreadPoolExecutor(min(THREADS, len(groups))) as pool:
-            return dict(pair for pairs in pool.map(self._group, groups) for pair in pairs)
+        contents = each(groups, lambda group, _: self._group(group), threads=THREADS)
+        return dict(pair for pairs in contents for pair in pairs)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of one member, fetched whole."""

@@ -18,7 +18,7 @@ from imgbuild.attest import in_toto
 from imgbuild.attest.signing import forms, keys, statements
 from imgbuild.attest.signing.forms import Bundle, ImageClaim
 from imgbuild.errors import InputError
-from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, Manifest
+from imgbuild.oci.documents import INDEX, Descriptor, Manifest
 from imgbuild.values import sha256
 
 DATA = Path(__file__).parents[3] / "data/signing"
@@ -68,17 +68,6 @@ def test_a_collection_of_cosign_is_by_its_key(key):
     assert codec.decode(data, ImageClaim, file="claim.json").digest == DIGEST
 
 
-def test_a_claim_has_the_bytes_of_cosigns(key):
-    claim = forms.claim("127.0.0.1:5179/signexpc", DIGEST)
-    assert claim == (DATA / "claim.json").read_bytes()
-    theirs = codec.decode((DATA / "collection.json").read_bytes(), Manifest, file="x").layers[0]
-    ours = forms.signature(claim, key.sign(claim)).descriptor
-    assert (ours.media_type, ours.digest, ours.size) == (
-        theirs.media_type, theirs.digest, theirs.size,
-    )  # fmt: skip
-    assert ours.annotations.keys() == theirs.annotations.keys()
-
-
 def test_our_bundle_has_the_fields_of_cosigns(key):
     envelope = statements.seal(forms.about_image(DIGEST), key)
     ours = json.loads(forms.bundle(envelope, key.public.hint))
@@ -109,20 +98,6 @@ def test_the_manifest_of_a_bundle_names_type_and_subject():
         {"mediaType": forms.BUNDLE, "digest": f"sha256:{sha256(b'data')}", "size": 4}
     ]
     assert manifest["config"]["digest"] == f"sha256:{sha256(b'{}')}"
-
-
-def test_a_collection_keeps_the_layers_it_is_given(key):
-    claim = forms.claim("host/name", DIGEST)
-    entries = [
-        forms.signature(claim, key.sign(claim)),
-        forms.attestation(statements.seal(b"{}", key), in_toto.SPDX),
-    ]
-    config, manifest = forms.collection([entry.descriptor for entry in entries])
-    read = codec.decode(manifest, Manifest, file="x")
-    assert read.layers == tuple(entry.descriptor for entry in entries)
-    assert read.config.digest == f"sha256:{sha256(config)}"
-    assert json.loads(config)["rootfs"]["diff_ids"] == [layer.digest for layer in read.layers]
-    assert json.loads(manifest)["mediaType"] == MANIFEST
 
 
 def test_tags_of_collections():

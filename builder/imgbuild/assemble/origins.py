@@ -1,0 +1,145 @@
+"""Where bytes come from: origins, asked in order for what those before them did not have.
+
+Inputs of a lock: the user's own files, the mirror, indexes and Debian archives, the base image's
+registry, and builds of sdists. Layers of a published target: its layout, or the mirror and its
+registry. If servers must not be used, what needs one is refused before any of them is asked.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from imgbuild.assemble.mirror import Mirror
+from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
+from imgbuild.assemble.sources import LockSources, host_debs
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.lock import extension
+from imgbuild.lock.lock import Lock
+from imgbuild.lock.published import Overlay
+from imgbuild.matrix.model import Matrix
+from imgbuild.registry import base_image
+from imgbuild.values import digest_of_file
+
+# Puts those of the inputs that it has into the store; FetchFailed or IntegrityError if it must have
+# one and has not.
+Origin = Callable[[Sequence[Input]], object]
+
+
+def ask(items: Sequence[Input], origins: Iterable[Origin], store: Store) -> None:
+    """Ask `origins` in turn for those of `items` that `store` lacks, until it has all of them."""
+    for origin in origins:
+        items = lacking(items, store)
+        if not items:
+            return
+        origin(items)
+
+
+class Origins:
+    """The origins of a project. If the context is offline, `mirror` must be None."""
+
+    def __init__(self, matrix: Matrix, context: Context, mirror: Mirror | None) -> None:
+        self._matrix = matrix
+        self._context = context
+        self._store = context.store
+        self._mirror = mirror
+
+    def of_inputs(self, lock: Lock) -> Iterator[Origin]:
+        """The origins of the inputs of `lock`."""
+        sources = LockSources(lock, self._matrix, self._context)
+        yield partial(self._own_files, lock)
+        if self._mirror is not None:
+            yield partial(self._from_mirror, self._mirror, lock, sources)
+        if self._context.http.offline or (self._mirror is not None and self._mirror.only):
+            yield partial(self._refuse_servers, lock, sources)
+        yield sources.fetch
+        yield partial(self._from_image, lock.base.image)
+        yield sources.build
+
+    def of_published(self, overlay: Overlay) -> Iterator[Origin]:
+        """The origins of the published layers; none if the matrix does not say any."""
+        target = overlay.published
+        if overlay.layout is not None:
+            yield partial(self._from_layout, overlay.layout, target.name)
+        elif target.image:
+            place = f"{target.image.partition('@')[0]}@{target.digest}"
+            if self._context.http.offline:
+                yield partial(self._refuse_registry, place)
+            if self._mirror is not None:
+                title = f"layers of {target.name}"
+                yield partial(self._mirror.bring, context=self._context, title=title)
+            if self._mirror is None or not self._mirror.only:
+                yield partial(self._from_image, place)
+
+    def _own_files(self, lock: Lock, items: Sequence[Input]) -> None:
+        """The user's own files that `lock` adds; IntegrityError if one has changed."""
+        files = lock.extends.files if lock.extends is not None else {}
+        if {item.sha256 for item in items} & {file.sha256 for file in files.values()}:
+            for path, data in extension.contents(lock, self._matrix).items():
+                self._store.add_bytes(data, files[path].sha256)
+
+    def _from_mirror(
+        self, mirror: Mirror, lock: Lock, sources: LockSources, items: Sequence[Input]
+    ) -> None:
+        """What the mirror has of `items`, and the inputs of wheels that have to be built.
+
+        It is asked for files of the user's own folders too: another machine may not have these.
+        """
+        mirror.bring(items, self._context, title=lock.target)
+        left = lacking(items, self._store)
+        parts = sources.locate({item.sha256 for item in left}).ingredients
+        if parts:
+            named = inputs_of_all(lock)
+            every = sorted(parts | {deb.sha256 for deb in host_debs(lock)})
+            due = lacking((named[key] for key in every), self._store)
+            mirror.bring(due, self._context, title=f"{lock.target}, inputs of sdists")
+
+    def _from_image(self, image: str, items: Sequence[Input]) -> None:
+        """Layers of an image in a registry."""
+        layers = [item.locked for item in items if item.layer]
+        if layers:
+            base_image.fetch_layers(image, layers, self._context)
+
+    def _from_layout(self, layout: Path, name: str, items: Sequence[Input]) -> None:
+        """Layers of the published target `name` in a layout, checked."""
+        for item in items:
+            path = layout / "blobs/sha256" / item.sha256
+            if not path.is_file():
+                message = f"{layout} has no layer {item.digest}, which is one of {name}"
+                hint = "name the layout of the published image, or take `image` out of the matrix"
+                raise FetchFailed(message, hint=hint)
+            with self._store.scratch() as scratch:
+                copy = Path(shutil.copyfile(path, scratch / "blob"))
+                with copy.open("rb") as file:
+                    digest = digest_of_file(file)
+                if digest != item.digest:
+                    message = f"{path} has the digest {digest}"
+                    hint = "the layout is damaged: copy the image again"
+                    raise IntegrityError(message, hint=hint)
+                self._store.add_blob(copy, digest)
+
+    def _refuse_registry(self, place: str, items: Sequence[Input]) -> None:
+        message = f"{len(items)} layers of {place} are not in {self._store.root}"
+        raise FetchFailed(message, hint="run once without --offline")
+
+    def _refuse_servers(self, lock: Lock, sources: LockSources, items: Sequence[Input]) -> None:
+        """FetchFailed if a server would be needed that must not be used."""
+        remote = sources.locate({item.sha256 for item in items if not item.layer}).remote
+        far = [item for item in items if item.layer or item.sha256 in remote]
+        if not far:
+            return
+        if self._mirror is None:
+            message = f"{len(far)} inputs of {lock.target} are not in {self._store.root}"
+            raise FetchFailed(message, hint="run once without --offline")
+        names = sorted(item.file for item in far)
+        some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        message = (
+            f"the mirror {self._mirror.repository} lacks {len(far)} inputs of {lock.target},"
+            f" and no other source is allowed: {some}"
+        )
+        place = f"imgbuild registry mirror push {lock.target} {self._mirror.repository}"
+        raise FetchFailed(message, hint=f"fill it on a machine that can reach the indexes: {place}")

@@ -1,0 +1,118 @@
+"""A matrix with the targets of locks, as complete as one that was written by hand.
+
+Indexes and Debian archives are not in a lock, so callers name them. Reasons say where a value is
+from.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+
+import msgspec
+
+from imgbuild.lock.lock import Lock
+from imgbuild.matrix.model import (
+    Base,
+    DebianBase,
+    Flashinfer,
+    Image,
+    Layers,
+    Matrix,
+    PackageIndex,
+    RegistryBase,
+    Sdist,
+    Target,
+)
+
+
+def matrix_of(
+    locks: Mapping[str, Lock],
+    *,
+    indexes: Mapping[str, PackageIndex],
+    default_index: str,
+    mirrors: tuple[str, ...],
+) -> Matrix:
+    """A matrix of `locks`, by the names of its targets; settings of all images are the first's."""
+    first = next(iter(locks.values()))
+    bases: dict[str, Base] = {}
+    targets: dict[str, Target] = {}
+    sdists: dict[str, Sdist] = {}
+    for name, lock in locks.items():
+        base, base_name = base_of(lock, mirrors), lock.base.name
+        if bases.setdefault(base_name, base) != base:  # two publishers, one name
+            base_name = f"{base_name} of {lock.target}"
+            bases[base_name] = base
+        targets[name] = _target(lock, base_name)
+        built = (item for resolution in lock.arch.values() for item in resolution.built)
+        sdists |= {item.package: Sdist(reason=_reason(lock), env=item.env) for item in built}
+    return Matrix(
+        version=1,
+        indexes=dict(indexes),
+        default_index=default_index,
+        bases=bases,
+        image=_image(first),
+        layers=Layers(**msgspec.structs.asdict(first.layers)),
+        requires={},
+        targets=targets,
+        sdists=sdists,
+    )
+
+
+def default_index(lock: Lock) -> str:
+    """The name that `lock` has for the default index."""
+    wheels = (wheel for found in lock.arch.values() for wheel in found.wheels)
+    return next((item.index for item in wheels if item.package not in lock.indexes), "default")
+
+
+def versions_of(lock: Lock) -> dict[str, str]:
+    """Package → version of everything in `lock`, on all architectures."""
+    return {key: version for item in lock.arch.values() for key, version in item.versions.items()}
+
+
+def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
+    """The base of `lock`; `mirrors` are Debian archives in addition to the machine's."""
+    base = lock.base
+    if base.kind == "debian":
+        return DebianBase(
+            suite=base.suite, python=base.python, glibc=base.glibc, packages=base.packages,
+            mirrors=mirrors,
+            security=mirrors if any(one.security for one in lock.arch.values()) else None,
+            hardened=base.hardened is True,
+        )  # fmt: skip
+    return RegistryBase(
+        image=base.image, python=base.python, glibc=base.glibc, interpreter=base.interpreter
+    )
+
+
+def _image(lock: Lock) -> Image:
+    settings = lock.settings
+    return Image(
+        prefix=settings.prefix,
+        user=settings.user,
+        workdir=settings.workdir,
+        cache=settings.cache,
+        env={},
+        labels={},
+        entrypoint=settings.entrypoint,
+        cmd=settings.cmd,
+    )
+
+
+def _target(lock: Lock, base: str) -> Target:
+    """The target of `lock`, all of whose versions are pinned."""
+    return Target(
+        summary=lock.target,
+        base=base,
+        cuda=lock.cuda,
+        arch=tuple(lock.arch),
+        as_of=datetime.date.fromisoformat(lock.as_of),
+        pins=versions_of(lock),
+        flashinfer=msgspec.convert({"mode": lock.flashinfer, "reason": _reason(lock)}, Flashinfer),
+        gpu=tuple(lock.settings.labels.get("dev.imgbuild.gpu", "").split()),
+        indexes=lock.indexes,
+    )
+
+
+def _reason(lock: Lock) -> str:
+    return f"as in the lock of {lock.target}"
