@@ -335,9 +335,9 @@ def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_pat
         assert (len(tags), f"/v2/signed/manifests/{own.digest(OTHER)}" in put) == (2, True)
         repository = Repository(own.registry.host, "signed")
         bundles = Client().referrers(repository, own.digest(OTHER), forms.BUNDLE)
-        made = [put.index(f"/v2/signed/manifests/{bundle.digest}") for bundle in bundles]
-        assert made
-        assert max(made) < min(tags)
+        places = [put.index(f"/v2/signed/manifests/{bundle.digest}") for bundle in bundles]
+        assert places
+        assert max(places) < min(tags)
         assert signature(own, name, public) == "passed"
         assert results_of(own, OTHER) == before
         trusted = ("--key", str(public), "--insecure-ignore-tlog")

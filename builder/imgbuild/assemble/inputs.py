@@ -35,7 +35,7 @@ T = TypeVar("T")
 class Inputs:
     """Everything that layers are made from, fetched when it is missing and allowed.
 
-    `origins` says from where, and in which order.
+    `assemble.origins` says from where, and in which order.
     """
 
     def __init__(

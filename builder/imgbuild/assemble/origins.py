@@ -51,7 +51,7 @@ class Origins:
     def of_inputs(self, lock: Lock) -> Iterator[Origin]:
         """The origins of the inputs of `lock`."""
         sources = LockSources(lock, self._matrix, self._context)
-        yield partial(self._own_files, lock)
+        yield partial(self._added_files, lock)
         if self._mirror is not None:
             yield partial(self._from_mirror, self._mirror, lock, sources)
         if self._context.http.offline or (self._mirror is not None and self._mirror.only):
@@ -75,7 +75,7 @@ class Origins:
             if self._mirror is None or not self._mirror.only:
                 yield partial(self._from_image, place)
 
-    def _own_files(self, lock: Lock, items: Sequence[Input]) -> None:
+    def _added_files(self, lock: Lock, items: Sequence[Input]) -> None:
         """The user's own files that `lock` adds; IntegrityError if one has changed."""
         files = lock.extends.files if lock.extends is not None else {}
         if {item.sha256 for item in items} & {file.sha256 for file in files.values()}:
@@ -95,8 +95,8 @@ class Origins:
         if parts:
             named = inputs_of_all(lock)
             every = sorted(parts | {deb.sha256 for deb in host_debs(lock)})
-            due = lacking((named[key] for key in every), self._store)
-            mirror.bring(due, self._context, title=f"{lock.target}, inputs of sdists")
+            missing = lacking((named[key] for key in every), self._store)
+            mirror.bring(missing, self._context, title=f"{lock.target}, inputs of sdists")
 
     def _from_image(self, image: str, items: Sequence[Input]) -> None:
         """Layers of an image in a registry."""

@@ -102,18 +102,18 @@ class LockSources:
             if isinstance(base, DebianBase):
                 for deb in resolution.debs:
                     requests[deb.sha256] = FileRequest(deb, partial(apt.urls, deb, base), hint)
-        due = [requests[item.sha256] for item in items if item.sha256 in requests]
-        fetch_all(due, self._context, title=f"fetching {lock.target}")
+        files = [requests[item.sha256] for item in items if item.sha256 in requests]
+        fetch_all(files, self._context, title=f"fetching {lock.target}")
 
     def build(self, items: Sequence[Input]) -> None:
         """Build wheels from locked inputs again; errors as in `sdists.rebuild`."""
         lock, context = self._lock, self._context
-        due = {item.sha256 for item in items}
+        hashes = {item.sha256 for item in items}
         lost = {
             built.wheel.sha256: built
             for resolution in lock.arch.values()
             for built in resolution.built
-            if built.wheel.sha256 in due
+            if built.wheel.sha256 in hashes
         }
         base, user, arch = base_of(lock, self._matrix), lock.settings.user, sdists.host_arch()
         hint = "its build is not reproducible, or used another Python: lock it again"

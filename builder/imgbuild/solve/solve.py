@@ -77,8 +77,8 @@ def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
     base = extension.resolve(problem)
     own = host_arch()
     overlay = problem.overlay
-    known = overlay.published.lock.arch if overlay is not None else {problem.arch: base}
-    debs = known[own].debs if own in known else ()
+    resolutions = overlay.published.lock.arch if overlay is not None else {problem.arch: base}
+    debs = resolutions[own].debs if own in resolutions else ()
     with host_root(problem.base, problem.matrix.image.user, own, problem.context, debs) as root:
         prepared = prepare(problem, python_of(problem.base, base.debs), root)
         refuse_pins(prepared)
