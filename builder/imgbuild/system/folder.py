@@ -278,7 +278,8 @@ def regular_file(
     try:
         descriptor = os.open(name, flags, mode, dir_fd=above)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+        refused = (errno.EISDIR, errno.ENXIO, errno.ENODEV) + (() if links else (errno.ELOOP,))
+        if error.errno in refused:
             raise _refusal(path, _status(name, above), "a file") from error
         raise
     status = os.fstat(descriptor)

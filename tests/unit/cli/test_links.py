@@ -273,7 +273,6 @@ def test_a_pipe_in_place_of_what_is_checked_does_not_block(project, name):
     ("ci.yaml", ("ci", "script", "--all", "--no-push"), "ci.yaml is not a regular file"),
     ("images/templates/slurm/single.j2", ("slurm", TARGET, "--", "true"), "single.j2: it is "),
     (f"images/{TARGET}/lock.json", ("digest", TARGET), "lock.json is not a regular file"),
-    ("named", ("list", "--into", "named"), "named is not a regular file"),
     ("named", ("diff", TARGET, "named"), "named has no lock.json"),
     ("named", ("diff", TARGET, TARGET, "--files", "--accept", "named"), "named is not a regular "),
     ("named", ("smoke", "layout", "--lock", "named"), "named is not a regular file"),
