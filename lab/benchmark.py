@@ -92,12 +92,16 @@ def benchmark(options: argparse.Namespace, folder: Path) -> str:
     docker = contenders.Docker(folder / "docker") if options.docker_runs else None
     for case in cases:
         after = changed.get(case, base)
-        own, own_push = run_imgbuild(imgbuild, case, base, after, options.runs)
+        imgbuild_measure, imgbuild_push = run_imgbuild(imgbuild, case, base, after, options.runs)
         other, other_push = None, None
         if docker is not None and case not in ("layout", "digest"):
             other, other_push = run_docker(docker, case, base, after, options.docker_runs)
         rows[case] = Row(
-            case=case, docker=other, imgbuild=own, docker_push=other_push, imgbuild_push=own_push
+            case=case,
+            docker=other,
+            imgbuild=imgbuild_measure,
+            docker_push=other_push,
+            imgbuild_push=imgbuild_push,
         )
     if docker is not None:
         docker.clean()
@@ -147,11 +151,11 @@ def run_docker(
 
 def median(measures: Iterable[measuring.Measure]) -> measuring.Measure:
     """The median of each figure."""
-    found = list(measures)
+    samples = list(measures)
     return measuring.Measure(
-        seconds=statistics.median(item.seconds for item in found),
-        memory=int(statistics.median(item.memory for item in found)),
-        largest=int(statistics.median(item.largest for item in found)),
+        seconds=statistics.median(item.seconds for item in samples),
+        memory=int(statistics.median(item.memory for item in samples)),
+        largest=int(statistics.median(item.largest for item in samples)),
     )
 
 
@@ -181,14 +185,18 @@ def report(
     lines = [f"`{options.target}` at {commit or 'no commit'}; {before}. {version}{runs}.", ""]
     lines += [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for row in rows:
-        own, other = row.imgbuild, row.docker
+        imgbuild_measure, other = row.imgbuild, row.docker
         cells = [
             CASES[row.case],
             f"{other.seconds:.1f} s" if other else NOTHING,
-            f"{own.seconds:.2f} s" if own else NOTHING,
-            f"{other.seconds / own.seconds:.1f} times" if own and other else NOTHING,
+            f"{imgbuild_measure.seconds:.2f} s" if imgbuild_measure else NOTHING,
+            f"{other.seconds / imgbuild_measure.seconds:.1f} times"
+            if imgbuild_measure and other
+            else NOTHING,
             megabytes(other.memory) if other else NOTHING,
-            f"{megabytes(own.memory)} ({megabytes(own.largest)})" if own else NOTHING,
+            f"{megabytes(imgbuild_measure.memory)} ({megabytes(imgbuild_measure.largest)})"
+            if imgbuild_measure
+            else NOTHING,
             megabytes(row.docker_push),
             megabytes(row.imgbuild_push),
         ]

@@ -17,9 +17,9 @@ import msgspec
 import yaml
 
 from imgbuild.cache.store import Store
-from imgbuild.lock.lock import Lock, read_lock
+from imgbuild.lock.lock_file import Lock, read_lock
 from imgbuild.lock.resolution import LockedFile
-from imgbuild.plan.seal import read_seal
+from imgbuild.plan.image_digests import read_digests
 from imgbuild.values import Arch
 
 import measuring
@@ -61,13 +61,13 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
 
     def inputs(self) -> list[LockedFile]:
         """Every file that the image is made from."""
-        found = self.lock.arch[ARCH]
-        return [*found.wheels, *(built.wheel for built in found.built), *found.debs]
+        resolution = self.lock.arch[ARCH]
+        return [*resolution.wheels, *(built.wheel for built in resolution.built), *resolution.debs]
 
     def wheels(self) -> list[LockedFile]:
         """Every wheel that is installed."""
-        found = self.lock.arch[ARCH]
-        return [*found.wheels, *(built.wheel for built in found.built)]
+        resolution = self.lock.arch[ARCH]
+        return [*resolution.wheels, *(built.wheel for built in resolution.built)]
 
 
 def prepare(project: Project, folder: Path) -> Built:
@@ -90,7 +90,7 @@ def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
     # --verify reads every input, so that none is missing afterwards.
     _imgbuild(copy, *_build(copy, folder / "layout"), "--verify")
     lock = read_lock(folder / "images", project.target)
-    digests = read_seal(folder / "images", lock)
+    digests = read_digests(folder / "images", lock)
     layers = {layer.digest: layer.size for layer in digests.arch[ARCH].layers}
     return Built(project=copy, lock=lock, layers=layers)
 
@@ -147,9 +147,11 @@ class Imgbuild:
         shutil.rmtree(built.project.root / "build", ignore_errors=True)
         self._folder.mkdir(parents=True)
         master, store = Store.open(), Store.open(self._folder / "cache")
-        wanted = {item.sha256: item for built in (built, have) if built for item in built.inputs()}
+        required = {
+            item.sha256: item for built in (built, have) if built for item in built.inputs()
+        }
         with store.scratch() as scratch:
-            for sha256 in wanted:
+            for sha256 in required:
                 _link(master.file(sha256), scratch / sha256)
                 store.add_file(scratch / sha256, sha256)
             for digest in have.layers if have else ():
@@ -161,7 +163,7 @@ class Docker:
     """`docker build` with uv from wheels beside the Dockerfile; the base is imgbuild's own."""
 
     def __init__(self, folder: Path) -> None:
-        if "io.containerd.snapshotter" not in _said("docker", "info", "-f", "{{.DriverStatus}}"):
+        if "io.containerd.snapshotter" not in _output("docker", "info", "-f", "{{.DriverStatus}}"):
             sys.exit("no Docker with the containerd image store is running: run tools/engines")
         self._folder = folder
         self._context = folder / "context"
@@ -170,7 +172,7 @@ class Docker:
 
     def version(self) -> str:
         """The engine's version."""
-        return _said("docker", "version", "--format", "{{.Server.Version}}").strip()
+        return _output("docker", "version", "--format", "{{.Server.Version}}").strip()
 
     def prepare(self, built: Built) -> None:
         """Write the build context and transfer it to BuildKit, so that no run includes this."""
@@ -239,16 +241,16 @@ class Docker:
         archive = self._folder / "base.tar"
         words = [*_build(built, archive), "--only", "base", "--format", "docker-archive"]
         _imgbuild(built.project, *words)
-        said = _said("docker", "load", "--input", archive)
+        output = _output("docker", "load", "--input", archive)
         archive.unlink()
-        _checked("docker", "tag", said.strip().rpartition(": ")[2].split()[-1], BASE_TAG)
+        _checked("docker", "tag", output.strip().rpartition(": ")[2].split()[-1], BASE_TAG)
         self._base = base
 
 
 def daemons() -> list[int]:
     """The process ids of Docker's daemon, whose children do its work."""
-    found = next((path.read_text() for path in DAEMON_PIDS if path.exists()), "")
-    return [int(found)] if found.strip() else []
+    pid_text = next((path.read_text() for path in DAEMON_PIDS if path.exists()), "")
+    return [int(pid_text)] if pid_text.strip() else []
 
 
 def _saved_layers() -> dict[str, int]:
@@ -299,5 +301,5 @@ def _quiet(*command: str | Path) -> None:
     subprocess.run(command, capture_output=True, check=False)
 
 
-def _said(*command: str | Path) -> str:
+def _output(*command: str | Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -24,9 +24,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from imgbuild.lock import lock as locks
-from imgbuild.lock import published
-from imgbuild.plan import current, seal
+from imgbuild.lock import lock_file, published
+from imgbuild.plan import current, image_digests
 from imgbuild.project import Project
 from imgbuild.render import write
 from imgbuild.system.reporter import SILENT
@@ -74,14 +73,18 @@ def write_project(folder: Path, number: int) -> None:
     (folder / "matrix.yaml").write_text(text, encoding="utf-8")
     project = Project(matrix=folder / "matrix.yaml")
     for name, original in copies:
-        lock = locks.read_lock(ROOT / "images", original)
-        digests = seal.read_seal(ROOT / "images", lock)
+        lock = lock_file.read_lock(ROOT / "images", original)
+        digests = image_digests.read_digests(ROOT / "images", lock)
         named = {"org.opencontainers.image.title": name, "dev.imgbuild.target": name}
         settings = msgspec.structs.replace(lock.settings, labels={**lock.settings.labels, **named})
         copy = msgspec.structs.replace(lock, target=name, settings=settings)
         floors = {arch: image.floors for arch, image in digests.arch.items()}
         (folder / "images" / name).mkdir()
-        current.write_locked(project, copy, seal.seal(copy, seal.sealed_records(digests), floors))
+        current.write_locked(
+            project,
+            copy,
+            image_digests.digests_of(copy, image_digests.layer_records(digests), floors),
+        )
     read = published.load(project.matrix)
     write.keep_new(project, read, list(read.targets), SILENT)
 

@@ -91,12 +91,12 @@ def memory(roots: Sequence[int]) -> int:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             children[_parent(entry)].append(int(entry.name))
-    held, waiting = 0, list(roots)
+    total, waiting = 0, list(roots)
     while waiting:
         process = waiting.pop()
-        held += _held(process)
+        total += _process_memory(process)
         waiting.extend(children[process])
-    return held
+    return total
 
 
 def _parent(entry: Path) -> int:
@@ -107,7 +107,7 @@ def _parent(entry: Path) -> int:
         return 0
 
 
-def _held(process: int) -> int:
+def _process_memory(process: int) -> int:
     try:
         text = Path(f"/proc/{process}/smaps_rollup").read_text()
     except OSError:  # it has ended, or is another user's

@@ -42,8 +42,10 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
 
 def draw(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
     """A sample of the notes that have evidence; the same for the same findings."""
-    notes = [one for one in findings if one.severity is Severity.NOTE and one.evidence is not None]
-    notes.sort(key=lambda one: (one.check, one.where, one.message))
+    notes = [
+        note for note in findings if note.severity is Severity.NOTE and note.evidence is not None
+    ]
+    notes.sort(key=lambda note: (note.check, note.where, note.message))
     # A draw that anybody can repeat, not a secret.
     return random.Random(seed).sample(notes, min(number, len(notes)))  # noqa: S311
 
@@ -52,14 +54,16 @@ def tried(
     session: Session, target: str, arch: Arch, notes: Sequence[Finding], through: str
 ) -> list[Verdict]:
     """The result for each note, from Python inside the image."""
-    evidence = [one.evidence for one in notes if isinstance(one.evidence, Evidence)]
-    asked = [{"relation": str(one.relation), "subject": one.subject} for one in evidence]
-    files = [one.file for one in evidence]
-    asked = [{**question, "file": file} for question, file in zip(asked, files, strict=True)]
+    evidence = [note.evidence for note in notes if isinstance(note.evidence, Evidence)]
+    questions = [{"relation": str(claim.relation), "subject": claim.subject} for claim in evidence]
+    files = [claim.file for claim in evidence]
+    questions = [
+        {**question, "file": file} for question, file in zip(questions, files, strict=True)
+    ]
     layout = built_layout(session, target, None)
     code = PROBE.read_text(encoding="utf-8")
     request = ContainerRequest(
-        command=("python", "-c", code, json.dumps(asked)),
+        command=("python", "-c", code, json.dumps(questions)),
         workdir=run_in_image.running(layout, arch).workdir,
         network=False,
     )
@@ -68,7 +72,7 @@ def tried(
         arch,
         target,
         request,
-        found=run_in_image.choose(through),
+        container_engine=run_in_image.choose(through),
         store=open_inputs(session).store,
         capture=True,
     )

@@ -46,12 +46,12 @@ def find(dotted: str) -> Any:
         except (ImportError, AttributeError, ValueError):
             there = False
         if there:
-            found = load(".".join(parts[:cut]))
+            value = load(".".join(parts[:cut]))
             for part in parts[cut:]:
-                if not has(found, part):
+                if not has(value, part):
                     return None
-                found = getattr(found, part, found)
-            return found
+                value = getattr(value, part, value)
+            return value
     return None
 
 
@@ -87,52 +87,52 @@ def lacks_package(subject: str, file: str) -> bool:
 def lacks_name(subject: str, file: str) -> bool:
     """Whether a module ("module:name") has no such name."""
     module, _, name = subject.partition(":")
-    found = load(module)
-    return found is None or not all_there(found, name.split("."))
+    value = load(module)
+    return value is None or not all_there(value, name.split("."))
 
 
-def all_there(found: Any, parts: Sequence[str]) -> bool:
+def all_there(value: Any, parts: Sequence[str]) -> bool:
     """Whether each part is in what the one before it means."""
     for part in parts:
         try:
-            if not has(found, part):
+            if not has(value, part):
                 return False
         except (ImportError, ValueError):
             return False
-        found = getattr(found, part, found)
+        value = getattr(value, part, value)
     return True
 
 
 def lacks_attribute(subject: str, file: str) -> bool:
     """Whether a class has no such attribute."""
     owner, _, name = subject.rpartition(".")
-    found = find(owner)
-    if found is None:
+    value = find(owner)
+    if value is None:
         message = f"{owner} not found"
         raise Untried(message)
-    return not has(found, name)
+    return not has(value, name)
 
 
 def refuses_keyword(subject: str, file: str) -> bool:
     """Whether a callable ("module.callable(keyword)") takes no such keyword."""
     callee, _, keyword = subject.removesuffix(")").partition("(")
-    found = find(callee)
-    if found is None:
+    value = find(callee)
+    if value is None:
         message = f"{callee} not found"
         raise Untried(message)
-    parameters = inspect.signature(found).parameters
+    parameters = inspect.signature(value).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     return keyword not in parameters and not takes_all
 
 
 def does_not_load(subject: str, file: str) -> bool:
     """Whether the library `file` cannot be loaded because `subject` is missing."""
-    found = [Path(folder, file) for folder in sys.path if Path(folder, file).exists()]
-    if not found:
+    libraries = [Path(folder, file) for folder in sys.path if Path(folder, file).exists()]
+    if not libraries:
         message = f"{file} is not installed"
         raise Untried(message)
     try:
-        ctypes.CDLL(str(found[0]))
+        ctypes.CDLL(str(libraries[0]))
     except OSError as error:
         if subject in str(error):
             return True

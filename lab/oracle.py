@@ -89,7 +89,7 @@ class InstalledSet:
         )
 
 
-class Bench:
+class Experiments:
     """Installs, imports and audits sets below `folder`; waits for another process there."""
 
     def __init__(self, folder: Path) -> None:
@@ -109,55 +109,57 @@ class Bench:
         draw = oracle_sets.draw(seed, self.shop)
         if draw is None:
             return Measured(seed=seed, failure="uv refused all attempts", commit=self.commit)
-        found = Measured(seed=seed, draw=draw, commit=self.commit)
+        measured = Measured(seed=seed, draw=draw, commit=self.commit)
         with contextlib.ExitStack() as stack:
             try:
                 forced = stack.enter_context(self._installed(draw, "forced"))
                 self._import(forced, draw)
                 if not forced.fails and not oracle_sets.sampled(seed, sample):
-                    return msgspec.structs.replace(found, failure="imports, not in the sample")
+                    return msgspec.structs.replace(measured, failure="imports, not in the sample")
                 control = stack.enter_context(self._installed(draw, "control"))
                 self._import(control, draw)
             except oracle_sets.Unresolved as error:
-                return msgspec.structs.replace(found, failure=str(error)[-500:])
+                return msgspec.structs.replace(measured, failure=str(error)[-500:])
             ignore_incomparable(control, forced)
             if control.fails:
                 return msgspec.structs.replace(
-                    found, failure="the control fails", control=control.result()
+                    measured, failure="the control fails", control=control.result()
                 )
             answer = self._audited if audit else InstalledSet.result
-            return msgspec.structs.replace(found, control=answer(control), forced=answer(forced))
+            return msgspec.structs.replace(measured, control=answer(control), forced=answer(forced))
 
-    def again(self, known: Measured, chosen: Callable[[SetResult], bool]) -> Measured:
-        """`known`, with the audit's answers of today for the sets that are `chosen`."""
-        if known.draw is None or known.control is None or known.forced is None:
-            return known
-        control, forced = known.control, known.forced
+    def again(self, measured: Measured, chosen: Callable[[SetResult], bool]) -> Measured:
+        """`measured`, with the audit's answers of today for the sets that are `chosen`."""
+        if measured.draw is None or measured.control is None or measured.forced is None:
+            return measured
+        control, forced = measured.control, measured.forced
         if chosen(control):
-            control = self._audited_again(known.draw, "control", control)
+            control = self._audited_again(measured.draw, "control", control)
         if chosen(forced):
-            forced = self._audited_again(known.draw, "forced", forced)
-        return msgspec.structs.replace(known, control=control, forced=forced, commit=self.commit)
+            forced = self._audited_again(measured.draw, "forced", forced)
+        return msgspec.structs.replace(measured, control=control, forced=forced, commit=self.commit)
 
-    def _audited_again(self, draw: Draw, which: str, known: SetResult) -> SetResult:
-        """`known` with the errors of today; those that are new are looked up in the installed set.
+    def _audited_again(self, draw: Draw, which: str, previous: SetResult) -> SetResult:
+        """`previous` with the errors of today; new ones are looked up in the installed set.
 
         OSError or Unresolved if that set can no longer be installed.
         """
-        found, complaint, seconds = self._audit(draw.forced if which == "forced" else draw.control)
+        audit_report, complaint, seconds = self._audit(
+            draw.forced if which == "forced" else draw.control
+        )
         facts = {
             str(alarm.finding): alarm.fact
-            for alarm in known.alarms
+            for alarm in previous.alarms
             if alarm.fact != UNKNOWN or alarm.finding.check in (METADATA, *UNTESTABLE)
         }
-        errors = errors_of(found.findings if found is not None else ())
+        errors = errors_of(audit_report.findings if audit_report is not None else ())
         if all(str(finding) in facts for finding in errors):
-            alarms = [Alarm(finding=one, fact=facts[str(one)]) for one in errors]
+            alarms = [Alarm(finding=finding, fact=facts[str(finding)]) for finding in errors]
         else:
-            with self._installed(draw, which) as made:
-                alarms = list(_looked_up(found, made.probe))
+            with self._installed(draw, which) as installed_set:
+                alarms = list(_looked_up(audit_report, installed_set.probe))
         return msgspec.structs.replace(
-            known, alarms=tuple(alarms), audited=complaint, audit_seconds=seconds
+            previous, alarms=tuple(alarms), audited=complaint, audit_seconds=seconds
         )
 
     @contextlib.contextmanager
@@ -185,23 +187,25 @@ class Bench:
         finally:
             oracle_sets.remove(folder)
 
-    def _import(self, made: InstalledSet, draw: Draw) -> None:
+    def _import(self, installed_set: InstalledSet, draw: Draw) -> None:
         """Let Python import the packages of a set, and keep what fails."""
-        target = made.folder / "site"
+        target = installed_set.folder / "site"
         both = draw.control.versions.keys() & draw.forced.versions.keys()
-        for package in made.imported:
+        for package in installed_set.imported:
             listed = self.table.packages.get(package)
             names = listed.names_in(both) if listed and package in draw.mains else ()
             modules = oracle_sets.modules_of(target, package)
-            made.modules.update(modules)
-            made.failures += _failures(made.probe, target, package, modules, names)
+            installed_set.modules.update(modules)
+            installed_set.failures += _failures(
+                installed_set.probe, target, package, modules, names
+            )
 
-    def _audited(self, made: InstalledSet) -> SetResult:
+    def _audited(self, installed_set: InstalledSet) -> SetResult:
         """What Python and the audit say of a set."""
-        found, complaint, seconds = self._audit(made.pins)
+        audit_report, complaint, seconds = self._audit(installed_set.pins)
         return msgspec.structs.replace(
-            made.result(),
-            alarms=tuple(_looked_up(found, made.probe)),
+            installed_set.result(),
+            alarms=tuple(_looked_up(audit_report, installed_set.probe)),
             audited=complaint,
             audit_seconds=seconds,
         )
@@ -230,10 +234,10 @@ class Bench:
     def _audit(self, pins: Pins) -> tuple[Report | None, str, float]:
         """The report of `imgbuild audit` on the pins, or what it said last; and its seconds."""
         start = time.monotonic()
-        found, complaint = self._asked(pins)
-        return found, complaint, round(time.monotonic() - start, 1)
+        audit_report, complaint = self._audit_answer(pins)
+        return audit_report, complaint, round(time.monotonic() - start, 1)
 
-    def _asked(self, pins: Pins) -> tuple[Report | None, str]:
+    def _audit_answer(self, pins: Pins) -> tuple[Report | None, str]:
         path = self.folder / "pins.txt"
         lines = [f"{name}=={version}\n" for name, version in sorted(pins.versions.items())]
         path.write_text("".join(lines), encoding="utf-8")
@@ -305,7 +309,9 @@ def _looked_up(report: Report | None, tried: Probe) -> Iterator[Alarm]:
         module = module_of(evidence.file)
         fact = {"relation": str(evidence.relation), "subject": evidence.subject}
         answer = tried.ask(modules=[module] if module else [], facts=[fact])
-        failing = [place.rpartition(":")[0] for one in answer["failures"] for place in one["trace"]]
+        failing = [
+            place.rpartition(":")[0] for failure in answer["failures"] for place in failure["trace"]
+        ]
         if evidence.file in failing:
             yield Alarm(finding=finding, fact="fails")
         else:
@@ -318,13 +324,14 @@ def ignore_incomparable(control: InstalledSet, forced: InstalledSet) -> None:
     These are shared objects of packages of which the control cannot open one either, since many
     never can alone, and parts of a namespace that the control lacks, since each may need an extra.
     """
-    unopened = {one.package for one in control.failures if one.name.endswith(".so")}
+    unopened = {failure.package for failure in control.failures if failure.name.endswith(".so")}
     parts = {module for module in forced.modules - control.modules if "." in module}
-    control.failures = [one for one in control.failures if not one.name.endswith(".so")]
+    control.failures = [failure for failure in control.failures if not failure.name.endswith(".so")]
     forced.failures = [
-        one
-        for one in forced.failures
-        if one.name not in parts and not (one.name.endswith(".so") and one.package in unopened)
+        failure
+        for failure in forced.failures
+        if failure.name not in parts
+        and not (failure.name.endswith(".so") and failure.package in unopened)
     ]
 
 
@@ -334,36 +341,42 @@ def _output(command: Sequence[str]) -> str:
 
 def run(options: argparse.Namespace) -> None:
     """Measure seeds that the results lack, and append each."""
-    known = read(options.results)
+    results = read(options.results)
     draws = read(options.draws) if options.draws else None
-    bench = Bench(options.folder)
+    experiments = Experiments(options.folder)
     for seed in options.seeds:
-        if seed in known or (draws is not None and seed not in draws):
+        if seed in results or (draws is not None and seed not in draws):
             continue
-        bench.trim()
+        experiments.trim()
         if draws is None:
-            measured = bench.measure(seed, options.sample, audit=not options.no_audit)
+            measured = experiments.measure(seed, options.sample, audit=not options.no_audit)
         else:
-            one = draws[seed]
-            if options.only == "broken" and (one.forced is None or not one.forced.fails):
+            previous = draws[seed]
+            if options.only == "broken" and (previous.forced is None or not previous.forced.fails):
                 continue
-            measured = bench.again(one, CHOICES[options.only])
+            measured = experiments.again(previous, CHOICES[options.only])
         with options.results.open("ab") as file:
             file.write(msgspec.json.encode(measured) + b"\n")
-        found = row(measured)
-        text = f"{found.control}, {found.forced}" if found else measured.failure
+        measured_row = row(measured)
+        text = (
+            f"{measured_row.control}, {measured_row.forced}" if measured_row else measured.failure
+        )
         print(f"{seed}: {text if seed % 2 == 0 else 'measured'}", flush=True)
 
 
 def report(options: argparse.Namespace) -> None:
     """Print the table, and details of development seeds."""
-    known = read(options.results)
-    rows = [found for one in known.values() if (found := row(one)) is not None]
+    results = read(options.results)
+    rows = [
+        result_row for measured in results.values() if (result_row := row(measured)) is not None
+    ]
     print("\n".join(table(rows)), end="\n\n")
-    print("\n".join(left_out(known.values())))
-    for one in sorted(known.values(), key=lambda one: one.seed) if options.details else ():
-        if options.held_out or one.seed % 2 == 0:
-            sys.stdout.writelines(f"{line}\n" for line in details(one))
+    print("\n".join(left_out(results.values())))
+    for measured in (
+        sorted(results.values(), key=lambda measured: measured.seed) if options.details else ()
+    ):
+        if options.held_out or measured.seed % 2 == 0:
+            sys.stdout.writelines(f"{line}\n" for line in details(measured))
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def main() -> None:
         except OSError as error:
             answer["failures"].append({"name": library, "error": f"OSError: {error}", "trace": []})
     for fact in request["facts"]:
-        answer["facts"].append(held(fact))
+        answer["facts"].append(claim_verdict(fact))
     out.write_text(json.dumps(answer), encoding="utf-8")
 
 
@@ -143,18 +143,18 @@ def failed(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any] | No
 def look_up(name: str) -> Any:
     """The object that a dotted name means; AttributeError or ImportError if there is none."""
     parts = name.split(".")
-    found: Any = importlib.import_module(parts[0])
+    value: Any = importlib.import_module(parts[0])
     for depth, part in enumerate(parts[1:], start=2):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError as error:
             try:
-                found = importlib.import_module(".".join(parts[:depth]))
+                value = importlib.import_module(".".join(parts[:depth]))
             except ModuleNotFoundError as absent:
                 if (absent.name or "").startswith(".".join(parts[:2])):
                     raise error from None
                 raise
-    return found
+    return value
 
 
 def words(error: BaseException) -> str:
@@ -168,22 +168,22 @@ def words(error: BaseException) -> str:
 
 def places(error: BaseException, paths: list[str]) -> list[str]:
     """Files and lines of the traceback that lie in the set, outermost first, causes last."""
-    found = []
+    locations = []
     seen: set[int] = set()
     step: BaseException | None = error
     while step is not None and id(step) not in seen:
         seen.add(id(step))
         for frame in traceback.extract_tb(step.__traceback__):
-            found += [
+            locations += [
                 f"{frame.filename[len(path) + 1 :]}:{frame.lineno}"
                 for path in paths
                 if frame.filename.startswith(f"{path}/")
             ]
         step = step.__cause__ or step.__context__
-    return found
+    return locations
 
 
-def held(fact: dict[str, str]) -> str:
+def claim_verdict(fact: dict[str, str]) -> str:
     """Whether a claim of the audit is a fact: "holds", "refuted" or "unknown"."""
     subject, relation = fact["subject"], fact["relation"]
     try:
@@ -191,9 +191,9 @@ def held(fact: dict[str, str]) -> str:
             return "refuted" if importlib.util.find_spec(subject) else "holds"
         if relation == "name":
             module, _, name = subject.partition(":")
-            found = importlib.import_module(module)
+            value = importlib.import_module(module)
             for part in name.split("."):
-                found = getattr(found, part)
+                value = getattr(value, part)
             return "refuted"
         if relation == "attribute":
             look_up(subject)
@@ -218,16 +218,16 @@ def takes(called: Any, keyword: str) -> bool:
     return keyword in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def demands(called: Any, wanted: str) -> bool:
-    """Whether a callable requires the argument `wanted`, or takes that number of them at most."""
+def demands(called: Any, argument: str) -> bool:
+    """Whether a callable requires the argument `argument`, or takes that number of them at most."""
     parameters = inspect.signature(called).parameters
-    if not wanted.isdigit():
-        found = parameters.get(wanted)
-        return found is not None and found.default is inspect.Parameter.empty
+    if not argument.isdigit():
+        parameter = parameters.get(argument)
+        return parameter is not None and parameter.default is inspect.Parameter.empty
     kinds = [each.kind for each in parameters.values()]
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     number = sum(kind in positional for kind in kinds)
-    return inspect.Parameter.VAR_POSITIONAL not in kinds and number == int(wanted)
+    return inspect.Parameter.VAR_POSITIONAL not in kinds and number == int(argument)
 
 
 if __name__ == "__main__":

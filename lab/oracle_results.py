@@ -40,56 +40,67 @@ def read(path: Path) -> dict[int, Measured]:
     """The results of a file, by seed."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     decoded = (msgspec.json.decode(line, type=Measured) for line in lines if line.strip())
-    return {one.seed: one for one in decoded}
+    return {measured.seed: measured for measured in decoded}
 
 
-def row(one: Measured) -> Row | None:
+def row(measured: Measured) -> Row | None:
     """The verdicts of a seed; None if it was not audited."""
-    if one.draw is None or one.control is None or one.forced is None:
+    if measured.draw is None or measured.control is None or measured.forced is None:
         return None
     return Row(
-        seed=one.seed,
-        fails=one.forced.fails,
-        metadata_clean=not one.forced.unmet,
-        forced=verdict(one.forced, one.draw.package),
-        control=verdict(one.control, one.draw.package),
-        forced_metadata=metadata_verdict(one.forced),
-        control_metadata=metadata_verdict(one.control),
-        metadata_said=any(alarm.finding.check == METADATA for alarm in one.forced.alarms),
-        same_reason=same_reason(one.forced, one.draw.package),
+        seed=measured.seed,
+        fails=measured.forced.fails,
+        metadata_clean=not measured.forced.unmet,
+        forced=verdict(measured.forced, measured.draw.package),
+        control=verdict(measured.control, measured.draw.package),
+        forced_metadata=metadata_verdict(measured.forced),
+        control_metadata=metadata_verdict(measured.control),
+        metadata_said=any(alarm.finding.check == METADATA for alarm in measured.forced.alarms),
+        same_reason=same_reason(measured.forced, measured.draw.package),
     )
 
 
 def left_out(results: Iterable[Measured]) -> Iterator[str]:
     """Why draws were not audited, and how many of each half."""
     counts: dict[str, list[int]] = {}
-    for one in results:
-        if row(one) is None:
-            reason = one.failure if one.draw is None or len(one.failure) < 40 else "not installed"
-            counts.setdefault(reason, [0, 0])[one.seed % 2] += 1
+    for measured in results:
+        if row(measured) is None:
+            reason = (
+                measured.failure
+                if measured.draw is None or len(measured.failure) < 40
+                else "not installed"
+            )
+            counts.setdefault(reason, [0, 0])[measured.seed % 2] += 1
     for reason, (even, odd) in sorted(counts.items()):
         yield f"Not audited: {reason}: {even} of development, {odd} held out."
 
 
-def details(one: Measured) -> Iterator[str]:
+def details(measured: Measured) -> Iterator[str]:
     """Misses and false alarms of a seed, for who mends the audit."""
-    verdicts = row(one)
-    if verdicts is None or one.draw is None or one.control is None or one.forced is None:
+    verdicts = row(measured)
+    if (
+        verdicts is None
+        or measured.draw is None
+        or measured.control is None
+        or measured.forced is None
+    ):
         return
     sets = (
-        ("control", one.control, verdicts.control, verdicts.control_metadata),
-        ("forced", one.forced, verdicts.forced, verdicts.forced_metadata),
+        ("control", measured.control, verdicts.control, verdicts.control_metadata),
+        ("forced", measured.forced, verdicts.forced, verdicts.forced_metadata),
     )
     for name, result, code, metadata in sets:
         wrong = (Verdict.MISS, Verdict.FALSE_ALARM, Verdict.LATENT, Verdict.UNANSWERED)
         another = code is Verdict.TRUE and not verdicts.same_reason
         if code not in wrong and metadata not in wrong and not another:
             continue
-        pins = one.draw.control if name == "control" else one.draw.forced
-        said = f"{code} for another reason" if another else code
-        yield f"- seed {one.seed}, {name}: **{said}**, METADATA {metadata}"
-        yield f"  - {one.draw.how} {one.draw.package}=={pins.versions.get(one.draw.package)}"
-        yield f"  - from {', '.join(one.draw.requirements)}; torch {one.draw.torch or 'none'}"
+        pins = measured.draw.control if name == "control" else measured.draw.forced
+        label = f"{code} for another reason" if another else code
+        yield f"- seed {measured.seed}, {name}: **{label}**, METADATA {metadata}"
+        version = pins.versions.get(measured.draw.package)
+        yield f"  - {measured.draw.how} {measured.draw.package}=={version}"
+        requirements = ", ".join(measured.draw.requirements)
+        yield f"  - from {requirements}; torch {measured.draw.torch or 'none'}"
         for failure in result.failures:
             about = f"{failure.package} {pins.versions.get(failure.package)}, {failure.name}"
             yield f"  - Python: {about}: {failure.error} ({', '.join(failure.trace[-3:])})"

@@ -123,10 +123,10 @@ class Shop:
         """Final versions since the oldest of the table that have a wheel, oldest first."""
         files = self._indexes.files(package)
         oldest = Version(self.table.packages[package].oldest)
-        found = {file.version for file in files if file.version is not None and file.is_wheel}
+        candidates = {file.version for file in files if file.version is not None and file.is_wheel}
         return tuple(
             str(version)
-            for version in sorted(found)
+            for version in sorted(candidates)
             if version >= oldest and not version.is_prerelease and best(files, version, MACHINE)
         )
 
@@ -151,19 +151,22 @@ class Shop:
             raise Unresolved(done.stderr.strip())
         chosen = uv.parse(done.stdout)
         return Pins(
-            {one.package: one.version for one in chosen},
-            {one.package: tuple(sorted({normalize(each) for each in one.via})) for one in chosen},
+            {pinned.package: pinned.version for pinned in chosen},
+            {
+                pinned.package: tuple(sorted({normalize(each) for each in pinned.via}))
+                for pinned in chosen
+            },
         )
 
     def install(self, pins: Mapping[str, str], target: Path) -> None:
         """Install exactly `pins` into the folder `target`, by hard links to uv's cache."""
-        wanted = "\n".join(f"{name}=={version}" for name, version in sorted(pins.items()))
+        requirements = "\n".join(f"{name}=={version}" for name, version in sorted(pins.items()))
         command = [
             *("pip", "install", "--no-deps", "--link-mode", "hardlink", "--target", str(target)),
             *("--python", sys.executable, "--only-binary", ":all:", "--no-progress"),
             *("--requirements", "-"),
         ]
-        done = self._uv(command, wanted + "\n")
+        done = self._uv(command, requirements + "\n")
         if done.returncode != 0:
             raise Unresolved(done.stderr.strip())
 
@@ -195,29 +198,31 @@ def draw(seed: int, shop: Shop) -> Draw | None:
     """The draw of `seed`; None if uv refuses all its attempts."""
     dice = random.Random(seed)  # noqa: S311 - a sample, no secret
     groups = shop.table.groups
-    (group,) = dice.choices(groups, weights=[one.weight for one in groups])
+    (group,) = dice.choices(groups, weights=[group.weight for group in groups])
     for _ in range(ATTEMPTS):
         try:
-            found = _attempt(seed, dice, group, shop)
+            attempt = _attempt(seed, dice, group, shop)
         except Unresolved:
             continue
-        if found is not None:
-            return found
+        if attempt is not None:
+            return attempt
     return None
 
 
 def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw | None:
     mains = dice.sample(group.mains, dice.randint(1, 4))
-    wanted = {Requirement(one).name: one for one in group.companions}
-    wanted |= {name: _pinned(name, dice, shop) for name in mains}
-    control = shop.resolve(wanted.values(), torch=group.torch)
+    requirements = {Requirement(companion).name: companion for companion in group.companions}
+    requirements |= {name: _pinned(name, dice, shop) for name in mains}
+    control = shop.resolve(requirements.values(), torch=group.torch)
     needed = sorted(
         name
         for name, users in control.needed_by.items()
         if name in shop.table.packages and set(users) & control.versions.keys()
     )
     package = dice.choice(mains if dice.random() < OF_MAINS or not needed else needed)
-    others = [one for one in shop.versions(package) if one != control.versions[package]]
+    others = [
+        candidate for candidate in shop.versions(package) if candidate != control.versions[package]
+    ]
     if not others:
         return None
     # The older one of two: old releases beside new ones are what breaks.
@@ -225,15 +230,15 @@ def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw |
     how = dice.choice(("override", "resolve"))
     pin = f"{package}=={version}"
     if how == "override":
-        forced = shop.resolve(wanted.values(), override=pin, torch=group.torch)
+        forced = shop.resolve(requirements.values(), override=pin, torch=group.torch)
     else:
-        forced = shop.resolve({**wanted, package: pin}.values(), torch=group.torch)
+        forced = shop.resolve({**requirements, package: pin}.values(), torch=group.torch)
     return Draw(
         seed=seed,
         group=group.name,
         torch=group.torch,
         mains=tuple(mains),
-        requirements=tuple(wanted.values()),
+        requirements=tuple(requirements.values()),
         how=how,
         package=package,
         version=version,
@@ -279,14 +284,14 @@ ASIDE = frozenset(
 
 
 def _top_modules(distribution: Distribution, target: Path) -> tuple[str, ...]:
-    found: set[str] = set()
+    modules: set[str] = set()
     for file in distribution.files or ():
         parts = file.parts
         if parts[0].endswith((".dist-info", ".data", ".libs")) or parts[0] in ("..", "bin"):
             continue
         if len(parts) == 1:
             if file.suffix in (".py", ".so"):
-                found.add(file.name.partition(".")[0])
+                modules.add(file.name.partition(".")[0])
             continue
         if file.name != "__init__.py":
             continue
@@ -295,11 +300,11 @@ def _top_modules(distribution: Distribution, target: Path) -> tuple[str, ...]:
             for depth in range(1, len(parts))
             if target.joinpath(*parts[:depth], "__init__.py").exists()
         )
-        found.add(".".join(parts[:depth]))
+        modules.add(".".join(parts[:depth]))
     return tuple(
         sorted(
             name
-            for name in found
+            for name in modules
             if not name.startswith("_")
             and not ASIDE & set(name.split("."))
             and all(part.isidentifier() for part in name.split("."))
@@ -312,10 +317,10 @@ def conflicts(target: Path, extra: Mapping[str, str]) -> tuple[str, ...]:
 
     Each as "package: requirement". `extra` are packages with their versions that lie elsewhere.
     """
-    found = list(distributions(path=[str(target)]))
-    versions = {normalize(each.metadata["Name"]): each.version for each in found} | dict(extra)
+    installed = list(distributions(path=[str(target)]))
+    versions = {normalize(each.metadata["Name"]): each.version for each in installed} | dict(extra)
     unmet = []
-    for each in found:
+    for each in installed:
         for line in each.requires or ():
             need = Requirement(line)
             if need.marker is not None and not need.marker.evaluate({"extra": ""}):

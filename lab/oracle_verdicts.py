@@ -80,12 +80,12 @@ class SetResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fails(self) -> bool:
         """Whether Python fails for another reason than that there is no GPU."""
-        return any(not one.needs_gpu for one in self.failures)
+        return any(not failure.needs_gpu for failure in self.failures)
 
     @property
     def errors(self) -> tuple[Alarm, ...]:
         """Alarms that reading of code or libraries raised."""
-        return tuple(one for one in self.alarms if one.finding.check != METADATA)
+        return tuple(alarm for alarm in self.alarms if alarm.finding.check != METADATA)
 
 
 # Which sets are audited again.
@@ -100,13 +100,13 @@ def verdict(result: SetResult, package: str) -> Verdict:
     """The verdict of a set in which the version of `package` was forced."""
     if result.audited:
         return Verdict.UNANSWERED
-    tested = [one for one in result.errors if one.finding.check not in UNTESTABLE]
+    tested = [alarm for alarm in result.errors if alarm.finding.check not in UNTESTABLE]
     if result.fails:
-        seen = any(explains(one, result.failures, package) for one in result.errors)
+        seen = any(explains(alarm, result.failures, package) for alarm in result.errors)
         return Verdict.TRUE if seen else Verdict.MISS
     if not tested:
         return Verdict.HEALTHY
-    if all(one.fact in ("fails", "holds") for one in tested):
+    if all(alarm.fact in ("fails", "holds") for alarm in tested):
         return Verdict.LATENT
     return Verdict.FALSE_ALARM
 
@@ -119,13 +119,13 @@ def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
     evidence = alarm.finding.evidence
     if evidence is None:
         return False
-    files = {place.rpartition(":")[0] for one in failures for place in one.trace}
+    files = {place.rpartition(":")[0] for failure in failures for place in failure.trace}
     if evidence.file and evidence.file in files:
         return True
-    if alarm.fact != "refuted" and any(_says(evidence, one) for one in failures):
+    if alarm.fact != "refuted" and any(_says(evidence, failure) for failure in failures):
         return True
     named = {evidence.package, evidence.other}
-    failing = {one.package for one in failures}
+    failing = {failure.package for failure in failures}
     return package in named and bool(failing & named) and alarm.fact != "refuted"
 
 
@@ -168,18 +168,20 @@ def _named(alarm: Alarm, failure: Failure) -> bool:
 
 def metadata_verdict(result: SetResult) -> Verdict:
     """METADATA alone: what the audit says of requirements, held against the installed METADATA."""
-    evidence = [one.finding.evidence for one in result.alarms if one.finding.check == METADATA]
-    said = {
-        one.package
-        for one in evidence
-        if one is not None and one.relation in (Relation.REQUIREMENT, Relation.PACKAGE)
+    evidence = [
+        alarm.finding.evidence for alarm in result.alarms if alarm.finding.check == METADATA
+    ]
+    reported = {
+        claim.package
+        for claim in evidence
+        if claim is not None and claim.relation in (Relation.REQUIREMENT, Relation.PACKAGE)
     }
     unmet = {line.partition(":")[0] for line in result.unmet}
     if result.audited:
         return Verdict.UNANSWERED
-    if unmet - said:
+    if unmet - reported:
         return Verdict.MISS
-    if said - unmet:
+    if reported - unmet:
         return Verdict.FALSE_ALARM
     return Verdict.TRUE if unmet else Verdict.HEALTHY
 
@@ -193,7 +195,7 @@ def module_of(file: str) -> str:
 
 def errors_of(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The errors among `findings`."""
-    return tuple(one for one in findings if one.severity is Severity.ERROR)
+    return tuple(finding for finding in findings if finding.severity is Severity.ERROR)
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
@@ -257,10 +259,10 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
     hidden = [row for row in answered if row.metadata_clean]
     healthy = [row.control for row in rows]
     healthy += [row.forced for row in rows if not row.fails]
-    healthy = [one for one in healthy if one is not Verdict.UNANSWERED]
-    stated = [one for row in rows for one in (row.control_metadata, row.forced_metadata)]
-    unmet = [one for one in stated if one in (Verdict.TRUE, Verdict.MISS)]
-    met = [one for one in stated if one in (Verdict.HEALTHY, Verdict.FALSE_ALARM)]
+    healthy = [outcome for outcome in healthy if outcome is not Verdict.UNANSWERED]
+    stated = [outcome for row in rows for outcome in (row.control_metadata, row.forced_metadata)]
+    unmet = [outcome for outcome in stated if outcome in (Verdict.TRUE, Verdict.MISS)]
+    met = [outcome for outcome in stated if outcome in (Verdict.HEALTHY, Verdict.FALSE_ALARM)]
     seen = [row for row in answered if row.forced is Verdict.TRUE]
     return {
         "audited draws": str(len(rows)),

@@ -57,16 +57,16 @@ def main() -> None:
     parser.add_argument("words", nargs="+", help="the verb and its options, after --")
     given = parser.parse_args()
     trees = (given.before.resolve(), given.after.resolve())
-    found: dict[Path, list[tuple[float, float]]] = {tree: [] for tree in trees}
+    timings: dict[Path, list[tuple[float, float]]] = {tree: [] for tree in trees}
     for number in range(given.runs + 1):
         for tree in trees if number % 2 else trees[::-1]:
             if given.setup:
                 subprocess.run(shlex.split(given.setup), check=True)
             taken = timed(tree, given.words)
             if number:
-                found[tree].append(taken)
+                timings[tree].append(taken)
     for at, what in enumerate(("wall", "processor")):
-        old, new = (statistics.median(taken[at] for taken in found[tree]) for tree in trees)
+        old, new = (statistics.median(taken[at] for taken in timings[tree]) for tree in trees)
         print(f"{what}: {old:.3f} s before, {new:.3f} s after, {100 * (new / old - 1):+.1f} %")
 
 

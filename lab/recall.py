@@ -28,23 +28,23 @@ def table(rows: Iterable[tuple[str, Sequence[Outcome]]]) -> list[str]:
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for title, outcomes in rows:
-        found = sum(bool(one.found) for one in outcomes)
-        alarms = sum(bool(one.alarms) for one in outcomes)
-        precision = f"{found / (found + alarms):.0%}" if found + alarms else "-"
-        recall = f"{found / len(outcomes):.0%}" if outcomes else "-"
-        lines.append(f"| {title} | {len(outcomes)} | {found} | {recall} | {alarms} | {precision} |")
+        hits = sum(bool(outcome.found) for outcome in outcomes)
+        alarms = sum(bool(outcome.alarms) for outcome in outcomes)
+        precision = f"{hits / (hits + alarms):.0%}" if hits + alarms else "-"
+        recall = f"{hits / len(outcomes):.0%}" if outcomes else "-"
+        lines.append(f"| {title} | {len(outcomes)} | {hits} | {recall} | {alarms} | {precision} |")
     return lines
 
 
 def faults(outcomes: Iterable[Outcome]) -> list[str]:
     """The missed findings, and the messages of false alarms."""
     lines = []
-    for one in outcomes:
-        if not one.found:
-            lines.append(f"- missed: `{one.record.id}`: {one.record.why}")
+    for outcome in outcomes:
+        if not outcome.found:
+            lines.append(f"- missed: `{outcome.record.id}`: {outcome.record.why}")
         lines += [
-            f"- false alarm: `{one.record.id}`: {alarm.message} ({alarm.where})"
-            for alarm in one.alarms
+            f"- false alarm: `{outcome.record.id}`: {alarm.message} ({alarm.where})"
+            for alarm in outcome.alarms
         ]
     return lines
 
@@ -61,14 +61,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         cache = given.cache or Path(folder)
         outcomes = audit_all(records, cache, processes=given.processes)
-    rows = [(half, [outcomes[one.id] for one in group]) for half, group in halves.items()]
+    rows = [(half, [outcomes[record.id] for record in group]) for half, group in halves.items()]
     checks = sorted({record.check for record in records})
     rows += [
-        (f"expected of {check}", [outcomes[one.id] for one in records if one.check == check])
+        (
+            f"expected of {check}",
+            [outcomes[record.id] for record in records if record.check == check],
+        )
         for check in checks
     ]
     rows.append(("all", list(outcomes.values())))
-    console.data("\n".join([*table(rows), "", *faults(outcomes[one.id] for one in records)]))
+    console.data("\n".join([*table(rows), "", *faults(outcomes[record.id] for record in records)]))
 
 
 if __name__ == "__main__":

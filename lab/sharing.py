@@ -20,100 +20,112 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild import codec
-from imgbuild.plan.seal import Seal, SealedImage
+from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.publish import listing
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import read
-from imgbuild.registry.reference import Reference, parse_repository
+from imgbuild.registry.image_reference import Reference, parse_repository
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-Sealed = tuple[str, Arch, SealedImage]
+TargetImage = tuple[str, Arch, ImageDigests]
 
 
-def images(folder: Path) -> list[Sealed]:
+def images(folder: Path) -> list[TargetImage]:
     """Every image with digests below `folder`: target, architecture, image."""
-    seals = [codec.read(path, Seal) for path in sorted(folder.glob("*/digests.json"))]
-    return [(seal.target, arch, image) for seal in seals for arch, image in seal.arch.items()]
+    all_digests = [
+        codec.read(path, TargetDigests) for path in sorted(folder.glob("*/digests.json"))
+    ]
+    return [
+        (target_digests.target, arch, image)
+        for target_digests in all_digests
+        for arch, image in target_digests.arch.items()
+    ]
 
 
-def table(found: Sequence[Sealed]) -> list[str]:
+def table(locked_images: Sequence[TargetImage]) -> list[str]:
     """The table's lines, and the sums below it."""
-    holders = Counter(digest for _, _, image in found for digest in digests(image))
+    holders = Counter(digest for _, _, image in locked_images for digest in digests(image))
     lines = [
         "| image | layers | packed | unpacked | own | shared |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for target, arch, image in found:
+    for target, arch, image in locked_images:
         packed = sum(digests(image).values())
-        own = sum(size for digest, size in digests(image).items() if holders[digest] == 1)
+        unique = sum(size for digest, size in digests(image).items() if holders[digest] == 1)
         unpacked = sum(layer.unpacked for layer in image.layers)
         lines.append(
             f"| {target} {arch} | {len(image.layers)} | {packed / 1e9:.2f} GB "
-            f"| {unpacked / 1e9:.2f} GB | {own / 1e9:.2f} GB | {1 - own / packed:.0%} |"
+            f"| {unpacked / 1e9:.2f} GB | {unique / 1e9:.2f} GB | {1 - unique / packed:.0%} |"
         )
-    return [*lines, "", *sums("both architectures", found)] + [
+    return [*lines, "", *sums("both architectures", locked_images)] + [
         line
-        for wanted in Arch
-        for line in sums(str(wanted), [item for item in found if item[1] is wanted])
+        for selected_arch in Arch
+        for line in sums(
+            str(selected_arch), [item for item in locked_images if item[1] is selected_arch]
+        )
     ]
 
 
-def sums(title: str, found: Sequence[Sealed]) -> list[str]:
-    """One line: the bytes of a registry that holds all of `found`, against their sum."""
-    if not found:
+def sums(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
+    """One line: the bytes of a registry that holds all of `locked_images`, against their sum."""
+    if not locked_images:
         return []
-    total = sum(size for _, _, image in found for size in digests(image).values())
-    held = {digest: size for _, _, image in found for digest, size in digests(image).items()}
-    once = sum(held.values())
-    images_ = f"{len(found)} images of {total / 1e9:.1f} GB"
-    layers = f"{len(held)} distinct layers of {once / 1e9:.1f} GB"
+    total = sum(size for _, _, image in locked_images for size in digests(image).values())
+    layer_sizes = {
+        digest: size for _, _, image in locked_images for digest, size in digests(image).items()
+    }
+    once = sum(layer_sizes.values())
+    images_ = f"{len(locked_images)} images of {total / 1e9:.1f} GB"
+    layers = f"{len(layer_sizes)} distinct layers of {once / 1e9:.1f} GB"
     return [f"- {title}: {images_} in {layers}: **{once / total:.1%}**"]
 
 
-def digests(image: SealedImage) -> dict[str, int]:
+def digests(image: ImageDigests) -> dict[str, int]:
     """The image's layers: digest and packed size in bytes."""
     return {layer.digest: layer.size for layer in image.layers}
 
 
-def pushed(found: Sequence[Sealed], place: str, storage: Path | None) -> tuple[list[str], bool]:
+def pushed(
+    locked_images: Sequence[TargetImage], place: str, storage: Path | None
+) -> tuple[list[str], bool]:
     """Lines on the targets that are tagged in `place`, computed and as it has them; if equal."""
     repository, client = parse_repository(place), Client()
     entries = listing.listing(client, [repository]).entries
-    there = {held.digest for entry in entries for held in entry.arch.values()}
-    own = [item for item in found if item[2].manifest in there]
-    computed = {digest: size for _, _, image in own for digest, size in digests(image).items()}
+    there = {manifest.digest for entry in entries for manifest in entry.arch.values()}
+    tagged = [item for item in locked_images if item[2].manifest in there]
+    computed = {digest: size for _, _, image in tagged for digest, size in digests(image).items()}
     listed: dict[Digest, int | None] = {}
-    for digest in sorted(there & {image.manifest for _, _, image in own}):
+    for digest in sorted(there & {image.manifest for _, _, image in tagged}):
         reference = Reference(repository.host, repository.name, digest=digest)
         for remote in read(client, reference).images.values():
             listed |= {layer.digest: layer.size for layer in remote.layers}
     answered = {digest: client.has(repository, digest) for digest in computed}
-    held: dict[str, dict[Digest, int | None]] = {
+    stored: dict[str, dict[Digest, int | None]] = {
         "its manifests": listed,
         "its answer for each layer": answered,
     }
     if storage is not None:
         files = {f"sha256:{path.parent.name}": path for path in storage.rglob("sha256/*/*/data")}
-        held["its files"] = {
+        stored["its files"] = {
             digest: files[digest].stat().st_size for digest in computed if digest in files
         }
-    lines = sums(f"computed, for what is in {place}", own)
-    for name, sizes in held.items():
+    lines = sums(f"computed, for what is in {place}", tagged)
+    for name, sizes in stored.items():
         once = sum(size or 0 for size in sizes.values())
         equal = "equal" if sizes == computed else "**not equal**"
         lines.append(f"- {name}: {len(sizes)} distinct layers of {once / 1e9:.1f} GB: {equal}")
-    return lines, bool(own) and all(sizes == computed for sizes in held.values())
+    return lines, bool(tagged) and all(sizes == computed for sizes in stored.values())
 
 
 def main() -> int:
     """Print the table or the comparison; exit status 2 if no target has digests."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--images", type=Path, default=ROOT / "images", help="the folder of locks and seals"
+        "--images", type=Path, default=ROOT / "images", help="the folder of locks and digests"
     )
     parser.add_argument(
         "--registry", metavar="HOST/REPOSITORY", help="compare with what was pushed there"
@@ -123,14 +135,14 @@ def main() -> int:
     )
     options = parser.parse_args()
     folder = options.images
-    found = images(folder)
-    if not found:
+    locked_images = images(folder)
+    if not locked_images:
         console.error(f"{folder}: no image is locked", hint="imgbuild lock --all")
         return 2
     if options.registry is None:
-        console.data("\n".join(table(found)))
+        console.data("\n".join(table(locked_images)))
         return 0
-    lines, equal = pushed(found, options.registry, options.storage)
+    lines, equal = pushed(locked_images, options.registry, options.storage)
     console.data("\n".join(lines))
     return 0 if equal else 1
 

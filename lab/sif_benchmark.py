@@ -55,23 +55,23 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Look until `end`."""
         while not self._end.wait(INTERVAL):
-            self.peak = max(self.peak, self._held())
+            self.peak = max(self.peak, self._disk_usage())
 
     def end(self) -> None:
         """Stop looking; `peak` is final then."""
         self._end.set()
         self.join()
 
-    def _held(self) -> int:
-        held = 0
+    def _disk_usage(self) -> int:
+        usage = 0
         for folder, _, names in os.walk(self._folder):
             for name in names:
                 if self._out not in name:  # imgbuild's has a first name with its last one in it
                     try:
-                        held += Path(folder, name).lstat().st_blocks * 512
+                        usage += Path(folder, name).lstat().st_blocks * 512
                     except FileNotFoundError:
                         continue
-        return held
+        return usage
 
 
 def main() -> None:
@@ -134,10 +134,10 @@ def convert(command: Sequence[str | Path], folder: Path, out: Path) -> Run:
     finally:
         watch.end()
     cpu = processor() - before
-    made = Run(measure=taken, cpu=cpu, disk=watch.peak, size=out.stat().st_size)
+    conversion = Run(measure=taken, cpu=cpu, disk=watch.peak, size=out.stat().st_size)
     out.unlink()
     shutil.rmtree(place)
-    return made
+    return conversion
 
 
 def processor() -> float:

@@ -45,7 +45,7 @@ def work(local: int, options: argparse.Namespace) -> None:
     share = world * (world + 1) // 2
     step = modulus(share)
     base = torch.arange(SIZE, dtype=torch.float32, device=device) % step
-    due = base * share
+    expected = base * share
     seconds = 0.0
     for _ in range(2):  # the first one makes the connections
         numbers = base * (rank + 1)
@@ -54,7 +54,7 @@ def work(local: int, options: argparse.Namespace) -> None:
         if options.gpus:
             torch.cuda.synchronize()
         seconds = time.monotonic() - started
-        if not torch.equal(numbers, due):
+        if not torch.equal(numbers, expected):
             message = f"rank {rank}: the all-reduce is wrong"
             raise ValueError(message)
     if rank == 0:

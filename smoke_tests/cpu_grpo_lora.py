@@ -46,12 +46,16 @@ def answers() -> list[str]:
         return []
     from trl.rewards import accuracy_reward
 
-    said = [r"\boxed{4}", r"\boxed{5}", r"It is \boxed{\frac{2}{4}}", r"It is \boxed{2}"]
-    completions = [[{"role": "assistant", "content": text}] for text in said]
+    texts = [r"\boxed{4}", r"\boxed{5}", r"It is \boxed{\frac{2}{4}}", r"It is \boxed{2}"]
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
     solutions = [solution for solution in QUESTIONS.values() for _ in range(2)]
-    found = accuracy_reward(completions, solutions)
-    due = [1.0, 0.0, 1.0, 0.0]
-    return [] if found == due else [f"accuracy_reward gives {found} for {said}, not {due}"]
+    rewards = accuracy_reward(completions, solutions)
+    expected = [1.0, 0.0, 1.0, 0.0]
+    return (
+        []
+        if rewards == expected
+        else [f"accuracy_reward gives {rewards} for {texts}, not {expected}"]
+    )
 
 
 def make_trainer(folder: Path, arguments: Any, model: Any) -> tuple[Any, ContentReward]:
@@ -108,8 +112,8 @@ def step(trainer: Any, reward: ContentReward) -> tuple[list[str], str]:
             problems.append(f"{key} is {logged.get(key, 'absent')}")
     if not float(logged.get("grad_norm", 0)) > 0:
         problems.append("the gradient is zero")
-    said = ", ".join(f"{key} {logged.get(key)}" for key in keys)
-    return problems, f"{len(halves)} of {len(halves)} adapters changed, {said}"
+    summary = ", ".join(f"{key} {logged.get(key)}" for key in keys)
+    return problems, f"{len(halves)} of {len(halves)} adapters changed, {summary}"
 
 
 def main() -> None:

@@ -32,25 +32,29 @@ class Reward:
     @staticmethod
     def score(text: str) -> float:
         """Between 0 and 1."""
-        good = [one for one in text if one == " " or (one.isascii() and one.isalpha())]
+        good = [
+            character
+            for character in text
+            if character == " " or (character.isascii() and character.isalpha())
+        ]
         return len(good) / max(1, len(text))
 
     def problems(self) -> list[str]:
         """Problems of the rewards."""
-        found = []
-        due = GROUP * len(PROMPTS)
-        if len(self.seen) != due:
-            found.append(f"{len(self.seen)} completions were rewarded, {due} expected")
+        problems = []
+        expected = GROUP * len(PROMPTS)
+        if len(self.seen) != expected:
+            problems.append(f"{len(self.seen)} completions were rewarded, {expected} expected")
         if any(self.score(text) != score for text, score in self.seen):
-            found.append("the reward of a text is not the same twice")
+            problems.append("the reward of a text is not the same twice")
         if len({score for _, score in self.seen}) < 2:
-            found.append(f"all completions have the same reward: {self.seen}")
-        return found
+            problems.append(f"all completions have the same reward: {self.seen}")
+        return problems
 
 
 def settings(config: type, folder: Path) -> Any:
     """The arguments of one step on the CPU, without those that this TRL does not have."""
-    wanted = {
+    arguments = {
         "output_dir": str(folder / "out"),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
         "num_generations": GROUP,
@@ -73,13 +77,13 @@ def settings(config: type, folder: Path) -> Any:
         "disable_tqdm": True,
         "seed": 7,
     }
-    known = inspect.signature(config).parameters
-    unknown = wanted.keys() - known.keys()
+    parameters = inspect.signature(config).parameters
+    unknown = arguments.keys() - parameters.keys()
     print("not in this TRL:", ", ".join(sorted(unknown)) or "nothing")
     if unknown - {"max_prompt_length"}:
         message = f"{config.__name__} has no {sorted(unknown)}"
         raise TypeError(message)
-    return config(**{name: value for name, value in wanted.items() if name in known})
+    return config(**{name: value for name, value in arguments.items() if name in parameters})
 
 
 def changed(before: dict[str, Any], model: Any) -> list[str]:

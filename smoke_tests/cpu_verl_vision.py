@@ -42,7 +42,7 @@ def settings() -> Any:
     """verl's own configuration of a dataset."""
     import hydra
 
-    wanted = {
+    options = {
         "max_prompt_length": LONGEST,
         "filter_overlong_prompts": True,
         # In this process: one that is forked after torch has started threads can wait for ever.
@@ -52,7 +52,7 @@ def settings() -> Any:
     }
     place = f"{smoke_stack.folder('verl')}/trainer/config"
     with hydra.initialize_config_dir(place, version_base=None):
-        overrides = [f"++data.{name}={value}" for name, value in wanted.items()]
+        overrides = [f"++data.{name}={value}" for name, value in options.items()]
         return hydra.compose("ppo_trainer", overrides).data
 
 
@@ -83,13 +83,13 @@ def main() -> None:
         text = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         inputs = processor(text=[text], images=images, return_tensors="pt")
         count = int((inputs["input_ids"] == model.config.image_token_id).sum())
-        due = (tiny_qwen_vl.SIDE // tiny_qwen_vl.MERGED) ** 2
-        if count != due:
-            problems.append(f"image {number} has {count} tokens, not {due}")
+        expected = (tiny_qwen_vl.SIDE // tiny_qwen_vl.MERGED) ** 2
+        if count != expected:
+            problems.append(f"image {number} has {count} tokens, not {expected}")
         with torch.no_grad():
             logits.append(model(**inputs).logits[0, -1])
     apart = float((logits[0] - logits[-1]).abs().max()) if logits else 0.0
-    if not (apart > 0 and all(torch.isfinite(one).all() for one in logits)):
+    if not (apart > 0 and all(torch.isfinite(row).all() for row in logits)):
         problems.append(f"the logits for the images differ by {apart}")
     finish(problems, f"{len(dataset)} images, logits up to {apart:.2f} apart")
 

@@ -57,9 +57,9 @@ def main() -> None:
     tokenizer = reader()(str(folder))
     plain = AutoTokenizer.from_pretrained(folder)
     for text in TEXTS:
-        tokens, due = tokenizer.encode(text), plain.encode(text)
-        if tokens != due:
-            problems.append(f"vLLM reads {text!r} as {tokens}, transformers as {due}")
+        tokens, expected = tokenizer.encode(text), plain.encode(text)
+        if tokens != expected:
+            problems.append(f"vLLM reads {text!r} as {tokens}, transformers as {expected}")
         if tokenizer.decode(tokens) != text:
             problems.append(f"{text!r} comes back as {tokenizer.decode(tokens)!r}")
     finish(problems, f"{type(config).__name__}, {type(tokenizer).__name__}: {len(TEXTS)} texts")

@@ -56,8 +56,8 @@ def packages() -> Iterator[Finding]:
     ]
     leaked = {}
     for name in STACK:
-        found = importlib.util.find_spec(name)
-        place = found.origin if found else None
+        spec = importlib.util.find_spec(name)
+        place = spec.origin if spec else None
         if place and not place.startswith(inside):
             leaked[name] = place
     for name, place in leaked.items():
@@ -100,12 +100,12 @@ def user() -> Iterator[Finding]:
 
 def folders() -> Iterator[Finding]:
     """Folders that must be writable, and those from which compiled code is loaded."""
-    asked = {name: os.environ[name] for name in WRITTEN if os.environ.get(name)}
-    if asked.get("PYTHONPYCACHEPREFIX", "").startswith(f"{sys.prefix}/"):
-        del asked["PYTHONPYCACHEPREFIX"]  # a wheel of bytecode, which is read alone
-    asked["/tmp"] = "/tmp"  # by its name: Ray and sockets go there, whatever else takes files
+    locations = {name: os.environ[name] for name in WRITTEN if os.environ.get(name)}
+    if locations.get("PYTHONPYCACHEPREFIX", "").startswith(f"{sys.prefix}/"):
+        del locations["PYTHONPYCACHEPREFIX"]  # a wheel of bytecode, which is read alone
+    locations["/tmp"] = "/tmp"  # by its name: Ray and sockets go there, whatever else takes files
     good = 0
-    for name, folder in sorted(asked.items()):
+    for name, folder in sorted(locations.items()):
         if problem := _unwritable(folder):
             yield Finding(
                 "folders", "error", f"{name}: cannot write to {folder}: {problem}",
@@ -113,7 +113,7 @@ def folders() -> Iterator[Finding]:
                 " (apptainer: --bind SCRATCH:/var/cache/imgbuild)",
             )  # fmt: skip
             continue
-        loaded = name in COMPILED or (name == "/tmp" and "TMPDIR" not in asked)
+        loaded = name in COMPILED or (name == "/tmp" and "TMPDIR" not in locations)
         if loaded and os.statvfs(folder).f_flag & os.ST_NOEXEC:
             yield Finding(
                 "folders", "error",
@@ -123,7 +123,7 @@ def folders() -> Iterator[Finding]:
             continue
         good += 1
     root = "is read-only" if os.statvfs("/").f_flag & os.ST_RDONLY else "can be written"
-    yield Finding("folders", "note", f"{good} of {len(asked)} take files; the root {root}")
+    yield Finding("folders", "note", f"{good} of {len(locations)} take files; the root {root}")
 
 
 def _unwritable(folder: str) -> str:
@@ -168,11 +168,11 @@ def shared_memory(least: int) -> Iterator[Finding]:
             "shared memory", "error", f"/dev/shm: {error.strerror}", "mount a tmpfs there"
         )
         return
-    wanted = least or LEAST_SHARED
-    if free < wanted:
+    required = least or LEAST_SHARED
+    if free < required:
         yield Finding(
             "shared memory", "error" if least else "warning",
-            f"{free >> 20} MB are free in /dev/shm, {wanted >> 20} MB are wanted: NCCL and data"
+            f"{free >> 20} MB are free in /dev/shm, {required >> 20} MB are wanted: NCCL and data"
             " loaders end with a bus error",
             "docker: --shm-size 16g or --ipc host; a cluster: ask for more memory, or its admin",
         )  # fmt: skip
@@ -206,15 +206,15 @@ def limits() -> Iterator[Finding]:
 
 def _thread_limit() -> int:
     """The least limit on processes and threads that is known; 0 if there is none."""
-    found = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
+    bounds = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
         try:
             text = Path(path).read_text("ascii").strip()
         except OSError:
             continue
         if text.isdecimal():
-            found.append(int(text))
-    return min((each for each in found if each != resource.RLIM_INFINITY), default=0)
+            bounds.append(int(text))
+    return min((each for each in bounds if each != resource.RLIM_INFINITY), default=0)
 
 
 def _start_threads(count: int) -> int:
@@ -325,9 +325,9 @@ def examine(gpus: int, shared: int) -> list[Finding]:
     # If GPUs were requested, a check of the driver that cannot run is an error.
     bad = {"driver": "error"} if gpus else {}
     begun = [_begin(name, check, bad.get(name, "warning")) for name, check in checks.items()]
-    found = [finding for looking in begun for finding in _ended(looking, end)]
+    findings = [finding for looking in begun for finding in _ended(looking, end)]
     # Alone, because it starts many threads.
-    return [*found, *_ended(_begin("limits", limits), max(end, time.monotonic() + 1))]
+    return [*findings, *_ended(_begin("limits", limits), max(end, time.monotonic() + 1))]
 
 
 class _Looking(NamedTuple):
@@ -342,22 +342,22 @@ class _Looking(NamedTuple):
 def _begin(
     name: str, check: Callable[[], Iterator[Finding]], severity: str = "warning"
 ) -> _Looking:
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def _look() -> None:
         try:
-            found.extend(check())
+            findings.extend(check())
         except Exception as error:  # noqa: BLE001  # an error must not look like "no finding"
-            bad = "warning" if found else severity
-            found.append(Finding(name, bad, f"could not be checked: {error!r}"))
+            bad = "warning" if findings else severity
+            findings.append(Finding(name, bad, f"could not be checked: {error!r}"))
 
     thread = threading.Thread(target=_look, daemon=True)
     try:
         thread.start()
     except RuntimeError:  # no thread can be started; the check of limits reports it
         _look()
-        return _Looking(name, found, None, severity)
-    return _Looking(name, found, thread, severity)
+        return _Looking(name, findings, None, severity)
+    return _Looking(name, findings, thread, severity)
 
 
 def _ended(looking: _Looking, end: float) -> list[Finding]:
@@ -380,20 +380,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(arguments)
     started = time.monotonic()
-    found = examine(options.gpus, options.shared << 20)
+    findings = examine(options.gpus, options.shared << 20)
     if options.json:
         print(json.dumps({
             "format": FORMAT,
             "seconds": round(time.monotonic() - started, 3),
-            "findings": [finding._asdict() for finding in found],
+            "findings": [finding._asdict() for finding in findings],
         }))  # fmt: skip
     else:
         place = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        for finding in found:
+        for finding in findings:
             print(f"{place}: {finding.severity:8} {finding.check}: {finding.message}")
             if finding.remedy:
                 print(f"{place}:          remedy: {finding.remedy}")
-    return int(any(finding.severity == "error" for finding in found))
+    return int(any(finding.severity == "error" for finding in findings))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ LIBRARIES = {
 
 def locked(package: str) -> dict[str, str]:
     """A package of NVIDIA, whose name may end with -cu12 or -cu13, and its version."""
-    found = expectation()["packages"]
-    return {name: found[name] for name in found if re.fullmatch(rf"{package}(-cu\d+)?", name)}
+    packages = expectation()["packages"]
+    return {name: packages[name] for name in packages if re.fullmatch(rf"{package}(-cu\d+)?", name)}
 
 
 def numbers(version: str, count: int) -> list[int]:
@@ -44,24 +44,24 @@ def main() -> None:
     import torch
 
     smoke_gpu.turn()
-    one = torch.ones(1, 1, 8, 8, device="cuda")
-    torch.nn.functional.conv2d(one, one[..., :3, :3])  # loads cuDNN
+    tensor = torch.ones(1, 1, 8, 8, device="cuda")
+    torch.nn.functional.conv2d(tensor, tensor[..., :3, :3])  # loads cuDNN
     torch.cuda.synchronize()
-    found = {
+    in_use = {
         "nvidia-cuda-runtime": numbers(str(torch.version.cuda), 2),
         "nvidia-cudnn": _cudnn(torch.backends.cudnn.version()),
         "nvidia-nccl": list(torch.cuda.nccl.version()),
     }
     problems = []
-    for package, answer in found.items():
+    for package, answer in in_use.items():
         versions = locked(package)
         if len(versions) != 1:
             problems.append(f"the lock has {', '.join(versions) or 'no'} {package} (expected one)")
             continue
         [version] = versions.values()
         if numbers(version, len(answer)) != answer:
-            said = ".".join(map(str, answer))
-            problems.append(f"{package} {version} is locked, but torch uses {said}")
+            text = ".".join(map(str, answer))
+            problems.append(f"{package} {version} is locked, but torch uses {text}")
     prefix = expectation()["prefix"]
     for name, paths in loaded().items():
         print(name, *sorted(paths))
@@ -69,10 +69,10 @@ def main() -> None:
             problems.append(f"{name} is loaded {len(paths)} times, not once: {sorted(paths)}")
         problems += [f"{path} is not in the image" for path in paths if not path.startswith(prefix)]
     capability = torch.cuda.get_device_capability()
-    said = ", ".join(f"{key} {'.'.join(map(str, value))}" for key, value in found.items())
+    text = ", ".join(f"{key} {'.'.join(map(str, value))}" for key, value in in_use.items())
     device = f"{torch.cuda.get_device_name()}, sm_{capability[0]}{capability[1]}"
     finish(
-        problems, f"torch {torch.__version__} for {torch.cuda.get_arch_list()}: {said}; {device}"
+        problems, f"torch {torch.__version__} for {torch.cuda.get_arch_list()}: {text}; {device}"
     )
 
 

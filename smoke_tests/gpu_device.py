@@ -14,7 +14,7 @@ COMPUTE_MAJOR, COMPUTE_MINOR = 75, 76  # CUdevice_attribute
 VERSION = Path("/proc/driver/nvidia/version")  # of the kernel module; also visible in containers
 
 
-def asked(library: ctypes.CDLL, function: str, *arguments: object) -> None:
+def driver_call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
     """Call the driver; on an error the case ends with the driver's name for it."""
     status = getattr(library, function)(*arguments)
     if status != 0:
@@ -26,31 +26,31 @@ def asked(library: ctypes.CDLL, function: str, *arguments: object) -> None:
 def devices() -> list[str]:
     """A description of each GPU, from the driver."""
     library = ctypes.CDLL("libcuda.so.1")
-    asked(library, "cuInit", 0)
+    driver_call(library, "cuInit", 0)
     version, count = ctypes.c_int(), ctypes.c_int()
-    asked(library, "cuDriverGetVersion", ctypes.byref(version))
-    asked(library, "cuDeviceGetCount", ctypes.byref(count))
+    driver_call(library, "cuDriverGetVersion", ctypes.byref(version))
+    driver_call(library, "cuDeviceGetCount", ctypes.byref(count))
     print(f"the driver knows CUDA {version.value // 1000}.{version.value % 1000 // 10}")
-    found = []
+    descriptions = []
     for number in range(count.value):
         device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
-        asked(library, "cuDeviceGet", ctypes.byref(device), number)
-        asked(library, "cuDeviceGetName", name, len(name), device)
-        asked(library, "cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+        driver_call(library, "cuDeviceGet", ctypes.byref(device), number)
+        driver_call(library, "cuDeviceGetName", name, len(name), device)
+        driver_call(library, "cuDeviceTotalMem_v2", ctypes.byref(memory), device)
         parts = []
         for attribute in (COMPUTE_MAJOR, COMPUTE_MINOR):
             value = ctypes.c_int()
-            asked(library, "cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+            driver_call(library, "cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
             parts.append(str(value.value))
-        found.append(f"{name.value.decode()} sm_{''.join(parts)} {memory.value >> 20} MiB")
-    return found
+        descriptions.append(f"{name.value.decode()} sm_{''.join(parts)} {memory.value >> 20} MiB")
+    return descriptions
 
 
 def release() -> str:
     """The driver's release, such as 580.159.04; "" if unknown."""
     text = VERSION.read_text("utf-8") if VERSION.exists() else ""
-    found = re.search(r"Kernel Module .*?(\d+\.[\d.]+)", text)
-    return found[1] if found else ""
+    match = re.search(r"Kernel Module .*?(\d+\.[\d.]+)", text)
+    return match[1] if match else ""
 
 
 def main(count: int) -> None:
@@ -58,11 +58,13 @@ def main(count: int) -> None:
     smoke_gpu.require(count)
     if release():
         print(f"the driver is {release()}")
-    found = devices()
+    descriptions = devices()
     problems = (
-        [] if len(found) >= count else [f"the driver has {len(found)} GPU(s): {count} needed"]
+        []
+        if len(descriptions) >= count
+        else [f"the driver has {len(descriptions)} GPU(s): {count} needed"]
     )
-    finish(problems, "; ".join(found))
+    finish(problems, "; ".join(descriptions))
 
 
 if __name__ == "__main__":

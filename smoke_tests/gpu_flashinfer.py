@@ -32,11 +32,11 @@ def attention(kind: str) -> list[str]:
 
     chance = torch.Generator("cuda").manual_seed(4)
 
-    def _made(heads: int) -> torch.Tensor:
-        made = torch.randn(LENGTH, heads, WIDTH, device="cuda", generator=chance)
-        return made.to(torch.bfloat16)
+    def _random_tensor(heads: int) -> torch.Tensor:
+        tensor = torch.randn(LENGTH, heads, WIDTH, device="cuda", generator=chance)
+        return tensor.to(torch.bfloat16)
 
-    query, key, value = _made(HEADS), _made(SHARED), _made(SHARED)
+    query, key, value = _random_tensor(HEADS), _random_tensor(SHARED), _random_tensor(SHARED)
     causal = kind == "prefill"
     if causal:
         prefill = flashinfer.single_prefill_with_kv_cache
@@ -51,8 +51,8 @@ def attention(kind: str) -> list[str]:
     if causal:
         later = torch.ones(LENGTH, LENGTH, device="cuda").triu(1).bool()
         weights = weights.masked_fill(later, float("-inf"))
-    due = torch.einsum("hqk,khd->qhd", weights.softmax(-1), values)
-    error = float((answer.double() - (due if causal else due[-1])).abs().max())
+    expected = torch.einsum("hqk,khd->qhd", weights.softmax(-1), values)
+    error = float((answer.double() - (expected if causal else expected[-1])).abs().max())
     print(f"{kind}: off by {error:.4f}")
     return [] if error < BOUND else [f"FlashInfer's {kind} is off by {error:.4f}, bound {BOUND}"]
 
@@ -89,7 +89,7 @@ def compiled() -> set[Path]:
     return set((base / ".cache/flashinfer").rglob("*.so"))
 
 
-def carried(gpus: set[str]) -> set[str]:
+def lock_bundle(gpus: set[str]) -> set[str]:
     """The names of the kernels for `gpus` ("sm90"), all of them, in the image's wheel of kernels.
 
     Since 0.7 a wheel names the GPUs that it is for, and FlashInfer uses it if all visible GPUs are
@@ -104,19 +104,19 @@ def carried(gpus: set[str]) -> set[str]:
         return {path.stem for path in Path(wheel.get_jit_cache_dir()).rglob("*.so")}
     return {
         name
-        for one in wheel.get_jit_cache_providers()
-        if gpus <= {each.rstrip("af") for each in one.cuda_architectures}
-        for name in one.modules
+        for provider in wheel.get_jit_cache_providers()
+        if gpus <= {each.rstrip("af") for each in provider.cuda_architectures}
+        for name in provider.modules
     }
 
 
-def uncalled_for(mode: str, made: list[Path], brought: set[str]) -> list[str]:
-    """The libraries among `made` that must not be compiled in this image's mode."""
+def uncalled_for(mode: str, libraries: list[Path], brought: set[str]) -> list[str]:
+    """The libraries among `libraries` that must not be compiled in this image's mode."""
     if mode == "prebuilt":  # nothing else compiles in such an image: these are all new
-        return [f"{path} was compiled" for path in made]
+        return [f"{path} was compiled" for path in libraries]
     return [
         f"{path} was compiled, and lies in the image's flashinfer-jit-cache"
-        for path in made
+        for path in libraries
         if path.stem in brought
     ]
 
@@ -141,7 +141,7 @@ def main() -> None:
         ]
         problems = [problem for part in parts for problem in part.result()]
     devices = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
-    brought = carried({f"sm{major}{minor}" for major, minor in devices})
+    brought = lock_bundle({f"sm{major}{minor}" for major, minor in devices})
     problems += uncalled_for(mode, sorted(compiled() - there), brought)
     finish(problems, f"flashinfer {flashinfer.__version__}, {mode}: as they should")
 

@@ -37,7 +37,7 @@ def kind() -> str:
 
 def settings(config: type, more: dict[str, Any]) -> Any:
     """The arguments of one step, without those that this version of TRL does not have."""
-    wanted = {
+    arguments = {
         "output_dir": str(Path("out").absolute()),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
         "num_generations": GROUP,
@@ -59,7 +59,7 @@ def settings(config: type, more: dict[str, Any]) -> Any:
         "seed": 7,
         **more,
     }
-    return config(**smoke_stack.accepted(config, wanted))
+    return config(**smoke_stack.accepted(config, arguments))
 
 
 def make_trainer(folder: Path, more: dict[str, Any]) -> tuple[Any, Any, Reward]:
@@ -98,8 +98,8 @@ def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
         problems.append("the gradient is zero")
     if trainer.state.global_step != 1:
         problems.append(f"{trainer.state.global_step} steps were made")
-    said = f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')}"
-    return problems, f"{said}, gradient norm {logged.get('grad_norm')}"
+    summary = f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')}"
+    return problems, f"{summary}, gradient norm {logged.get('grad_norm')}"
 
 
 def colocation() -> dict[str, Any]:
@@ -123,9 +123,9 @@ def colocates() -> bool:
     return "vllm_mode" in text or "vllm_server_host" not in text
 
 
-def distance(one: list[list[float]], other: list[list[float]]) -> float:
+def distance(first: list[list[float]], other: list[list[float]]) -> float:
     """The largest difference of log-probabilities; of a given model the mean."""
-    largest, mean = smoke_stack.apart(one, other)
+    largest, mean = smoke_stack.apart(first, other)
     return largest if kind() == "tiny" else mean
 
 
@@ -134,7 +134,7 @@ def colocate(folder: Path) -> tuple[list[str], str]:
     trainer, model, reward = make_trainer(folder, colocation())
     llm = smoke_stack.colocated(trainer)
     prompts = [
-        [int(one) for one in trainer.processing_class(text)["input_ids"]] for text in PROMPTS
+        [int(token) for token in trainer.processing_class(text)["input_ids"]] for text in PROMPTS
     ]
     free = smoke_stack.sampling(temperature=1.0, max_tokens=TOKENS, ignore_eos=True, seed=3)
     written = smoke_stack.generate(llm, prompts, free)
@@ -142,7 +142,7 @@ def colocate(folder: Path) -> tuple[list[str], str]:
     model.cuda()
     first = smoke_stack.scores(llm, sequences)
     agreed = [distance(first, smoke_stack.model_scores(model, sequences))]
-    problems, said = step(trainer, model, reward)
+    problems, summary = step(trainer, model, reward)
     smoke_stack.sync(trainer)
     model.eval()
     second = smoke_stack.scores(llm, sequences)
@@ -158,7 +158,7 @@ def colocate(folder: Path) -> tuple[list[str], str]:
     if not moved > MOVED[kind()]:
         problems.append(f"with synced weights vLLM's log-probabilities moved by {moved:.4f} only")
     return problems, (
-        f"{said}; log-probabilities {agreed[0]:.4f} and {agreed[1]:.4f} apart, moved {moved:.2f}"
+        f"{summary}; log-probabilities {agreed[0]:.4f} and {agreed[1]:.4f} apart, moved {moved:.2f}"
     )
 
 
@@ -200,7 +200,7 @@ def served(folder: Path) -> tuple[list[str], str]:
             "vllm_group_port": group,
         }
         trainer, model, reward = make_trainer(folder, more)
-        problems, said = step(trainer, model, reward)
+        problems, summary = step(trainer, model, reward)
         smoke_stack.sync(trainer)
         model.eval()
         written = smoke_stack.trl_completions(server, PROMPTS, TOKENS)
@@ -213,7 +213,7 @@ def served(folder: Path) -> tuple[list[str], str]:
         problems.append("the server's greedy tokens are those of the weights before the step")
     return (
         problems,
-        f"{said}; the server's tokens are the new weights', {then:.2f} from the old ones'",
+        f"{summary}; the server's tokens are the new weights', {then:.2f} from the old ones'",
     )
 
 

@@ -24,16 +24,18 @@ def main() -> None:
     left.requires_grad_()
     product = left @ right
     (product * weight).sum().backward()
-    problems, said = [], []
+    problems, deviations = [], []
     exact = left.detach().double() @ right.double()
     gradient = weight.double() @ right.double().T
     assert left.grad is not None
-    for name, got, due in (("product", product, exact), ("gradient", left.grad, gradient)):
-        error = float(((got.detach().double() - due).abs().max() / due.abs().max()).item())
-        said.append(f"{name} off by {error:.1e}")
+    for name, got, expected in (("product", product, exact), ("gradient", left.grad, gradient)):
+        error = float(
+            ((got.detach().double() - expected).abs().max() / expected.abs().max()).item()
+        )
+        deviations.append(f"{name} off by {error:.1e}")
         if not error < BOUND:
             problems.append(f"the {name} is off by {error:.2e} of its largest, bound {BOUND:.2e}")
-    finish(problems, f"bf16, {SIZE} squared: {', '.join(said)} of the largest element")
+    finish(problems, f"bf16, {SIZE} squared: {', '.join(deviations)} of the largest element")
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ def work(rank: int, count: int, port: int, answers: object) -> None:
     numbers = torch.arange(SIZE, device="cuda", dtype=torch.float32) % 1024 * (rank + 1)
     dist.all_reduce(numbers)
     whole = count * (count + 1) // 2
-    due = torch.arange(SIZE, device="cuda", dtype=torch.float32) % 1024 * whole
-    if not torch.equal(numbers, due):
+    expected = torch.arange(SIZE, device="cuda", dtype=torch.float32) % 1024 * whole
+    if not torch.equal(numbers, expected):
         problems.append(f"rank {rank}: the all-reduce is wrong")
     mine = torch.full((4,), float(rank), device="cuda")
     gathered = [torch.empty_like(mine) for _ in range(count)]

@@ -57,12 +57,12 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
         if engines == 1:
             return list(map(ask, prompts))
         with ThreadPoolExecutor(len(prompts)) as pool:  # at once, so that every engine has work
-            found = list(pool.map(ask, prompts))
+            completions = list(pool.map(ask, prompts))
         used = busy(smoke_gpu.text(f"{server}/metrics"))
     print("tokens of each engine:", used)
     if len(used) != engines:
         sys.exit(f"error: {len(used)} of {engines} engines generated tokens")
-    return found
+    return completions
 
 
 def check_name(server: str) -> None:
@@ -74,10 +74,10 @@ def check_name(server: str) -> None:
 
 def completion(server: str, prompt: list[int]) -> list[int]:
     """The greedy tokens of vLLM's server for one prompt."""
-    asked = {"model": "smoke", "prompt": prompt, "temperature": 0, "ignore_eos": True,
+    request = {"model": "smoke", "prompt": prompt, "temperature": 0, "ignore_eos": True,
              "max_tokens": gpu_vllm.TOKENS, "logprobs": 1,
              "return_tokens_as_token_ids": True}  # fmt: skip
-    answered = smoke_gpu.post(f"{server}/v1/completions", asked)
+    answered = smoke_gpu.post(f"{server}/v1/completions", request)
     tokens = answered["choices"][0]["logprobs"]["tokens"]
     return [int(token.removeprefix("token_id:")) for token in tokens]
 
@@ -85,12 +85,12 @@ def completion(server: str, prompt: list[int]) -> list[int]:
 def busy(metrics: str) -> dict[str, float]:
     """The engines that generated tokens, by vLLM's metrics, and how many."""
     lines = re.findall(r"^vllm:generation_tokens_total\{(.*)\} (\S+)$", metrics, re.MULTILINE)
-    found: dict[str, float] = {}
+    token_counts: dict[str, float] = {}
     for labels, number in lines:
         engine = re.search(r'engine="(\d+)"', labels)
         if engine and float(number) > 0:
-            found[engine[1]] = found.get(engine[1], 0) + float(number)
-    return found
+            token_counts[engine[1]] = token_counts.get(engine[1], 0) + float(number)
+    return token_counts
 
 
 def in_parallel(folder: Path, prompts: Answers) -> Answers:
@@ -111,8 +111,8 @@ def by_sglang(folder: Path, prompts: Answers) -> Answers:
     sampling = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
     with smoke_gpu.server(command, f"{server}/health", 500):
         check_name(server)
-        asked = {"input_ids": prompts, "sampling_params": sampling}
-        answers = smoke_gpu.post(f"{server}/generate", asked, 400)  # it may compile kernels
+        request = {"input_ids": prompts, "sampling_params": sampling}
+        answers = smoke_gpu.post(f"{server}/generate", request, 400)  # it may compile kernels
     return [[int(token) for token in answer["output_ids"]] for answer in answers]
 
 
@@ -132,11 +132,11 @@ def main(way: str) -> None:
     smoke_gpu.turn(alone=way != "sglang" and smoke_stack.measures_memory())
     completions = WAYS[way](folder, prompts)
     reference = smoke_stack.load(folder).cuda()
-    problems, said = gpu_vllm.compare(reference, prompts, completions, kind)
+    problems, summary = gpu_vllm.compare(reference, prompts, completions, kind)
     if way == "trl" and 2 * sum(map(len, completions)) >= len(prompts) * gpu_vllm.TOKENS:
         # It has no ignore_eos, so a completion may be short.
-        problems = [one for one in problems if "tokens were generated" not in one]
-    smoke_gpu.end(problems, f"{way}: {said}")
+        problems = [problem for problem in problems if "tokens were generated" not in problem]
+    smoke_gpu.end(problems, f"{way}: {summary}")
 
 
 if __name__ == "__main__":

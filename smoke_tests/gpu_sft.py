@@ -24,7 +24,7 @@ FP16_STEPS = 6
 
 def settings(config: type, *, fp16: bool = False) -> Any:
     """The arguments of one step, or of FP16_STEPS in fp16."""
-    wanted = {
+    arguments = {
         "output_dir": str(Path("out").absolute()),
         "per_device_train_batch_size": 4,
         "max_length": 64,
@@ -42,7 +42,7 @@ def settings(config: type, *, fp16: bool = False) -> Any:
         "disable_tqdm": True,
         "seed": 7,
     }
-    return config(**smoke_stack.accepted(config, wanted))
+    return config(**smoke_stack.accepted(config, arguments))
 
 
 def step(way: str) -> tuple[list[str], str]:
@@ -84,11 +84,11 @@ def step(way: str) -> tuple[list[str], str]:
     wrapper = type(trainer.model_wrapped).__name__
     if way == "child" and wrapper != "DeepSpeedEngine":
         problems.append(f"the trained model is a {wrapper}, not DeepSpeed's engine")
-    said = f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')}"
-    said += f", gradient norm {logged.get('grad_norm')}"
+    summary = f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')}"
+    summary += f", gradient norm {logged.get('grad_norm')}"
     if way == "fp16" and scaler is not None:
-        said += f", gradients scaled by {scaler.get_scale():.0f}"
-    return problems, f"{wrapper}: {said}"
+        summary += f", gradients scaled by {scaler.get_scale():.0f}"
+    return problems, f"{wrapper}: {summary}"
 
 
 def _dtype(model: Any, name: str) -> Any:
@@ -103,10 +103,10 @@ def launched(count: int) -> None:
                "--offload_optimizer_device", "none", "--offload_param_device", "none",
                "--main_process_port", str(smoke_gpu.free_port()), __file__, "child"]  # fmt: skip
     log = smoke_gpu.follow(command)
-    said = [line for line in log.splitlines() if "tensors changed" in line]
+    summaries = [line for line in log.splitlines() if "tensors changed" in line]
     steps = log.count("tensors changed")  # two processes may have written one line
     problems = [f"{steps} of {count} processes took the step"] if steps != count else []
-    finish(problems, " ".join(said))
+    finish(problems, " ".join(summaries))
 
 
 def main(way: str, count: int = 1) -> None:

@@ -23,8 +23,8 @@ def start(folder: Path, count: int, **more: Any) -> Any:
 
 def complete(engine: Any, prompts: list[list[int]]) -> list[list[int]]:
     """The greedy tokens of `engine` for each of `prompts`."""
-    asked = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
-    answers = engine.generate(input_ids=prompts, sampling_params=asked)
+    parameters = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
+    answers = engine.generate(input_ids=prompts, sampling_params=parameters)
     return [[int(token) for token in answer["output_ids"]] for answer in answers]
 
 
@@ -38,8 +38,8 @@ def main(count: int) -> None:
     smoke_gpu.turn()
     completions = complete(start(folder, count), prompts)
     reference = smoke_stack.load(folder).cuda()
-    problems, said = gpu_vllm.compare(reference, prompts, completions, kind)
-    smoke_gpu.end(problems, f"sglang {sglang.__version__}, {kind}: {said}")
+    problems, summary = gpu_vllm.compare(reference, prompts, completions, kind)
+    smoke_gpu.end(problems, f"sglang {sglang.__version__}, {kind}: {summary}")
 
 
 if __name__ == "__main__":

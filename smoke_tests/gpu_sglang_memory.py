@@ -51,7 +51,7 @@ def main() -> None:
     again = gpu_sglang.complete(engine, prompts)
     model = smoke_stack.load(first).cuda()
     least = cache_size(model.config) * 9 // 10
-    problems, said = gpu_vllm.compare(model, prompts, completions, "tiny")
+    problems, summary = gpu_vllm.compare(model, prompts, completions, "tiny")
     model = smoke_stack.load(second).cuda()
     after, _ = gpu_vllm.compare(model, prompts, again, "tiny")
     problems += [f"after its memory was released: {problem}" for problem in after]
@@ -59,7 +59,7 @@ def main() -> None:
         problems.append(f"the second model's weights were not loaded: {message}")
     if released < least:
         problems.append(f"{released >> 20} MiB were released, at least {least >> 20} expected")
-    good = f"sglang {sglang.__version__}: {said}; {released >> 20} MiB were released"
+    good = f"sglang {sglang.__version__}: {summary}; {released >> 20} MiB were released"
     smoke_gpu.end(problems, good)
 
 

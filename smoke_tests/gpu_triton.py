@@ -51,17 +51,19 @@ def main() -> None:
     problems = []
     if not torch.equal(out, (left + right) * 0.5):
         problems.append("the kernel's sums are wrong")
-    made = [path.name for path in Path("triton").rglob("*.cubin")]
-    if not made:
+    cubins = [path.name for path in Path("triton").rglob("*.cubin")]
+    if not cubins:
         problems.append("Triton compiled no cubin: it took the kernel from elsewhere")
 
-    def _fused(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return (one * 2 + other).relu().sum(0)
+    def _fused(first: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return (first * 2 + other).relu().sum(0)
 
     shaped = left[:100_000].view(100, 1000), right[:100_000].view(100, 1000)
     if not torch.allclose(torch.compile(_fused)(*shaped), _fused(*shaped), atol=1e-4):
         problems.append("torch.compile's kernel differs from torch")
-    finish(problems, f"triton {triton.__version__}: {', '.join(made)} and a kernel of inductor ran")
+    finish(
+        problems, f"triton {triton.__version__}: {', '.join(cubins)} and a kernel of inductor ran"
+    )
 
 
 if __name__ == "__main__":

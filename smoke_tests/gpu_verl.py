@@ -77,7 +77,7 @@ def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, o
     """
     rollout, actor = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
     model = "actor_rollout_ref.model"
-    wanted = {
+    options = {
         "algorithm.adv_estimator": "grpo",
         "data.train_files": data,
         "data.val_files": data,
@@ -129,20 +129,20 @@ def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, o
         "ray_kwargs.ray_init.include_dashboard": False,
     }
     if engine == "sglang":
-        wanted |= for_sglang(rollout)
+        options |= for_sglang(rollout)
     if importlib.util.find_spec("transfer_queue") is None:  # for the newer trainer of verl 0.9
-        wanted["trainer.use_v1"] = False
-    return wanted
+        options["trainer.use_v1"] = False
+    return options
 
 
 def for_sglang(rollout: str) -> dict[str, object]:
     """Settings of verl's rollout with SGLang alone."""
-    own = f"{rollout}.engine_kwargs.sglang"
+    prefix = f"{rollout}.engine_kwargs.sglang"
     return {
         # Without a bound the tiny model's cache has millions of tokens, and tables for them.
-        f"{own}.max_total_tokens": 16 * tiny_qwen.POSITIONS,
+        f"{prefix}.max_total_tokens": 16 * tiny_qwen.POSITIONS,
         # verl has it say errors only: too little to find out why a server does not start.
-        f"{own}.log_level": "info",
+        f"{prefix}.log_level": "info",
     }
 
 
@@ -162,17 +162,17 @@ def with_critic(folder: Path) -> dict[str, object]:
     }
 
 
-def lacking(wanted: Iterable[str], configuration: dict[str, Any]) -> list[str]:
+def lacking(names: Iterable[str], configuration: dict[str, Any]) -> list[str]:
     """The settings that verl's configuration does not have, which verl would ignore."""
-    found = []
-    for key in wanted:
+    missing = []
+    for key in names:
         inner: Any = configuration
         for word in key.split("."):
             if not isinstance(inner, dict) or word not in inner:
-                found.append(key)
+                missing.append(key)
                 break
             inner = inner[word]
-    return [key for key in found if not key.startswith(OPEN)]
+    return [key for key in missing if not key.startswith(OPEN)]
 
 
 def defaults(folder: str | None = None) -> dict[str, Any]:
@@ -214,9 +214,9 @@ def worker_logs(scratch: Path, ends: str) -> dict[str, str]:
     return {path.name: path.read_text("utf-8", "replace") for path in logs}
 
 
-def everything(said: str, scratch: Path) -> str:
+def everything(output: str, scratch: Path) -> str:
     """The output, and the logs of Ray's workers, whose last lines may be missing in the output."""
-    return "\n".join([said, *worker_logs(scratch, ".out").values()])
+    return "\n".join([output, *worker_logs(scratch, ".out").values()])
 
 
 def trained(command: list[str], env: dict[str, str], scratch: Path) -> str:
@@ -235,10 +235,10 @@ def trained(command: list[str], env: dict[str, str], scratch: Path) -> str:
 
 def logged(log: str, key: str) -> float | None:
     """The value of `key` in the last line that verl's console logger wrote about a step."""
-    found = re.findall(
+    values = re.findall(
         rf"\b{re.escape(key)}:(?:np\.float\d+\()?(-?[\d.]+(?:e[-+]?\d+)?|nan|inf)", log
     )
-    return float(found[-1]) if found else None
+    return float(values[-1]) if values else None
 
 
 def merged() -> Path:
@@ -270,7 +270,7 @@ def unchanged(folder: Path, checkpoint: Path) -> tuple[list[str], int]:
 def environment(scratch: Path, patches: Path) -> dict[str, str]:
     """The environment of verl's processes, which find CRITIC in the folder `patches`."""
     paths = [str(patches), *filter(None, [os.environ.get("PYTHONPATH")])]
-    found = {
+    variables = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "RAY_TMPDIR": str(scratch),
@@ -280,9 +280,9 @@ def environment(scratch: Path, patches: Path) -> dict[str, str]:
         "RAY_worker_register_timeout_seconds": "300",
         "RAY_memory_monitor_refresh_ms": "0",
     }
-    if "SMOKE_CACHE" in found:
-        found["SMOKE_CACHE"] = str(CACHE)
-    return found
+    if "SMOKE_CACHE" in variables:
+        variables["SMOKE_CACHE"] = str(CACHE)
+    return variables
 
 
 def main(way: str, engine: str) -> None:
@@ -292,8 +292,8 @@ def main(way: str, engine: str) -> None:
     """
     smoke_gpu.require()
     folder, data, reward = inputs()
-    wanted = settings(folder, data, reward, engine) | (with_critic(folder) if way == "ppo" else {})
-    absent = lacking(wanted, defaults())
+    options = settings(folder, data, reward, engine) | (with_critic(folder) if way == "ppo" else {})
+    absent = lacking(options, defaults())
     print("not in this verl:", ", ".join(absent) or "nothing")
     if set(absent) - VERSIONED:
         sys.exit(f"error: verl has no setting {', '.join(sorted(set(absent) - VERSIONED))}")
@@ -310,7 +310,7 @@ def main(way: str, engine: str) -> None:
         env["VERL_USE_EXTERNAL_MODULES"] = "smoke_critic"
     smoke_gpu.turn(alone=smoke_stack.measures_memory())
     command = [sys.executable, "-m", "verl.trainer.main_ppo"]
-    command += [f"++{key}={value}" for key, value in wanted.items()]
+    command += [f"++{key}={value}" for key, value in options.items()]
     print(json.dumps(command, indent=1))
     log = trained(command, env, scratch)
     problems, count = unchanged(folder, merged() if way == "ppo" else Path("checkpoint"))
@@ -319,14 +319,16 @@ def main(way: str, engine: str) -> None:
     if way == "ppo":
         keys += ["critic/vf_loss", "critic/grad_norm"]
         norms += ["critic/grad_norm"]
-    said = {key: logged(log, key) for key in keys}
-    for key, value in said.items():
+    logged_values = {key: logged(log, key) for key in keys}
+    for key, value in logged_values.items():
         if value is None or not math.isfinite(value):
             problems.append(f"{key} is {value}")
-    problems += [f"{key} is zero" for key in norms if not (said[key] or 0) > 0]
-    if not (said["training/rollout_probs_diff_mean"] or 0) < AGREE:
-        problems.append(f"{engine}'s probabilities are {said} from the trainer's, bound {AGREE}")
-    finish(problems, f"{engine}: {count} of {count} tensors changed; {said}")
+    problems += [f"{key} is zero" for key in norms if not (logged_values[key] or 0) > 0]
+    if not (logged_values["training/rollout_probs_diff_mean"] or 0) < AGREE:
+        problems.append(
+            f"{engine}'s probabilities are {logged_values} from the trainer's, bound {AGREE}"
+        )
+    finish(problems, f"{engine}: {count} of {count} tensors changed; {logged_values}")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def prompt_ids(folder: Path) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    return [[int(one) for one in tokenizer(prompt)["input_ids"]] for prompt in PROMPTS]
+    return [[int(token) for token in tokenizer(prompt)["input_ids"]] for prompt in PROMPTS]
 
 
 def surround(way: str) -> None:
@@ -153,7 +153,7 @@ def main(way: str) -> None:
     first = f"first tokens {smoke_gpu.age():.1f} s after the process began"
     again = smoke_stack.generate(llm, prompts, greedy)
     reference = smoke_stack.load(folder).cuda()
-    problems, said = compare(reference, prompts, completions, kind)
+    problems, summary = compare(reference, prompts, completions, kind)
     again_problems, _ = compare(reference, prompts, again, kind)
     problems += [f"asked again: {problem}" for problem in again_problems]
     scored = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
@@ -162,8 +162,8 @@ def main(way: str) -> None:
     )
     if not mean < BOUND[kind]:
         problems.append(f"log-probabilities are {mean:.3f} apart on average, bound {BOUND[kind]}")
-    said = f"{said}; log-probabilities {mean:.4f} apart, at most {largest:.3f}"
-    smoke_gpu.end(problems, f"{kind}: {said}; {first}")
+    summary = f"{summary}; log-probabilities {mean:.4f} apart, at most {largest:.3f}"
+    smoke_gpu.end(problems, f"{kind}: {summary}; {first}")
 
 
 if __name__ == "__main__":

@@ -43,26 +43,26 @@ def make(folder: Path) -> Any:
     return processor
 
 
-def asked(processor: Any) -> list[tuple[str, Any]]:
+def image_prompts(processor: Any) -> list[tuple[str, Any]]:
     """Each question with each image: the text with a placeholder for the image, and the image."""
-    found = []
+    pairs = []
     for question, image in itertools.product(QUESTIONS, tiny_qwen_vl.images()):
         content = [{"type": "image"}, {"type": "text", "text": question}]
         messages = [{"role": "user", "content": content}]
         text = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        found.append((text, image))
-    return found
+        pairs.append((text, image))
+    return pairs
 
 
 def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) -> dict[str, Any]:
     """What transformers computes from a text and an image, with `more` tokens after the text."""
     from torch.nn.functional import pad
 
-    found = dict(processor(text=[text], images=[image], return_tensors="pt").to(device))
+    tensors = dict(processor(text=[text], images=[image], return_tensors="pt").to(device))
     for name, value in (("attention_mask", 1), ("mm_token_type_ids", 0)):
-        if name in found:  # since transformers 5 it says which tokens are of an image
-            found[name] = pad(found[name], (0, more), value=value)
-    return found
+        if name in tensors:  # since transformers 5 it says which tokens are of an image
+            tensors[name] = pad(tensors[name], (0, more), value=value)
+    return tensors
 
 
 def removed() -> str | None:
@@ -85,7 +85,7 @@ def main() -> None:
     gpu_vllm.surround("vision")
     folder = Path("model").absolute()
     processor = make(folder)
-    prompts = asked(processor)
+    prompts = image_prompts(processor)
     from vllm import LLM  # noqa: F401  # slow imports, before the turn on the GPU
 
     smoke_gpu.turn(alone=smoke_stack.measures_memory())
@@ -99,8 +99,8 @@ def main() -> None:
     )
     read = [[int(token) for token in output.prompt_token_ids] for output in outputs]
     written = [[int(token) for token in output.outputs[0].token_ids] for output in outputs]
-    problems, said = judge(folder, processor, read, written)
-    smoke_gpu.end(problems, f"{said}; {len(prompts)} prompts with an image")
+    problems, summary = judge(folder, processor, read, written)
+    smoke_gpu.end(problems, f"{summary}; {len(prompts)} prompts with an image")
 
 
 def judge(
@@ -116,11 +116,13 @@ def judge(
 
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).float().eval().to(device)
     problems, extras, first = [], [], []
-    for number, (text, image) in enumerate(asked(processor)):
+    for number, (text, image) in enumerate(image_prompts(processor)):
         given = inputs(processor, text, image, device)
-        due = given["input_ids"][0].tolist()
-        if read[number] != due:
-            problems.append(f"prompt {number} has the tokens {read[number]} in vLLM, not {due}")
+        expected = given["input_ids"][0].tolist()
+        if read[number] != expected:
+            problems.append(
+                f"prompt {number} has the tokens {read[number]} in vLLM, not {expected}"
+            )
         with torch.no_grad():
             first.append(model(**given).logits[0, -1].float())
         extra = inputs(processor, text, image, device, more=len(written[number]))
@@ -131,8 +133,8 @@ def judge(
         problems.append(f"the reference's logits for two images differ by {apart:.3f} only")
     if problems:
         return problems, ""
-    found, said = gpu_vllm.compare(model, read, written, "vision", extras)
-    return found, f"{said}, logits of two images up to {apart:.1f} apart"
+    differences, summary = gpu_vllm.compare(model, read, written, "vision", extras)
+    return differences, f"{summary}, logits of two images up to {apart:.1f} apart"
 
 
 if __name__ == "__main__":

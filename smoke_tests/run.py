@@ -139,14 +139,14 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     for path, keys in ((options.expect, EXPECTED), (options.allowed, ACCEPTED)):
         try:
-            found = json.loads(path.read_text("utf-8"))
+            document = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             parser.error(f"{path}: {error}")
-        lacking = [key for key in keys if not isinstance(found, dict) or key not in found]
+        lacking = [key for key in keys if not isinstance(document, dict) or key not in document]
         if lacking:
             parser.error(f"{path}: missing keys: {', '.join(lacking)} (see README.md)")
-        if found.get("format", FORMAT) != FORMAT:
-            parser.error(f"{path}: unsupported format {found['format']} (expected {FORMAT})")
+        if document.get("format", FORMAT) != FORMAT:
+            parser.error(f"{path}: unsupported format {document['format']} (expected {FORMAT})")
     if not picked(options):
         names = ", ".join(case.name for case in TIERS[options.tier])
         parser.error(f"no case of {options.tier} matches --case {options.case} (it has: {names})")
@@ -216,18 +216,18 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
         (options.logs / f"{work.name}.log").write_text(log, "utf-8")
     seconds = round(time.monotonic() - started - (idle_time(waited) or 0), 3)
     outcome, message = verdict(status, log, limit)
-    said = work.with_suffix(".said")
-    if outcome != "failed" and said.exists():
-        message = said.read_text("utf-8")
+    message_file = work.with_suffix(".said")
+    if outcome != "failed" and message_file.exists():
+        message = message_file.read_text("utf-8")
     cases = read_reported(reported)
-    kept = PASSED_LOG if outcome == "passed" else FAILED_LOG
+    log_limit = PASSED_LOG if outcome == "passed" else FAILED_LOG
     cases.append(
         {
             "name": case.name,
             "outcome": outcome,
             "seconds": seconds,
             "message": message,
-            "log": clip(log, kept),
+            "log": clip(log, log_limit),
             "notes": notes(with_servers(log, work)),
         }
     )
@@ -277,17 +277,19 @@ def environment(
     """
     scratch = work / "tmp"
     scratch.mkdir()
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    variables = {
+        key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
+    }
     if options.model is not None:
-        kept["SMOKE_MODEL"] = str(options.model.resolve())
+        variables["SMOKE_MODEL"] = str(options.model.resolve())
     if (folder / PLUGIN).exists():
-        kept["PYTHONPATH"] = os.pathsep.join(
-            [str(folder / PLUGIN), *filter(None, [kept.get("PYTHONPATH")])]
+        variables["PYTHONPATH"] = os.pathsep.join(
+            [str(folder / PLUGIN), *filter(None, [variables.get("PYTHONPATH")])]
         )
-        kept["SMOKE_CACHE"] = str(CACHE)
+        variables["SMOKE_CACHE"] = str(CACHE)
     if options.jobs > 1:  # each case would start as many threads as there are processors
-        kept.setdefault("OMP_NUM_THREADS", str(max(2, (os.cpu_count() or 1) // options.jobs)))
-    return kept | {
+        variables.setdefault("OMP_NUM_THREADS", str(max(2, (os.cpu_count() or 1) // options.jobs)))
+    return variables | {
         "SMOKE_TURN": str(folder / "turn"),
         "SMOKE_SHARE": str(sharing(options)),
         "SMOKE_WAITED": str(work.with_suffix(".waited")),
@@ -364,16 +366,16 @@ def read_reported(path: Path) -> list[dict[str, Any]]:
 
 def last_line(log: str) -> str:
     """The last line of the log, without remarks of torch at exit."""
-    said = (row.strip() for row in reversed(log.splitlines()))
-    return next((row for row in said if row and not REMARK.match(row)), "")
+    rows = (row.strip() for row in reversed(log.splitlines()))
+    return next((row for row in rows if row and not REMARK.match(row)), "")
 
 
-def clip(log: str, kept: int) -> str:
-    """At most `kept` characters of `log`, from its start (the cause) and its end."""
-    if len(log) <= kept:
+def clip(log: str, limit: int) -> str:
+    """At most `limit` characters of `log`, from its start (the cause) and its end."""
+    if len(log) <= limit:
         return log
-    half = kept // 2
-    return f"{log[:half]}\n… {len(log) - kept} characters left out …\n{log[-half:]}"
+    half = limit // 2
+    return f"{log[:half]}\n… {len(log) - limit} characters left out …\n{log[-half:]}"
 
 
 def line(case: dict[str, Any]) -> str:

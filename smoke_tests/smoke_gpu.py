@@ -41,9 +41,9 @@ def require(count: int = 1) -> None:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         sys.exit(f"error: no GPU found: the driver's library cannot be loaded: {error}")
-    found = len(visible())
-    if found < count:
-        sys.exit(f"error: {found} GPU(s) found, {count} needed")
+    available = len(visible())
+    if available < count:
+        sys.exit(f"error: {available} GPU(s) found, {count} needed")
 
 
 def visible() -> list[str]:
@@ -51,8 +51,8 @@ def visible() -> list[str]:
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is not None:
         return [name for name in names.split(",") if name.strip() and name.strip() != "-1"]
-    found = [path.name for path in Path("/dev").glob("nvidia*")]
-    return sorted(name for name in found if re.fullmatch(r"nvidia\d+", name))
+    devices = [path.name for path in Path("/dev").glob("nvidia*")]
+    return sorted(name for name in devices if re.fullmatch(r"nvidia\d+", name))
 
 
 def turn(*, alone: bool = False) -> None:
@@ -72,9 +72,9 @@ def turn(*, alone: bool = False) -> None:
             _TURNS.extend(_taken(f"{path}-{place}", wait=True) for place in places)
         while not _TURNS:
             for place in places:
-                held = _taken(f"{path}-{place}", wait=False)
-                if held is not None:
-                    _TURNS.append(held)
+                lock = _taken(f"{path}-{place}", wait=False)
+                if lock is not None:
+                    _TURNS.append(lock)
                     _use(place)
                     break
             else:
@@ -103,18 +103,18 @@ def _taken(path: str, *, wait: bool) -> Any:
 
 def names() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES takes them one by one."""
-    found = visible()
+    gpus = visible()
     if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
-        return found
-    return [str(number) for number in range(len(found))]
+        return gpus
+    return [str(number) for number in range(len(gpus))]
 
 
 def _use(place: int) -> None:
     """Of several GPUs take the one of this place, where places are shared."""
-    found = names()
-    if sharing() > 1 and len(found) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = found[place % len(found)]
-        print(f"its GPU: {found[place % len(found)]}")
+    gpus = names()
+    if sharing() > 1 and len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
+        print(f"its GPU: {gpus[place % len(gpus)]}")
 
 
 def age() -> float:
@@ -166,7 +166,7 @@ def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
 
     So the log of a case that times out is complete up to then. Ends the case if the command fails.
     """
-    said = []
+    rows = []
     with subprocess.Popen(
         list(command), env=env, text=True, errors="replace", stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -174,10 +174,10 @@ def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
         assert process.stdout is not None
         for row in process.stdout:
             print(row, end="", flush=True)
-            said.append(row)
+            rows.append(row)
     if process.returncode != 0:
         sys.exit(process.returncode)
-    return "".join(said)
+    return "".join(rows)
 
 
 @contextlib.contextmanager

@@ -80,7 +80,7 @@ def run_child(names: list[str]) -> tuple[str, str]:
 
 def parts(log: str) -> dict[str, tuple[str, str]]:
     """The log cut by name: the verdict ("ok", "failed", or "" for none) and the text between."""
-    found: dict[str, tuple[str, str]] = {}
+    verdicts: dict[str, tuple[str, str]] = {}
     current, text = "", [""]
     for row in log.splitlines():
         # A library may print an unfinished line, so the mark may not be at the start of a line.
@@ -92,13 +92,13 @@ def parts(log: str) -> dict[str, tuple[str, str]]:
         word, _, name = tail.strip().partition(" ")
         if word == "begin":
             current, text = name, []
-            found[name] = ("", "")
+            verdicts[name] = ("", "")
         else:
-            found[name] = (word, "\n".join(text).strip())
+            verdicts[name] = (word, "\n".join(text).strip())
             current = ""
     if current:
-        found[current] = ("", "\n".join(text).strip())
-    return found
+        verdicts[current] = ("", "\n".join(text).strip())
+    return verdicts
 
 
 def judge(title: str, package: str, names: list[str], waivers: list[dict[str, Any]]) -> bool:

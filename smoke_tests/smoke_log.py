@@ -83,8 +83,8 @@ def cause(log: str) -> str:
             return chain.message[:LONGEST]
     weak = next((line.strip() for line in lines if ERROR_LINE.match(line)), "")
     # An error in a child may follow an unrelated warning.
-    found = [chain.message for chain in (*survived[-1:], *others)] if others else [""]
-    return (weak or found[0])[:LONGEST]
+    messages = [chain.message for chain in (*survived[-1:], *others)] if others else [""]
+    return (weak or messages[0])[:LONGEST]
 
 
 def _lines(log: str) -> list[str]:
@@ -98,13 +98,13 @@ def _chains(lines: list[str]) -> list[Found]:
     while number < len(lines):
         line = lines[number]
         if TRACEBACK in line and GROUP not in line:
-            found = _traceback(lines, number)
+            chain = _traceback(lines, number)
             before = [text for text in lines[:number] if text.strip()][-1:]
             if chains and chains[-1].traceback and before and CHAINED.search(before[0]):
-                found = found._replace(message=chains[-1].message, start=chains[-1].start)
+                chain = chain._replace(message=chains[-1].message, start=chains[-1].start)
                 chains.pop()
-            chains.append(found)
-            number = found.end
+            chains.append(chain)
+            number = chain.end
         elif GROUP in line and not any(TRACEBACK in text for text in lines[number + 1 :]):
             chains.append(_group(lines, number))
         elif COMPILER.match(line) or FATAL.match(line):
@@ -135,33 +135,35 @@ def _traceback(lines: list[str], start: int) -> Found:
             place = f" ({_short(frame['file'])}:{frame['line']})"
         exception = EXCEPTION.match(text)
         if exception:
-            said, end = _said(lines, number, column, exception)
-            return Found(said + place, start, end, traceback=True)
+            message, end = _message(lines, number, column, exception)
+            return Found(message + place, start, end, traceback=True)
     return Found(lines[number][column:].strip() + place, start, number, traceback=True)
 
 
 def _group(lines: list[str], start: int) -> Found:
     """The last exception of a group whose exceptions have no tracebacks."""
     texts = [text.strip(" |+-") for text in lines[start + 1 :]]
-    found = [text for text in texts if (match := EXCEPTION.match(text)) and match["text"]]
-    return Found((found or ["an exception group"])[-1], start, len(lines), traceback=False)
+    messages = [text for text in texts if (match := EXCEPTION.match(text)) and match["text"]]
+    return Found((messages or ["an exception group"])[-1], start, len(lines), traceback=False)
 
 
-def _said(lines: list[str], number: int, column: int, exception: re.Match[str]) -> tuple[str, int]:
+def _message(
+    lines: list[str], number: int, column: int, exception: re.Match[str]
+) -> tuple[str, int]:
     """An exception, with the next lines if its own has no message; and its last line."""
-    said, end = exception[0], number
-    indented = bool(exception["text"]) and not said[-1:].isalnum()
+    message, end = exception[0], number
+    indented = bool(exception["text"]) and not message[-1:].isalnum()
     for after in range(number + 1, min(number + FOLLOWING, len(lines))):
         text = lines[after][column:]
         field = end > number and FIELD.fullmatch(lines[end][column:])
-        if not (field or (end == number and OPEN.search(said))) or TRACEBACK in text:
+        if not (field or (end == number and OPEN.search(message))) or TRACEBACK in text:
             break
         if not re.search(r"\w", text):  # a ruler
             continue
         if indented and not text[:1].isspace():
             break
-        said, end = f"{said} {text.strip()}", after
-    return said, end
+        message, end = f"{message} {text.strip()}", after
+    return message, end
 
 
 def _short(path: str) -> str:
@@ -171,5 +173,5 @@ def _short(path: str) -> str:
 
 def notes(log: str) -> list[str]:
     """Lines that say that a package skips, replaces or lacks a part of itself, each once."""
-    found = (PREFIX.sub("", ESCAPE.sub("", row.strip())) for row in log.splitlines())
-    return list(dict.fromkeys(row[:NOTE] for row in found if LEFT_OUT.search(row)))[:NOTES]
+    rows = (PREFIX.sub("", ESCAPE.sub("", row.strip())) for row in log.splitlines())
+    return list(dict.fromkeys(row[:NOTE] for row in rows if LEFT_OUT.search(row)))[:NOTES]

@@ -54,31 +54,31 @@ def measures_memory() -> bool:
 
 def folder(package: str) -> Path | None:
     """The folder of a package, without importing it."""
-    found = importlib.util.find_spec(package)
-    places = list(found.submodule_search_locations or ()) if found is not None else []
+    spec = importlib.util.find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return Path(places[0]) if places else None
 
 
 def source(package: str, path: str) -> str:
     """The text of a file of a package, without importing it; "" if there is none."""
     place = folder(package)
-    found = place / path if place is not None else None
-    return found.read_text("utf-8") if found is not None and found.is_file() else ""
+    file_path = place / path if place is not None else None
+    return file_path.read_text("utf-8") if file_path is not None and file_path.is_file() else ""
 
 
-def accepted(function: Callable[..., Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """`wanted` without arguments that `function` lacks; TypeError if a required one is lacking."""
-    known = inspect.signature(function).parameters
-    unknown = wanted.keys() - known.keys()
+def accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """`arguments` without those that `function` lacks; TypeError if a required one is lacking."""
+    parameters = inspect.signature(function).parameters
+    unknown = arguments.keys() - parameters.keys()
     if unknown:
         print(f"{function.__name__} has no", ", ".join(sorted(unknown)))
     if unknown - PASSING:
         message = f"{function.__name__} has no {sorted(unknown - PASSING)}"
         raise TypeError(message)
-    return {name: value for name, value in wanted.items() if name in known}
+    return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def engine(folder: Path, **wanted: Any) -> Any:
+def engine(folder: Path, **overrides: Any) -> Any:
     """A vLLM engine for the model in `folder`, small so that it starts quickly."""
     from vllm import LLM
 
@@ -90,7 +90,7 @@ def engine(folder: Path, **wanted: Any) -> Any:
         "max_num_seqs": 16,
         "max_num_batched_tokens": LENGTH,
         "gpu_memory_utilization": share(),
-        **wanted,
+        **overrides,
     }
     return LLM(**settings)
 
@@ -99,9 +99,9 @@ def sglang_options(count: int) -> dict[str, Any]:
     """Options of SGLang for an engine on `count` GPUs that is small, so that it starts quickly."""
     from sglang.srt.server_args import ServerArgs
 
-    known = inspect.signature(ServerArgs).parameters
+    parameters = inspect.signature(ServerArgs).parameters
     graphs = {"cuda_graph_max_bs": 8, "piecewise_cuda_graph_max_tokens": LENGTH}
-    if "cuda_graph_max_bs" not in known:  # since 0.5.23; those for prefill are sizes in tokens
+    if "cuda_graph_max_bs" not in parameters:  # since 0.5.23; those for prefill are sizes in tokens
         graphs = {"cuda_graph_max_bs_decode": 8, "cuda_graph_max_bs_prefill": LENGTH}
     return {
         "mem_fraction_static": SHARE,  # at most: its tokens are bounded below
@@ -113,17 +113,17 @@ def sglang_options(count: int) -> dict[str, Any]:
     }
 
 
-def sampling(**wanted: Any) -> Any:
+def sampling(**parameters: Any) -> Any:
     """vLLM's sampling parameters for token ids only, without text."""
     from vllm import SamplingParams
 
-    return SamplingParams(detokenize=False, **wanted)
+    return SamplingParams(detokenize=False, **parameters)
 
 
 def generate(llm: Any, prompts: Sequence[list[int]], parameters: Any) -> list[list[int]]:
     """The token ids that `llm` appends to each of `prompts`."""
-    asked = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    outputs = llm.generate(asked, parameters, use_tqdm=False)
+    requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+    outputs = llm.generate(requests, parameters, use_tqdm=False)
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
@@ -135,36 +135,38 @@ def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
     """
     llm.reset_prefix_cache()
     parameters = sampling(temperature=1.0, max_tokens=1, prompt_logprobs=1)
-    asked = [{"prompt_token_ids": list(sequence)} for sequence in sequences]
-    found = []
+    requests = [{"prompt_token_ids": list(sequence)} for sequence in sequences]
+    log_probabilities = []
     for sequence, output in zip(
-        sequences, llm.generate(asked, parameters, use_tqdm=False), strict=True
+        sequences, llm.generate(requests, parameters, use_tqdm=False), strict=True
     ):
         rows = list(output.prompt_logprobs)[1:]
         pairs = zip(sequence[1:], rows, strict=True)
-        found.append([float(row[token].logprob) for token, row in pairs])
-    return found
+        log_probabilities.append([float(row[token].logprob) for token, row in pairs])
+    return log_probabilities
 
 
 def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
     """The same with a model of transformers."""
     import torch
 
-    found = []
+    log_probabilities = []
     with torch.no_grad():
         for sequence in sequences:
             ids = torch.tensor([sequence], device=model.device)
             logits = model(input_ids=ids).logits[0, :-1].float()
             rows = logits.log_softmax(-1).gather(-1, ids[0, 1:, None])
-            found.append([float(row) for row in rows[:, 0]])
-    return found
+            log_probabilities.append([float(row) for row in rows[:, 0]])
+    return log_probabilities
 
 
-def apart(one: Iterable[Iterable[float]], other: Iterable[Iterable[float]]) -> tuple[float, float]:
+def apart(
+    first: Iterable[Iterable[float]], other: Iterable[Iterable[float]]
+) -> tuple[float, float]:
     """The largest and the mean difference of two tables of numbers with the same shape."""
     distances = [
         abs(left - right)
-        for row, others in zip(one, other, strict=True)
+        for row, others in zip(first, other, strict=True)
         for left, right in zip(row, others, strict=True)
     ]
     return max(distances), sum(distances) / len(distances)
@@ -202,13 +204,13 @@ def trl_health(server: str) -> str:
 
 def trl_completions(server: str, prompts: list[str], tokens: int) -> list[list[int]]:
     """The greedy tokens of the `trl vllm-serve` at `server` for each of `prompts`."""
-    asked: dict[str, Any] = {"temperature": 0.0, "max_tokens": tokens}
+    request: dict[str, Any] = {"temperature": 0.0, "max_tokens": tokens}
     if trl_serves_itself():
-        answer = smoke_gpu.post(f"{server}/generate/", {"prompts": prompts, **asked})
+        answer = smoke_gpu.post(f"{server}/generate/", {"prompts": prompts, **request})
         return [list(completion) for completion in answer["completion_ids"]]
     [model] = smoke_gpu.get(f"{server}/v1/models")["data"]
-    asked |= {"model": model["id"], "prompt": prompts, "return_token_ids": True}
-    answer = smoke_gpu.post(f"{server}/v1/completions", asked)
+    request |= {"model": model["id"], "prompt": prompts, "return_token_ids": True}
+    answer = smoke_gpu.post(f"{server}/v1/completions", request)
     return [list(choice["token_ids"]) for choice in answer["choices"]]
 
 

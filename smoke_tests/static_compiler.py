@@ -52,8 +52,10 @@ def program(compiler: str, name: str, text: str) -> list[str]:
     source = Path(name)
     source.write_text(text)
     subprocess.run([compiler, "-O2", str(source), "-o", "./a.out", "-lm", "-lpthread"], check=True)
-    said = subprocess.run(["./a.out", "1764"], capture_output=True, text=True, check=True).stdout
-    return [] if said.strip() == "42" else [f"{compiler}: the root of 1764 came out as {said!r}"]
+    output = subprocess.run(["./a.out", "1764"], capture_output=True, text=True, check=True).stdout
+    return (
+        [] if output.strip() == "42" else [f"{compiler}: the root of 1764 came out as {output!r}"]
+    )
 
 
 def extension(compiler: str) -> list[str]:

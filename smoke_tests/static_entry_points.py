@@ -13,20 +13,23 @@ def main() -> None:
     """Packages that the lock has; a fresh process for each."""
     waivers = allowed("entry points")
     packages: dict[str, str] = expectation()["packages"]
-    wanted: dict[str, list[str]] = {}
+    names_by_package: dict[str, list[str]] = {}
     for entry in json.loads((HERE / "entry_points.json").read_text("utf-8"))["names"]:
         package = entry["package"]
         if package in packages and packages[package] in entry.get("versions", [packages[package]]):
-            wanted.setdefault(package, []).append(entry["name"])
-    if not wanted:
+            names_by_package.setdefault(package, []).append(entry["name"])
+    if not names_by_package:
         skip("the lock has none of the packages that entry_points.json names")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         jobs = {
             package: pool.submit(judge, f"entry points of {package}", package, names, waivers)
-            for package, names in wanted.items()
+            for package, names in names_by_package.items()
         }
     problems = [f"{package} is broken" for package, job in jobs.items() if not job.result()]
-    finish(problems, f"{sum(map(len, wanted.values()))} names of {len(wanted)} packages")
+    finish(
+        problems,
+        f"{sum(map(len, names_by_package.values()))} names of {len(names_by_package)} packages",
+    )
 
 
 if __name__ == "__main__":

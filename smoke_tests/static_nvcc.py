@@ -51,28 +51,29 @@ def main() -> None:
     nvcc = Path(home) / "bin/nvcc"
     if not nvcc.exists():
         finish([f"the lock has nvcc, {nvcc} is not there"], "")
-    said = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=True)
-    print(said.stdout)
-    found = re.search(r"release (\d+\.\d+)", said.stdout)
-    if found is None:
+    process = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=True)
+    print(process.stdout)
+    match = re.search(r"release (\d+\.\d+)", process.stdout)
+    if match is None:
         finish(["nvcc does not say its release"], "")
-    own = found[1]
+    nvcc_release = match[1]
     problems = [
-        f"nvcc is of CUDA {own}, {name} of {release(version)}: what it compiles will not run"
+        f"nvcc is of CUDA {nvcc_release}, {name} of {release(version)}:"
+        " what it compiles will not run"
         for name, version in locked("nvidia-cuda-runtime").items()
-        if release(version) != own
+        if release(version) != nvcc_release
     ]
     if problems:
         finish(problems, "")
-    source, made = Path("smoke_kernel.cu"), Path("smoke_kernel.cubin")
+    source, cubin = Path("smoke_kernel.cu"), Path("smoke_kernel.cubin")
     source.write_text(KERNEL)
-    command = [str(nvcc), "-cubin", f"-arch={ARCHITECTURE}", f"-DRELEASE={number(own)}"]
-    done = subprocess.run([*command, str(source), "-o", str(made)], check=False)
+    command = [str(nvcc), "-cubin", f"-arch={ARCHITECTURE}", f"-DRELEASE={number(nvcc_release)}"]
+    done = subprocess.run([*command, str(source), "-o", str(cubin)], check=False)
     if done.returncode != 0:
         problems.append(f"nvcc compiles no kernel: it ended with status {done.returncode}")
-    elif made.read_bytes()[:4] != b"\x7fELF":
+    elif cubin.read_bytes()[:4] != b"\x7fELF":
         problems.append("nvcc made no cubin")
-    finish(problems, f"nvcc of CUDA {own} compiled a kernel for {ARCHITECTURE}")
+    finish(problems, f"nvcc of CUDA {nvcc_release} compiled a kernel for {ARCHITECTURE}")
 
 
 if __name__ == "__main__":

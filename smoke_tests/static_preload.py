@@ -22,10 +22,10 @@ def main() -> None:
     """Ask the loader which libraries it does not find."""
     utils = importlib.import_module("torch_memory_saver.utils")
     library = utils.get_binary_path_from_package(STEM)
-    asked = subprocess.run(
+    ldd_lines = subprocess.run(
         ["ldd", str(library)], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    lacking = [line.strip() for line in asked if "not found" in line and DRIVER not in line]
+    lacking = [line.strip() for line in ldd_lines if "not found" in line and DRIVER not in line]
     problems = [f"the loader cannot load {library.name}: {line}" for line in lacking]
     finish(problems, f"the loader finds what {library.name} needs")
 

@@ -50,11 +50,11 @@ def exists(module: str) -> bool:
         return False
 
 
-def found() -> dict[str, Callable[[], Any]]:
+def kernel_builders() -> dict[str, Callable[[], Any]]:
     """What compiles each kernel that this SGLang has."""
     import torch
 
-    made: dict[str, Callable[[], Any]] = {}
+    builders: dict[str, Callable[[], Any]] = {}
     for name, function, words in KERNELS:
         try:
             module = importlib.import_module(name)
@@ -64,15 +64,15 @@ def found() -> dict[str, Callable[[], Any]]:
         if compiled is not None:
             given = [getattr(torch, word) if isinstance(word, str) else word for word in words]
             called = function.removeprefix("_jit_").removesuffix("_module")
-            made[called] = functools.partial(compiled, *given)
-    return made
+            builders[called] = functools.partial(compiled, *given)
+    return builders
 
 
 def main() -> None:
     """Compile each kernel with SGLang's own function, for sm_90."""
     os.environ["TVM_FFI_CACHE_DIR"] = str(Path("tvm-ffi").absolute())
     utils = importlib.import_module(next(filter(exists, UTILITIES), UTILITIES[-1]))
-    kernels = found()
+    kernels = kernel_builders()
     problems = [] if kernels else ["SGLang has none of the kernels that this case knows"]
 
     def _tried(name: str) -> str:

@@ -85,13 +85,13 @@ def driver_problems() -> list[str]:
     listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:  # Triton uses it to find the driver
         return [f"ldconfig -p: {listed.stderr.strip()}"]
-    found = [row.strip() for row in listed.stdout.splitlines() if "libcuda.so" in row]
+    libraries = [row.strip() for row in listed.stdout.splitlines() if "libcuda.so" in row]
     for folder, _, names in os.walk(expectation()["prefix"]):
-        found.extend(f"{folder}/{name}" for name in names if name.startswith("libcuda.so"))
-    if not found and loads_driver():  # by LD_LIBRARY_PATH
+        libraries.extend(f"{folder}/{name}" for name in names if name.startswith("libcuda.so"))
+    if not libraries and loads_driver():  # by LD_LIBRARY_PATH
         rows = Path("/proc/self/maps").read_text("utf-8").splitlines()
-        found = sorted({row.split(maxsplit=5)[5] for row in rows if "/libcuda.so" in row})
-    return [f"a CUDA driver library is in the image: {place}" for place in found]
+        libraries = sorted({row.split(maxsplit=5)[5] for row in rows if "/libcuda.so" in row})
+    return [f"a CUDA driver library is in the image: {place}" for place in libraries]
 
 
 def main() -> None:

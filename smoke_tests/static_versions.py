@@ -8,13 +8,13 @@ from smoke_support import expectation, finish, installed
 def main() -> None:
     """Compare what Python sees with the lock."""
     expected: dict[str, str] = expectation()["packages"]
-    found: dict[str, list[tuple[str, str]]] = {}
+    distributions: dict[str, list[tuple[str, str]]] = {}
     for name, distribution in installed():
         place = str(distribution.locate_file(""))
-        found.setdefault(name, []).append((distribution.version, place))
+        distributions.setdefault(name, []).append((distribution.version, place))
     problems = []
-    for name in sorted(expected.keys() | found.keys()):
-        copies = found.get(name, [])
+    for name in sorted(expected.keys() | distributions.keys()):
+        copies = distributions.get(name, [])
         versions = [version for version, _ in copies]
         if name not in expected:
             problems.append(f"{name} {copies[0][0]} in {copies[0][1]} is not in the lock")

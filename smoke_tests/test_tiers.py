@@ -18,7 +18,11 @@ def test_case(case: Any, options: Any, tmp_path: Path) -> None:
     if lacking:
         pytest.skip(f"the lock has no {', '.join(lacking)}")
     ended = run.run_case(case, options, tmp_path)
-    failed = [f"{one['name']}: {one['message']}" for one in ended if one["outcome"] == "failed"]
+    failed = [
+        f"{result['name']}: {result['message']}"
+        for result in ended
+        if result["outcome"] == "failed"
+    ]
     assert not failed, "\n".join([*failed, ended[-1]["log"]])
     if ended[-1]["outcome"] == "skipped":
         pytest.skip(ended[-1]["message"])

@@ -157,10 +157,10 @@ def save(folder: Path, model: Any = None, *, half: bool = False) -> Path:
 
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained(folder)
-    made = make_model(tokenizer) if model is None else model
+    saved_model = make_model(tokenizer) if model is None else model
     if half:
-        made = made.to(torch.bfloat16)
-    made.save_pretrained(folder)
+        saved_model = saved_model.to(torch.bfloat16)
+    saved_model.save_pretrained(folder)
     return folder
 
 

@@ -137,12 +137,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> schedule.
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [] if needs.long() else [one for one in items if one.get_closest_marker("long")]
+    left_out = [] if needs.long() else [item for item in items if item.get_closest_marker("long")]
     if config.getoption("--renew-golden"):
-        left_out = [one for one in items if "golden" not in getattr(one, "fixturenames", ())]
+        left_out = [item for item in items if "golden" not in getattr(item, "fixturenames", ())]
     config.hook.pytest_deselected(items=left_out)
     dropped = set(left_out)
-    items[:] = [one for one in items if one not in dropped]
+    items[:] = [item for item in items if item not in dropped]
     for item in items:
         if item.path.is_relative_to(UNIT) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
@@ -196,8 +196,8 @@ def no_room(report: pytest.TestReport | pytest.CollectReport) -> bool:
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     """The reason of a skip; empty for another outcome."""
-    found = report.longrepr
-    return found[2].removeprefix("Skipped: ") if isinstance(found, tuple) else ""
+    longrepr = report.longrepr
+    return longrepr[2].removeprefix("Skipped: ") if isinstance(longrepr, tuple) else ""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # prints after pytest's own summary

@@ -23,9 +23,9 @@ def test_each_place_of_a_change_exists(change, place):
 
 
 def test_each_name_in_a_file_exists():
-    found = re.findall(r"`([A-Z]\w+)`(?: and `(\w+)`)? in `([\w/]+\.py)`", TABLE)
-    assert len(found) >= 3
-    for *names, file in found:
+    matches = re.findall(r"`([A-Z]\w+)`(?: and `(\w+)`)? in `([\w/]+\.py)`", TABLE)
+    assert len(matches) >= 3
+    for *names, file in matches:
         text = (PACKAGE / file).read_text()
         for name in filter(None, names):
             assert re.search(rf"^(?:class |def )?{name}\b", text, re.MULTILINE), (name, file)

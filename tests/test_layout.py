@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from tests.layers import CALLERS, EXTENDING, IMPORTERS, LEVELS, ROOT_MODULES
-from tests.support.source_code import ROOT, calls, imports, modules, own_imports
+from tests.support.source_code import ROOT, calls, imports, internal_imports, modules
 
 KNOWN = modules()
 
@@ -31,7 +31,7 @@ def test_folders_import_from_lower_levels():
     wrong = [
         f"{name or 'imgbuild'} imports {other}, which is not on a lower level"
         for name in KNOWN
-        for other in own_imports(name, KNOWN)
+        for other in internal_imports(name, KNOWN)
         if other and name and _top(name) != _top(other)
         and not {_top(name), _top(other)} <= {*ROOT_MODULES}
         and _level(other) >= _level(name) and name != "__main__"
@@ -40,7 +40,7 @@ def test_folders_import_from_lower_levels():
 
 
 def test_modules_import_each_other_in_no_circle():
-    graph = {name: own_imports(name, KNOWN) for name in KNOWN}
+    graph = {name: internal_imports(name, KNOWN) for name in KNOWN}
     list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
 
 
@@ -48,7 +48,7 @@ def test_folders_import_each_other_in_no_circle():
     """Of all depths; the modules that lie in a folder beside its subfolders count as one folder."""
     graph: dict[str, set[str]] = {}
     for name in KNOWN:
-        for other in own_imports(name, KNOWN):
+        for other in internal_imports(name, KNOWN):
             if _folder(name) != _folder(other):
                 graph.setdefault(_folder(name), set()).add(_folder(other))
     list(graphlib.TopologicalSorter(graph).static_order())
@@ -93,12 +93,17 @@ def test_classes_inherit_from_no_class_of_their_folder():
     """But protocols and values (msgspec): a file can be read alone."""
     wrong = []
     for name, tree in KNOWN.items():
-        own = {other: KNOWN[other] for other in own_imports(name, KNOWN)}
+        imported_trees = {other: KNOWN[other] for other in internal_imports(name, KNOWN)}
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and node.name not in EXTENDING:
                 for base in map(ast.unparse, node.bases):
                     source = next(
-                        (o for o in own if _folder(o) == _folder(name) and _defines(o, base)), ""
+                        (
+                            o
+                            for o in imported_trees
+                            if _folder(o) == _folder(name) and _defines(o, base)
+                        ),
+                        "",
                     )
                     if source:
                         wrong.append(f"{name}: {node.name}({base}), which {source} defines")
@@ -107,13 +112,13 @@ def test_classes_inherit_from_no_class_of_their_folder():
 
 def test_class_names_are_unique():
     """A public class has a name of its own in the package, but for a few terms of other formats."""
-    found = Counter(
+    name_counts = Counter(
         node.name
         for tree in KNOWN.values()
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert not {name for name, number in found.items() if number > 1}
+    assert not {name for name, number in name_counts.items() if number > 1}
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -54,10 +54,10 @@ def test_ruff_is_content():
 def test_hadolint_is_content():
     # All Dockerfiles of images are made from one template.
     images = "images/*/Dockerfile" if needs.long() else "images/cu130-trl/Dockerfile"
-    made = [*tracked(images), *tracked("tests/data/render/Dockerfile*")]
-    assert made
+    dockerfiles = [*tracked(images), *tracked("tests/data/render/Dockerfile*")]
+    assert dockerfiles
     linter = Path(sys.executable).with_name("hadolint")
-    command = [linter if linter.exists() else "hadolint", "--no-color", *made]
+    command = [linter if linter.exists() else "hadolint", "--no-color", *dockerfiles]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -84,8 +84,8 @@ def test_workflows_name_actions_by_commit_and_version():
 
 
 def test_shellcheck_is_content():
-    made = tracked("tests/data/slurm/*.sh")
-    assert made
+    scripts = tracked("tests/data/slurm/*.sh")
+    assert scripts
     linter = Path(sys.executable).with_name("shellcheck")  # its wheel is for x86_64 alone
     program = linter if linter.exists() else needs.tool("shellcheck")
     words = ("ci", "script", "--all", "--all-published", "--registry", "registry.example/rl")
@@ -99,7 +99,7 @@ def test_shellcheck_is_content():
             input=script.stdout, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
-    command = [program, "--severity", "style", *made]
+    command = [program, "--severity", "style", *scripts]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -156,8 +156,8 @@ def test_no_text_depends_on_the_locale():
 
 def test_digest_loads_nothing_heavy():
     script = (
-        "import sys; import imgbuild.lock.lock, imgbuild.plan.plan;"
-        "import imgbuild.plan.seal, imgbuild.codec;"
+        "import sys; import imgbuild.lock.lock_file, imgbuild.plan.plan;"
+        "import imgbuild.plan.image_digests, imgbuild.codec;"
         f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
     )
     done = subprocess.run(
@@ -173,10 +173,10 @@ def test_no_registry_is_named():
         if path.is_symlink():
             continue  # what it links to is tracked under its own name
         text = path.read_bytes().decode(errors="replace")
-        found = {match.group() for match in pattern.finditer(text)}
+        hosts = {match.group() for match in pattern.finditer(text)}
         if _name(path) in ("matrix.yaml", "tool/matrix.yaml"):
-            found = {host for host in found if not host.startswith(SNAPSHOT)}
-        named.extend(f"{_name(path)}: {host}" for host in found)
+            hosts = {host for host in hosts if not host.startswith(SNAPSHOT)}
+        named.extend(f"{_name(path)}: {host}" for host in hosts)
     assert not named, "ask uv, pip or apt for the address at run time"
 
 
@@ -231,11 +231,13 @@ def test_a_verb_has_its_file_and_no_other_public_file_is_beside_it():
     folder = ROOT / "builder/imgbuild/cli"
     files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
     verbs = getattr(typer.main.get_command(app), "commands", {})
-    own = verbs.keys()
-    assert own - files == set()
+    program_verbs = verbs.keys()
+    assert program_verbs - files == set()
     # A file of a sub-verb is named VERB_SUBVERB.
-    below = {f"{verb}_{name}" for verb in own for name in getattr(verbs[verb], "commands", {})}
-    assert files - own - below == set()
+    below = {
+        f"{verb}_{name}" for verb in program_verbs for name in getattr(verbs[verb], "commands", {})
+    }
+    assert files - program_verbs - below == set()
 
 
 def test_papers_name_verbs_that_exist():
@@ -266,7 +268,7 @@ def test_pytest_collects_every_test_file(pytestconfig):
         f"{path}: pytest skips a folder named {folder}"
         for path in tracked("tests/**/test_*.py", "tests/test_*.py")
         for folder in _name(path).split("/")[:-1]
-        if any(fnmatch.fnmatch(folder, one) for one in pytestconfig.getini("norecursedirs"))
+        if any(fnmatch.fnmatch(folder, pattern) for pattern in pytestconfig.getini("norecursedirs"))
     ]
     assert not skipped
 

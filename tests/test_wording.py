@@ -49,8 +49,8 @@ def _hits(path: Path, text: str, first_line: int = 1) -> list[str]:
     for phrase in (phrase for phrase, file in LOCKED.items() if file == name):
         text = text.replace(phrase, "")
     return [
-        f"{name}:{first_line + text.count(chr(10), 0, found.start())}: {found[0]}"
-        for found in _banned().finditer(text)
+        f"{name}:{first_line + text.count(chr(10), 0, match.start())}: {match[0]}"
+        for match in _banned().finditer(text)
     ]
 
 

@@ -22,8 +22,8 @@ from imgbuild.audit.packages.published import (
     published_path,
     write_facts,
 )
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.pipeline import audit_lock
 from imgbuild.pipeline.inputs import open_inputs
@@ -37,7 +37,9 @@ REMEDY = "make facts"
 
 def wheels_in(lock: Lock) -> dict[Sha256, Wheel]:
     """SHA256 → wheel, of all architectures of a lock."""
-    return {wheel.sha256: wheel for one in lock.arch.values() for wheel in wheels_of(one)}
+    return {
+        wheel.sha256: wheel for resolution in lock.arch.values() for wheel in wheels_of(resolution)
+    }
 
 
 def facts_of(names: Sequence[str]) -> dict[Sha256, PublishedWheel]:
@@ -45,17 +47,17 @@ def facts_of(names: Sequence[str]) -> dict[Sha256, PublishedWheel]:
     session = open_session(None, Options())
     images = session.project.images
     recommended = [name for name, target in session.matrix.targets.items() if target.recommended]
-    chosen = [locks.read_lock(images, name) for name in names or recommended]
+    chosen = [lock_file.read_lock(images, name) for name in names or recommended]
     facts: dict[Sha256, PublishedWheel] = {}
     for lock, following in itertools.zip_longest(chosen, chosen[1:]):
         inputs = open_inputs(session)
         for arch in lock.arch:
             audit_lock.audit_target(session.project, session.matrix, lock.target, arch, inputs)
-        own = wheels_in(lock)
+        locked_wheels = wheels_in(lock)
         with Library(inputs.store) as library:
-            for key, wheel in own.items():
-                facts[key] = library.book(wheel, Path(wheel.file)).kept_facts()
-        for key in own.keys() - (wheels_in(following) if following is not None else {}):
+            for key, wheel in locked_wheels.items():
+                facts[key] = library.wheel(wheel, Path(wheel.file)).stored_facts()
+        for key in locked_wheels.keys() - (wheels_in(following) if following is not None else {}):
             inputs.store.drop_file(key)
         inputs.store.release()
     return facts

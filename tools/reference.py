@@ -90,9 +90,9 @@ def verbs(of: Any, above: str = "imgbuild") -> Iterator[tuple[str, Any]]:
 def cli() -> str:
     """The page of verbs: a list by panel of the help, then a section for each."""
     program = typer.main.get_command(app)
-    found = list(verbs(program))
-    parts = [MADE, "# Commands\n", f"{program.help}\n", COMMON, *_contents(found)]
-    parts += [section(name, command) for name, command in found]
+    commands = list(verbs(program))
+    parts = [MADE, "# Commands\n", f"{program.help}\n", COMMON, *_contents(commands)]
+    parts += [section(name, command) for name, command in commands]
     return "\n".join(parts)
 
 
@@ -112,10 +112,10 @@ EXAMPLE = "<!-- not run: read by the command line itself in tests/unit/cli/test_
 SHARED = {"--json", "--quiet", "--verbose", "--help"}
 
 
-def _contents(found: Sequence[tuple[str, Any]]) -> Iterator[str]:
+def _contents(commands: Sequence[tuple[str, Any]]) -> Iterator[str]:
     """Links to the verbs, a row for each panel of the help."""
     panels: dict[str, list[str]] = {}
-    for name, command in found:
+    for name, command in commands:
         if name.count(" ") == 1:
             link = f"[{name.split()[1]}](#{name.replace(' ', '-')})"
             panels.setdefault(command.rich_help_panel or "Others", []).append(link)
@@ -130,14 +130,14 @@ def section(name: str, command: Any) -> str:
         return "\n".join([*lines, f"Verbs: {rest}.\n"])
     given = [each for each in command.params if not each.hidden]
     arguments = [each for each in given if each.opts and not each.opts[0].startswith("-")]
-    own = [each for each in given if each not in arguments and not SHARED & set(each.opts)]
+    options = [each for each in given if each not in arguments and not SHARED & set(each.opts)]
     words = [name, *(["[OPTIONS]"] if given != arguments else []), *map(metavar, arguments)]
     lines.append(f"```text\n{' '.join(words)}\n```\n")
     if arguments:
         rows = [(f"`{metavar(each)}`", text_of(each)) for each in arguments]
         lines += table(("argument", "is"), rows)
-    if own:
-        lines += table(("option", "does"), [(flags(each), text_of(each)) for each in own])
+    if options:
+        lines += table(("option", "does"), [(flags(each), text_of(each)) for each in options])
     return "\n".join(lines)
 
 
@@ -171,18 +171,18 @@ def flags(option: Any) -> str:
 
 def ci_schema() -> dict[str, Any]:
     """The JSON Schema of ci.yaml, its top level at the top."""
-    (root,), found = msgspec.json.schema_components(
+    (root,), definitions = msgspec.json.schema_components(
         (settings.CiFile,), ref_template="#/$defs/{name}"
     )
-    top = found.pop(root["$ref"].rsplit("/", 1)[1])
-    return {**top, "$defs": found}
+    top = definitions.pop(root["$ref"].rsplit("/", 1)[1])
+    return {**top, "$defs": definitions}
 
 
-def keys(title: str, found: Mapping[str, Any], head: str) -> str:
+def keys(title: str, schema: Mapping[str, Any], head: str) -> str:
     """The page of a file: the keys at its top, then those of each part, in order of use."""
-    definitions = found["$defs"]
-    parts = [MADE, f"# {title}\n", f"{head}\n", *key_table(found, definitions)]
-    for name in _used(found, definitions):
+    definitions = schema["$defs"]
+    parts = [MADE, f"# {title}\n", f"{head}\n", *key_table(schema, definitions)]
+    for name in _used(schema, definitions):
         part = definitions[name]
         if "properties" in part:
             parts += [f"## {name}\n", f"{part.get('description', '')}\n"]
@@ -192,7 +192,7 @@ def keys(title: str, found: Mapping[str, Any], head: str) -> str:
 
 def _used(part: object, definitions: Mapping[str, Any]) -> list[str]:
     """The names of definitions below `part`, in the order of use."""
-    found: dict[str, None] = {}
+    used_names: dict[str, None] = {}
 
     def _walk(node: object) -> None:
         if isinstance(node, list):
@@ -200,15 +200,15 @@ def _used(part: object, definitions: Mapping[str, Any]) -> list[str]:
                 _walk(item)
         elif isinstance(node, dict):
             name = str(node.get("$ref", "")).rsplit("/", 1)[-1]
-            if name and name not in found:
-                found[name] = None
+            if name and name not in used_names:
+                used_names[name] = None
                 _walk(definitions[name])
             for key, item in node.items():
                 if key != "$defs":
                     _walk(item)
 
     _walk(part)
-    return list(found)
+    return list(used_names)
 
 
 def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
@@ -231,10 +231,10 @@ def kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if "$ref" in node:
         name = node["$ref"].rsplit("/", 1)[1]
         if "enum" in definitions[name]:
-            return _one_of(definitions[name]["enum"])
+            return _alternatives(definitions[name]["enum"])
         return f"[{name}](#{name.lower()})"
     if "const" in node or "enum" in node:
-        return _one_of(node.get("enum", [node.get("const")]))
+        return _alternatives(node.get("enum", [node.get("const")]))
     if "anyOf" in node:
         choices = [each for each in node["anyOf"] if each.get("type") != "null"]
         return " or ".join(kind(each, definitions) for each in choices)
@@ -245,7 +245,7 @@ def kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     return "day" if node.get("format") == "date" else PLAIN[node["type"]]
 
 
-def _one_of(values: Sequence[object]) -> str:
+def _alternatives(values: Sequence[object]) -> str:
     return " or ".join(f"`{value}`" for value in values)
 
 
@@ -276,8 +276,11 @@ def says(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 def errors_page() -> str:
     """The classes of errors with their exit statuses, in the order of these."""
-    kinds = sorted(ImgbuildError.__subclasses__(), key=lambda one: one.exit_code)
-    rows = [(str(one.exit_code), f"`{one.__name__}`", first(one)) for one in kinds]
+    kinds = sorted(ImgbuildError.__subclasses__(), key=lambda error_class: error_class.exit_code)
+    rows = [
+        (str(error_class.exit_code), f"`{error_class.__name__}`", first(error_class))
+        for error_class in kinds
+    ]
     statuses = table(("status", "`error` in `--json`", "means"), [("0", "", "Done."), *rows])
     return "\n".join([MADE, "# Errors and exit statuses\n", ERRORS, *statuses, SEVERAL])
 
@@ -356,8 +359,10 @@ def _test_run(run: RecordedRun) -> tuple[str, ...]:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table, and an empty line after it; a bar within a cell is escaped."""
     lines = [head, ["---"] * len(head), *rows]
-    made = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines]
-    return [*made, ""]
+    table_rows = [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines
+    ]
+    return [*table_rows, ""]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -368,10 +373,10 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true", help="write nothing; status 5 if stale")
     check = parser.parse_args(words).check
-    made = pages()
+    page_texts = pages()
     there = {path.name for path in FOLDER.glob("*")}
-    stale = sorted(there - made.keys())
-    for name, text in made.items():
+    stale = sorted(there - page_texts.keys())
+    for name, text in page_texts.items():
         path = FOLDER / name
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue

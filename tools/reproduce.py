@@ -198,11 +198,11 @@ def run_in_suite(
     """Run `command` in a root of that Debian release, without network, `place` being /project."""
     root = folder.parent / f"root-{suite}"
     if not root.exists():
-        made = folder / "root"
-        make_root(suite, made, folder)
-        install_dependencies(python_version(made), made / "site", folder)
-        (made / "project").mkdir()
-        made.rename(root)
+        new_root = folder / "root"
+        make_root(suite, new_root, folder)
+        install_dependencies(python_version(new_root), new_root / "site", folder)
+        (new_root / "project").mkdir()
+        new_root.rename(root)
     inner = {**env, "HOME": "/project", "IMGBUILD_CACHE": "/project/cache"}
     inner |= {"PYTHONPATH": "builder:/site", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     assignments = [f"{key}={value}" for key, value in inner.items()]
@@ -230,13 +230,13 @@ def make_root(suite: str, root: Path, folder: Path) -> None:
 
 def python_version(root: Path) -> str:
     """The version of the root's Python, as 3.13."""
-    found = [
+    versions = [
         match[1]
         for path in (root / "usr" / "bin").iterdir()
         if (match := re.fullmatch(r"python(3\.\d+)", path.name))
     ]
     default = (root / "usr" / "bin" / "python3").readlink().name.removeprefix("python")
-    return default if default in found else found[0]
+    return default if default in versions else versions[0]
 
 
 def install_dependencies(version: str, site: Path, folder: Path) -> None:
@@ -265,7 +265,7 @@ def compare(target: str, layout: Path) -> str | None:
     """Hash all blobs of the layout; None if they are those of digests.json, else the error."""
     locked = json.loads((ROOT / "images" / target / "digests.json").read_text())
     expected = {entry["manifest"] for entry in locked["arch"].values()}
-    found = set()
+    manifests = set()
     index = json.loads((layout / "index.json").read_text())
     waiting = [entry["digest"] for entry in index["manifests"]]
     while waiting:
@@ -278,8 +278,8 @@ def compare(target: str, layout: Path) -> str | None:
             continue
         waiting.extend(children(path))
         if is_manifest(path):
-            found.add(digest)
-    missing, strange = expected - found, found - expected
+            manifests.add(digest)
+    missing, strange = expected - manifests, manifests - expected
     if missing or strange:
         return f"DIFFERS: {', '.join(sorted(strange)) or 'none'} for {', '.join(sorted(missing))}"
     return None
@@ -304,8 +304,8 @@ def read_document(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         if file.read(1) != b"{":
             return {}
-    found: dict[str, Any] = json.loads(path.read_bytes())
-    return found if "schemaVersion" in found else {}
+    document: dict[str, Any] = json.loads(path.read_bytes())
+    return document if "schemaVersion" in document else {}
 
 
 def cache_root() -> Path:

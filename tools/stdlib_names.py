@@ -102,8 +102,10 @@ class Stubs:
         if module not in self._names:
             self._names[module] = frozenset()  # for modules that import each other
             tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
-            found = set(self._bound(tree.body, module))
-            self._names[module] = frozenset(one for one in found if not one.startswith("_"))
+            bound_names = set(self._bound(tree.body, module))
+            self._names[module] = frozenset(
+                name for name in bound_names if not name.startswith("_")
+            )
         return self._names[module]
 
     def _bound(self, body: Iterable[ast.stmt], module: str) -> Iterator[str]:
@@ -112,7 +114,7 @@ class Stubs:
                 case ast.ImportFrom():
                     yield from self._imported(node, module)
                 case ast.Import():
-                    yield from (one.name for one in node.names if one.asname == one.name)
+                    yield from (alias.name for alias in node.names if alias.asname == alias.name)
                 case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                     if not any("type_check_only" in ast.unparse(d) for d in node.decorator_list):
                         yield node.name
@@ -120,7 +122,9 @@ class Stubs:
                     if "__class_getitem__" in self._bound(members, module):
                         yield node.name + SUBSCRIPT
                 case ast.Assign():
-                    yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+                    yield from (
+                        target.id for target in node.targets if isinstance(target, ast.Name)
+                    )
                 case ast.AnnAssign(target=ast.Name(id=name)):
                     yield name
 
@@ -129,11 +133,11 @@ class Stubs:
         base = module if path_of(module).name == "__init__.pyi" else module.rpartition(".")[0]
         above = base.split(".")[: len(base.split(".")) - node.level + 1] if node.level else []
         source = ".".join([*above, *([node.module] if node.module else [])])
-        for one in node.names:
-            if one.name == "*":
+        for alias in node.names:
+            if alias.name == "*":
                 yield from (name for name in self.names(source) if not name.endswith(SUBSCRIPT))
-            elif one.asname == one.name:
-                yield one.name
+            elif alias.asname == alias.name:
+                yield alias.name
 
     def _taken(self, body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         """The statements of the branches that this version takes, on Linux."""
@@ -182,13 +186,13 @@ def path_of(module: str) -> Path:
 
 def public() -> list[str]:
     """All modules without an underscore in front of a part of their name."""
-    found = []
+    modules = []
     for path in sorted(TYPESHED.rglob("*.pyi")):
         parts = path.relative_to(TYPESHED).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
         if not any(part.startswith("_") for part in parts) and ".".join(parts) not in REPEATED:
-            found.append(".".join(parts))
-    return found
+            modules.append(".".join(parts))
+    return modules
 
 
 def specifier(having: list[Release], among: list[Release]) -> str:
@@ -197,7 +201,7 @@ def specifier(having: list[Release], among: list[Release]) -> str:
     if having != among[first : last + 1]:
         return ""
     low = [">={}.{}".format(*having[0])] if first else []
-    return ",".join([*low, *("<{}.{}".format(*one) for one in among[last + 1 : last + 2])])
+    return ",".join([*low, *("<{}.{}".format(*release) for release in among[last + 1 : last + 2])])
 
 
 Table = dict[str, dict[str, str]]  # module → name → specifier; "" is the module itself
@@ -205,28 +209,30 @@ Table = dict[str, dict[str, str]]  # module → name → specifier; "" is the mo
 
 def table(versions: dict[Release, Stubs]) -> Table:
     """The modules and names that some versions lack. A submodule is a name of its parent."""
-    found: Table = {}
+    missing: Table = {}
     for module in public():
         with_it = [version for version, stubs in versions.items() if stubs.has(module)]
         if not with_it:
             continue
         parent, _, last = module.rpartition(".")
-        around = [one for one, stubs in versions.items() if not parent or stubs.has(parent)]
+        around = [release for release, stubs in versions.items() if not parent or stubs.has(parent)]
         specs = {(parent, last): specifier(with_it, around)}
-        for name in sorted(set[str]().union(*(versions[one].names(module) for one in with_it))):
-            having = [one for one in with_it if name in versions[one].names(module)]
+        for name in sorted(
+            set[str]().union(*(versions[release].names(module) for release in with_it))
+        ):
+            having = [release for release in with_it if name in versions[release].names(module)]
             bare = name.removesuffix(SUBSCRIPT)
-            among = [one for one in with_it if bare in versions[one].names(module)]
+            among = [release for release in with_it if bare in versions[release].names(module)]
             specs[module, name] = specifier(having, with_it if name == bare else among)
         for (holder, name), spec in specs.items():
             if spec and not name.startswith(CONSTANTS) and name not in OTHER_SYSTEMS:
-                found.setdefault(holder, {})[name] = spec
-    return found
+                missing.setdefault(holder, {})[name] = spec
+    return missing
 
 
-def disagreements(found: Table, python: str) -> tuple[str, set[tuple[str, str]]]:
+def disagreements(missing: Table, python: str) -> tuple[str, set[tuple[str, str]]]:
     """The version of an interpreter, and the modules and names on which it does not agree."""
-    question = json.dumps({module: list(names) for module, names in found.items()})
+    question = json.dumps({module: list(names) for module, names in missing.items()})
     done = subprocess.run(
         [python, "-c", PROBE], input=question, capture_output=True, text=True, check=True
     )
@@ -235,33 +241,33 @@ def disagreements(found: Table, python: str) -> tuple[str, set[tuple[str, str]]]
         (module, name)
         for module, names in answer.items()
         for name, there in names.items()
-        if there not in (None, SpecifierSet(found[module][name]).contains(release))
+        if there not in (None, SpecifierSet(missing[module][name]).contains(release))
     }
 
 
-def document(found: Table, checked: list[str]) -> str:
+def document(missing: Table, checked: list[str]) -> str:
     """The table as YAML: names by module and specifier, separated by spaces."""
-    first, last = ("{}.{}".format(*one) for one in (VERSIONS[0], VERSIONS[-1]))
+    first, last = ("{}.{}".format(*release) for release in (VERSIONS[0], VERSIONS[-1]))
     probed = ", ".join(sorted(checked, key=Version))
     head = HEAD.format(mypy=version("mypy"), checked=probed, first=first, last=last)
     lines = head.splitlines()
-    lines += ["modules:", *_by_specifier(found[""], "  ")]
+    lines += ["modules:", *_by_specifier(missing[""], "  ")]
     for title in ("names", "subscripts"):
         lines += ["", f"{title}:"]
-        for module, names in sorted(found.items()):
-            kept = {
+        for module, names in sorted(missing.items()):
+            selected = {
                 name.removesuffix(SUBSCRIPT): spec
                 for name, spec in names.items()
                 if name.endswith(SUBSCRIPT) == (title == "subscripts")
             }
-            if module and kept:
-                lines += [f"  {module}:", *_by_specifier(kept, "    ")]
+            if module and selected:
+                lines += [f"  {module}:", *_by_specifier(selected, "    ")]
     return "\n".join(lines) + "\n"
 
 
 def _by_specifier(names: dict[str, str], indent: str) -> Iterator[str]:
     for spec in sorted(set(names.values())):
-        text = " ".join(sorted(name for name, held in names.items() if held == spec))
+        text = " ".join(sorted(name for name, entry_spec in names.items() if entry_spec == spec))
         yield from textwrap.wrap(
             f'"{spec}": {text}', 100, initial_indent=indent, subsequent_indent=indent + "  "
         )
@@ -272,15 +278,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("python", nargs="+", help="an interpreter to compare with")
     given = parser.parse_args()
-    found = table({version: Stubs(version) for version in VERSIONS})
+    missing = table({version: Stubs(version) for version in VERSIONS})
     checked = []
     for python in given.python:
-        release, wrong = disagreements(found, python)
+        release, wrong = disagreements(missing, python)
         checked.append(release)
         for module, name in sorted(wrong):
             print(f"left out, since Python {release} does not agree: {module or 'module'} {name}")
-            del found[module][name]
-    OUTPUT.write_text(document(found, checked), encoding="utf-8")
+            del missing[module][name]
+    OUTPUT.write_text(document(missing, checked), encoding="utf-8")
 
 
 if __name__ == "__main__":

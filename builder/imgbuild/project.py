@@ -56,7 +56,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         """
         return require_below(self.work, self.work / name)
 
-    def sealed(self) -> tuple[str, ...]:
+    def locked_targets(self) -> tuple[str, ...]:
         """The targets that have a lock."""
         return tuple(sorted(path.parent.name for path in self.images.glob("*/lock.json")))
 

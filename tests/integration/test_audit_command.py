@@ -40,21 +40,21 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @pytest.fixture
 def project(site: Site, tmp_path: Path) -> Project:
     """A locked project, and a cache that has nothing of it."""
-    found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "first")
-    found.write(
+    project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "first")
+    project.write(
         sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
     )
-    found.run("lock", TARGET)
-    found.cache = tmp_path / "cache"
+    project.run("lock", TARGET)
+    project.cache = tmp_path / "cache"
     site.requests.clear()
-    return found
+    return project
 
 
-def kept(project: Project) -> list[str]:
+def cached_wheels(project: Project) -> list[str]:
     """The wheels in the project's cache."""
     assert project.cache is not None
-    found = [path for path in project.cache.rglob("*") if path.is_file()]
-    return [path.name for path in found if path.read_bytes().startswith(b"PK\x03\x04")]
+    files = [path for path in project.cache.rglob("*") if path.is_file()]
+    return [path.name for path in files if path.read_bytes().startswith(b"PK\x03\x04")]
 
 
 def test_wheels_are_fetched_once_and_a_second_audit_asks_nobody(
@@ -62,8 +62,8 @@ def test_wheels_are_fetched_once_and_a_second_audit_asks_nobody(
 ) -> None:
     first = project.run("audit", TARGET)
     assert first.stdout == f"{TARGET} x86_64: 0 errors, 0 warnings, 0 notes\n"
-    assert site.asked(WHEEL)
-    assert kept(project)
+    assert site.received_requests(WHEEL)
+    assert cached_wheels(project)
     site.requests.clear()
     second = project.run("audit", TARGET)
     assert second.stdout == first.stdout
@@ -72,7 +72,7 @@ def test_wheels_are_fetched_once_and_a_second_audit_asks_nobody(
 
 def test_dropped_wheels_leave_their_facts(project: Project, site: Site) -> None:
     first = project.run("audit", TARGET, "--drop")
-    assert kept(project) == []
+    assert cached_wheels(project) == []
     site.requests.clear()
     assert project.run("audit", TARGET, "--offline").stdout == first.stdout
     # Another question is answered from the facts; what was not read of code comes by ranges.
@@ -89,8 +89,8 @@ def test_pins_of_an_index_are_audited_where_they_lie(project: Project, site: Sit
     pins.write_text("trl==9.0\nvllm==9.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, "--json", status=4)
     (report,) = json.loads(done.stdout)
-    errors = [one for one in report["findings"] if one["severity"] == "error"]
-    assert [one["where"] for one in errors] == ["trl 9.0 trl/__init__.py:1"]
+    errors = [finding for finding in report["findings"] if finding["severity"] == "error"]
+    assert [finding["where"] for finding in errors] == ["trl 9.0 trl/__init__.py:1"]
     assert errors[0]["evidence"]["subject"] == "vllm:Gone"
     pins.write_text("trl==9.0\nvllm==8.0\n", encoding="utf-8")
     assert "pins.txt x86_64: 0 errors" in project.run("audit", *PINS).stdout

@@ -68,11 +68,11 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    found = Machine(tmp_path)
-    found.wheel("trl", "9.0", TRL, ["vllm>=8"])
-    found.wheel("vllm", "8.0", VLLM)
-    found.wheel("vllm", "9.0", b"class LLM: ...\n")
-    return found
+    machine = Machine(tmp_path)
+    machine.wheel("trl", "9.0", TRL, ["vllm>=8"])
+    machine.wheel("vllm", "8.0", VLLM)
+    machine.wheel("vllm", "9.0", b"class LLM: ...\n")
+    return machine
 
 
 def test_a_healthy_environment(machine: Machine) -> None:
@@ -169,9 +169,9 @@ def test_a_package_that_cannot_be_read_is_no_success(machine: Machine) -> None:
 
 
 def test_an_interpreter_without_an_environment_is_asked() -> None:
-    found = open_environment(os.path.realpath(sys.executable))
-    assert found.python == ".".join(map(str, sys.version_info[:3]))
-    assert "pip" in {one.wheel.package for one in found.packages}
+    environment = open_environment(os.path.realpath(sys.executable))
+    assert environment.python == ".".join(map(str, sys.version_info[:3]))
+    assert "pip" in {package.wheel.package for package in environment.packages}
 
 
 def test_system_packages_come_after_those_of_the_environment(machine: Machine) -> None:
@@ -180,9 +180,11 @@ def test_system_packages_come_after_those_of_the_environment(machine: Machine) -
     config = root / "pyvenv.cfg"
     text = config.read_text().replace("= false", "= true")
     config.write_text(text)
-    found = open_environment(str(root))
-    assert len(found.folders) > 1
-    assert {one.wheel.package: one.wheel.version for one in found.packages}["pip"] == "0.1"
+    environment = open_environment(str(root))
+    assert len(environment.folders) > 1
+    assert {package.wheel.package: package.wheel.version for package in environment.packages}[
+        "pip"
+    ] == "0.1"
 
 
 def test_a_program_that_is_no_python_is_refused(tmp_path: Path) -> None:

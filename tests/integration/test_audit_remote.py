@@ -79,7 +79,7 @@ def test_modules_of_a_large_wheel_for_few_bytes(tmp_path: Path) -> None:
         assert package_set.module("big.m299") is not None
         assert http.requests <= 5
         assert http.length < 1 << 20
-        package_set.books["big"].save()
+        package_set.wheels["big"].save()
         again = Counting(Http(attempts=1))
         later = package_set_of(wheel, site.url(wheel.file), again, store)
         assert later.module("big.m007") == package_set.module("big.m007")
@@ -125,5 +125,5 @@ def test_pins_that_are_compiled_against_another_numpy(numpy: str, status: int) -
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     (report,) = json.loads(done.stdout)
-    errors = [one["where"] for one in report["findings"] if one["severity"] == "error"]
+    errors = [finding["where"] for finding in report["findings"] if finding["severity"] == "error"]
     assert errors == (["opencv-python-headless 4.9.0.80 cv2/cv2.abi3.so"] if status else [])

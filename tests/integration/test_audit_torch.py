@@ -20,7 +20,7 @@ from imgbuild.audit.packages.package_set import open_package_set
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.load import load
 from imgbuild.report import Finding, Relation, Severity
@@ -52,8 +52,8 @@ def torch() -> Iterator[tuple[Wheel, Path]]:
 
     As long as the store lives here, no process that prunes the cache removes it.
     """
-    lock = locks.read_lock(ROOT / "images", TARGET)
-    (wheel,) = (one for one in lock.arch[Arch.X86_64].wheels if one.package == "torch")
+    lock = lock_file.read_lock(ROOT / "images", TARGET)
+    (wheel,) = (wheel for wheel in lock.arch[Arch.X86_64].wheels if wheel.package == "torch")
     assert wheel.version == "2.6.0"
     store = Store.open()
     if store.file(wheel.sha256) is None:
@@ -91,20 +91,20 @@ def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Find
     files = {FILE: library.read_bytes(), "flashinfer/__init__.py": b""}
     path = samples.write_wheel(library.parent, "flashinfer-python", "0.2.5", files)
     wheel = samples.add(facts, path, "flashinfer-python", "0.2.5")
-    own = facts.file(wheel.sha256)
-    assert own is not None
-    places = {torch[0].sha256: torch[1], wheel.sha256: own}
-    with Library(facts, processes=1) as books:
+    stored_path = facts.file(wheel.sha256)
+    assert stored_path is not None
+    places = {torch[0].sha256: torch[1], wheel.sha256: stored_path}
+    with Library(facts, processes=1) as library_wheels:
         package_set = open_package_set(
             [torch[0], wheel],
-            books,
+            library_wheels,
             python="3.11",
             arch=Arch.X86_64,
             glibc="2.36",
-            locate=lambda one: places[one.sha256],
+            locate=lambda item: places[item.sha256],
             partial=True,
         )
-        return [one for one in linking.check(package_set) if FILE in one.where]
+        return [finding for finding in linking.check(package_set) if FILE in finding.where]
 
 
 def test_the_new_string_is_an_undefined_symbol(

@@ -25,7 +25,9 @@ def errors(cache: Path, *words: str) -> list[tuple[str, str]]:
     done = subprocess.run(command, env=env, cwd=cache, capture_output=True, text=True, check=False)
     (report,) = json.loads(done.stdout)
     return [
-        (one["message"], one["where"]) for one in report["findings"] if one["severity"] == "error"
+        (finding["message"], finding["where"])
+        for finding in report["findings"]
+        if finding["severity"] == "error"
     ]
 
 
@@ -37,10 +39,10 @@ def test_torchvisions_own_datasets_are_no_part_for_datasets(cache: Path, torchvi
 
 def test_transformers_is_refused_by_kernels_that_require_a_version(cache: Path) -> None:
     words = ("transformers==5.8.1", "--python", "3.10", "--select", "support")
-    found = errors(cache, "kernels==0.15.1", *words)
-    first = next(where for message, where in found if "(kernels/layer/layer.py:76)" in message)
+    problems = errors(cache, "kernels==0.15.1", *words)
+    first = next(where for message, where in problems if "(kernels/layer/layer.py:76)" in message)
     assert first == "transformers 5.8.1 transformers/integrations/hub_kernels.py:89"
-    assert all("raises ValueError when it is imported" in message for message, _ in found)
+    assert all("raises ValueError when it is imported" in message for message, _ in problems)
     assert errors(cache, "kernels==0.12.3", *words) == []
 
 
@@ -56,5 +58,5 @@ def test_rays_commands_are_refused_for_some_clicks_and_pythons(
     cache: Path, ray: str, click: str, python: str, count: int
 ) -> None:
     words = (f"ray=={ray}", f"click=={click}", "--python", python, "--select", "rules")
-    found = errors(cache, *words)
-    assert [where for _, where in found] == ["ray 2.49.1 ray/scripts/scripts.py:2687"] * count
+    problems = errors(cache, *words)
+    assert [where for _, where in problems] == ["ray 2.49.1 ray/scripts/scripts.py:2687"] * count

@@ -43,8 +43,8 @@ def test_processes_read_what_one_reads(tmp_path: Path, workers: ReaderProcesses)
     small = request(tmp_path, "small", RUNNING)
     tiny = request(tmp_path, "tiny", RUNNING // 8)
     for batch in ([tiny], large, [small], [tiny]):
-        found = workers.modules(batch)
-        assert found == [read_modules(one.content, one.files) for one in batch]
-        assert [list(modules) for modules in found] == [list(one.files) for one in batch]
-        broken = [facts.broken for modules in found for facts in modules.values()]
+        batch_modules = workers.modules(batch)
+        assert batch_modules == [read_modules(item.content, item.files) for item in batch]
+        assert [list(modules) for modules in batch_modules] == [list(item.files) for item in batch]
+        broken = [facts.broken for modules in batch_modules for facts in modules.values()]
         assert sum(map(bool, broken)) == len(batch)

@@ -27,9 +27,9 @@ FORGET = 'description~="venv-|exec /bin/sh"'  # the steps that install, in what 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     needs.buildx()
-    with dockerfile_project.project(tmp_path_factory.mktemp("builders")) as made:
-        made.run("render", TARGET)
-        yield made
+    with dockerfile_project.project(tmp_path_factory.mktemp("builders")) as project:
+        project.run("render", TARGET)
+        yield project
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def test_the_image_of_docker_is_used_like_any_image(project):
             "run", TARGET, "--layout", str(place), "--through", through, "--json",
             "--", "python", "-c", LOOK,
         )  # fmt: skip
-        said = json.loads(done.stdout)
-        assert (said["status"], said["stdout"]) == (0, "42 /opt/venv\n"), said
+        outcome = json.loads(done.stdout)
+        assert (outcome["status"], outcome["stdout"]) == (0, "42 /opt/venv\n"), outcome
     subprocess.run(["docker", "image", "rm", "--force", TARGET], check=False, capture_output=True)
     # It is not taken for the image of the lock.
     (built,) = json.loads(project.run("build", TARGET, "--json").stdout)

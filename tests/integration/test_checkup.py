@@ -41,61 +41,63 @@ def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dic
         [*before, sys.executable, "-sE", str(SCRIPT), "--json", *words],
         env=base | env, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    found = json.loads(done.stdout)["findings"]
-    errors = any(one["severity"] == "error" for one in found)
+    findings = json.loads(done.stdout)["findings"]
+    errors = any(finding["severity"] == "error" for finding in findings)
     assert done.returncode == int(errors), done.stderr
-    return {one["check"]: one for one in found}
+    return {finding["check"]: finding for finding in findings}
 
 
 def test_a_driver_without_a_link_is_told_and_so_is_the_cure(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver")
-    found = look("--gpus", "2", LD_LIBRARY_PATH=str(place))
-    assert found["driver"]["message"] == f"{place}/libcuda.so.1 sees 2 GPUs"
-    assert "cannot find -lcuda" in found["link with -lcuda"]["message"]
-    assert f"LIBRARY_PATH and TRITON_LIBCUDA_PATH to {place}" in found["link with -lcuda"]["remedy"]
+    findings = look("--gpus", "2", LD_LIBRARY_PATH=str(place))
+    assert findings["driver"]["message"] == f"{place}/libcuda.so.1 sees 2 GPUs"
+    assert "cannot find -lcuda" in findings["link with -lcuda"]["message"]
+    assert (
+        f"LIBRARY_PATH and TRITON_LIBCUDA_PATH to {place}" in findings["link with -lcuda"]["remedy"]
+    )
     (place / "libcuda.so").symlink_to("libcuda.so.1")
     cured = look("--gpus", "2", LD_LIBRARY_PATH=str(place), LIBRARY_PATH=str(place))
     assert "link with -lcuda" not in cured
 
 
 def test_fewer_gpus_than_were_asked_for(tmp_path: Path) -> None:
-    found = look("--gpus", "4", LD_LIBRARY_PATH=str(driver(tmp_path / "driver")))
-    assert found["driver"]["severity"] == "error"
-    assert "sees 2 GPUs, 4 were asked for" in found["driver"]["message"]
+    findings = look("--gpus", "4", LD_LIBRARY_PATH=str(driver(tmp_path / "driver")))
+    assert findings["driver"]["severity"] == "error"
+    assert "sees 2 GPUs, 4 were asked for" in findings["driver"]["message"]
 
 
 @pytest.mark.parametrize(("name", "init"), [("stubs", 0), ("elsewhere", 34)])
 def test_a_stub_is_not_taken_for_the_driver(tmp_path: Path, name: str, init: int) -> None:
-    found = look("--gpus", "1", LD_LIBRARY_PATH=str(driver(tmp_path / name, init=init)))
-    assert found["driver"]["severity"] == "error"
-    assert "is a stub" in found["driver"]["message"]
+    findings = look("--gpus", "1", LD_LIBRARY_PATH=str(driver(tmp_path / name, init=init)))
+    assert findings["driver"]["severity"] == "error"
+    assert "is a stub" in findings["driver"]["message"]
 
 
 def test_another_library_under_the_drivers_name_is_no_driver(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", text="int other(void) { return 0; }")
-    found = look("--gpus", "1", LD_LIBRARY_PATH=str(place))
-    assert found["driver"]["severity"] == "error"
-    assert f"{place}/libcuda.so.1 is no driver's library" in found["driver"]["message"]
+    findings = look("--gpus", "1", LD_LIBRARY_PATH=str(place))
+    assert findings["driver"]["severity"] == "error"
+    assert f"{place}/libcuda.so.1 is no driver's library" in findings["driver"]["message"]
     assert look(LD_LIBRARY_PATH=str(place))["driver"]["severity"] == "warning"
 
 
 def test_a_driver_without_a_gpu_is_no_error_where_none_was_asked_for(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", init=100)
-    found = look(LD_LIBRARY_PATH=str(place))
-    assert found["driver"]["severity"] == "note"
-    assert "sees no GPU, and none was asked for" in found["driver"]["message"]
-    asked = look("--gpus", "1", LD_LIBRARY_PATH=str(place))["driver"]
-    assert asked["severity"] == "error"
-    assert "CUDA error 100" in asked["message"]
+    findings = look(LD_LIBRARY_PATH=str(place))
+    assert findings["driver"]["severity"] == "note"
+    assert "sees no GPU, and none was asked for" in findings["driver"]["message"]
+    driver_finding = look("--gpus", "1", LD_LIBRARY_PATH=str(place))["driver"]
+    assert driver_finding["severity"] == "error"
+    assert "CUDA error 100" in driver_finding["message"]
 
 
 def test_a_user_whom_nobody_knows(tmp_path: Path) -> None:
     needs.root()
     as_arbitrary_user = (needs.tool("setpriv", "util-linux"), "--reuid=54321", "--clear-groups")
     home = {"HOME": "/root"}
-    found = look(before=as_arbitrary_user, **home)
-    assert found["user"]["severity"] == "error"
-    assert "user id 54321 has no name" in found["user"]["message"]
+    findings = look(before=as_arbitrary_user, **home)
+    assert findings["user"]["severity"] == "error"
+    assert "user id 54321 has no name" in findings["user"]["message"]
     named = look(before=as_arbitrary_user, USER="somebody", **home)
     assert named["user"]["message"] == "somebody, id 54321"
 

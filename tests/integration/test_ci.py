@@ -20,7 +20,7 @@ import pytest
 
 from imgbuild.attest.signing import forms
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference, Repository, parse_repository
+from imgbuild.registry.image_reference import Reference, Repository, parse_repository
 from tests.support import ci_repository, docker_registry, needs
 from tests.support.ci_repository import BROKEN, CAUSE, OTHER, Sample, run, script, states
 from tests.support.sample_project import TARGET
@@ -56,7 +56,7 @@ def test_a_script_is_interrupted_continues_and_repeats_nothing(sample):
         _, messages = running.communicate()
     assert running.returncode == 130, messages
     assert "interrupted; run this script again to continue" in messages
-    before, asked = states(sample), len(sample.registry.asked())
+    before, request_count = states(sample), len(sample.registry.received_requests())
     assert before[f"{TARGET}@publish tag"][0] == 0
     assert f"{OTHER}@{ARCH} job" not in before
     assert TARGET in sample.tags("rl")
@@ -72,20 +72,22 @@ def test_a_script_is_interrupted_continues_and_repeats_nothing(sample):
     assert {
         name for name in before if name.startswith(TARGET) and after[name] != before[name]
     } == set()
-    put = [one.path for one in sample.registry.writes(asked) if one.method == "PUT"]
+    put = [
+        request.path for request in sample.registry.writes(request_count) if request.method == "PUT"
+    ]
     assert not [path for path in put if f"/manifests/{TARGET}" in path]
     tags = sample.tags("rl")
     assert [tags[name] for name in (TARGET, OTHER)] == [*map(sample.digest, (TARGET, OTHER))]
     assert not [tag for tag in tags if tag.startswith(BROKEN)]
     assert not list((sample.project.folder / "build").glob("*/oci-layout"))  # several are dropped
 
-    found = json.loads(sample.project.run("ci", "report", "--json", status=1).stdout)["targets"]
-    said = {one["target"]: one for one in found}
-    assert {name: one["outcome"] for name, one in said.items()} == {
+    targets = json.loads(sample.project.run("ci", "report", "--json", status=1).stdout)["targets"]
+    outcomes = {target["target"]: target for target in targets}
+    assert {name: target["outcome"] for name, target in outcomes.items()} == {
         TARGET: "published", OTHER: "published", BROKEN: "failed",
     }  # fmt: skip
-    assert (said[BROKEN]["job"], said[BROKEN]["step"]) == (f"{BROKEN}@{ARCH}", "smoke")
-    assert CAUSE in said[BROKEN]["error"]
+    assert (outcomes[BROKEN]["job"], outcomes[BROKEN]["step"]) == (f"{BROKEN}@{ARCH}", "smoke")
+    assert CAUSE in outcomes[BROKEN]["error"]
 
 
 def test_a_script_for_another_lock_publishes_nothing(sample):
@@ -123,8 +125,8 @@ def test_a_job_of_another_machine_is_done_by_the_same_script_there(sample):
 def test_nothing_is_left_to_do_but_what_failed(sample):
     command = ("ci", "jobs", "--all", "--skip-published", sample.place("rl"), "--json")
     chosen = json.loads(sample.project.run(*command).stdout)
-    assert [one["target"] for one in chosen["targets"]] == [BROKEN]
-    assert {one["target"]: one["outcome"] for one in chosen["passed"]} == {
+    assert [target["target"] for target in chosen["targets"]] == [BROKEN]
+    assert {target["target"]: target["outcome"] for target in chosen["passed"]} == {
         TARGET: "published", OTHER: "published",
     }  # fmt: skip
 
@@ -137,13 +139,13 @@ def changed(sample: Sample) -> Sample:
 
 
 def test_a_change_under_review_builds_one_target(changed):
-    said = changed.job("images", "jobs", BASE=changed.base)
-    assert said.status == 0, said.said
-    jobs = {job["id"]: job for job in said.outputs["jobs"]}
+    job_run = changed.job("images", "jobs", BASE=changed.base)
+    assert job_run.status == 0, job_run.said
+    jobs = {job["id"]: job for job in job_run.outputs["jobs"]}
     assert list(jobs) == [f"{TARGET}@{ARCH}", f"{TARGET}@arm64-again"]
     assert jobs[f"{TARGET}@{ARCH}"]["runner"] == ["a-machine"]
     assert jobs[f"{TARGET}@{ARCH}"]["digest"] == changed.digest(TARGET)
-    assert "thewheel 1.0 → 2.0" in said.summary
+    assert "thewheel 1.0 → 2.0" in job_run.summary
     writes = len(changed.registry.writes())
     for name in jobs:
         done = changed.job("images", "image", JOB=name)
@@ -157,9 +159,9 @@ def test_a_change_under_review_builds_one_target(changed):
 
 def test_a_night_publishes_that_one_and_reports_the_other(changed, tmp_path):
     place = changed.place("rl")
-    said = changed.job("nightly", "jobs", REGISTRY=place)
-    assert said.status == 0, said.said
-    targets = {one["target"]: one for one in said.outputs["targets"]}
+    job_run = changed.job("nightly", "jobs", REGISTRY=place)
+    assert job_run.status == 0, job_run.said
+    targets = {target["target"]: target for target in job_run.outputs["targets"]}
     assert set(targets) == {TARGET, BROKEN}
     before = states(changed)
     [image] = targets[TARGET]["image"]
@@ -194,9 +196,9 @@ def report(sample: Sample, folder: Path) -> None:
     assert done.status == 1, done.said
     assert f"| {TARGET} | ✅ published |" in done.summary
     assert f"| {BROKEN} | ❌ failed | `{BROKEN}@{ARCH}` smoke |" in done.summary
-    asked = (folder / "gh.log").read_text()
-    made = f"issue create --title nightly: {BROKEN} --body-file build/issues/{BROKEN}.md"
-    assert [line for line in asked.splitlines() if "create" in line] == [made]
+    call_log = (folder / "gh.log").read_text()
+    expected = f"issue create --title nightly: {BROKEN} --body-file build/issues/{BROKEN}.md"
+    assert [line for line in call_log.splitlines() if "create" in line] == [expected]
     assert CAUSE in (sample.project.folder / f"build/issues/{BROKEN}.md").read_text()
     [tested] = sample.project.read(f"{TARGET}/smoke.json")["runs"]
     [failed] = sample.project.read(f"{BROKEN}/smoke.json")["runs"]
@@ -210,7 +212,7 @@ def report(sample: Sample, folder: Path) -> None:
 
 
 @pytest.fixture
-def own(changed: Sample) -> Iterator[Sample]:
+def scratch_sample(changed: Sample) -> Iterator[Sample]:
     """The same sample; what a test makes of ci.yaml and the environment is undone after it."""
     path, env = changed.project.folder / "ci.yaml", dict(changed.project.env)
     text = path.read_text()
@@ -228,11 +230,11 @@ def tell(sample: Sample, more: str = "", **other: str) -> None:
     (sample.project.folder / "ci.yaml").write_text(text)
 
 
-def test_a_change_that_no_machine_can_build_is_not_green(own):
-    tell(own, disk="1")
-    said = own.job("images", "jobs", BASE=own.base)
-    assert (said.status, said.outputs["jobs"]) == (0, [])
-    green = own.job("images", "green")
+def test_a_change_that_no_machine_can_build_is_not_green(scratch_sample):
+    tell(scratch_sample, disk="1")
+    job_run = scratch_sample.job("images", "jobs", BASE=scratch_sample.base)
+    assert (job_run.status, job_run.outputs["jobs"]) == (0, [])
+    green = scratch_sample.job("images", "green")
     assert green.status == 1, green.said
     assert f"| {TARGET} | ⚠️ impossible |" in green.summary
 
@@ -246,41 +248,43 @@ def results_of(sample: Sample, target: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_a_moved_tag_is_put_back(own):
-    place, before = own.place("rl"), results_of(own, OTHER)
-    own.project.run("registry", "tag", f"{place}@{own.digest(TARGET)}", OTHER)
-    assert own.tags("rl")[OTHER] == own.digest(TARGET)
-    run(own, script(own, OTHER, "--registry", place))
-    assert own.tags("rl")[OTHER] == own.digest(OTHER)
-    assert results_of(own, OTHER) == before
-    assert (own.project.folder / "build" / OTHER / "oci-layout").exists()  # one is kept
+def test_a_moved_tag_is_put_back(scratch_sample):
+    place, before = scratch_sample.place("rl"), results_of(scratch_sample, OTHER)
+    scratch_sample.project.run("registry", "tag", f"{place}@{scratch_sample.digest(TARGET)}", OTHER)
+    assert scratch_sample.tags("rl")[OTHER] == scratch_sample.digest(TARGET)
+    run(scratch_sample, script(scratch_sample, OTHER, "--registry", place))
+    assert scratch_sample.tags("rl")[OTHER] == scratch_sample.digest(OTHER)
+    assert results_of(scratch_sample, OTHER) == before
+    assert (scratch_sample.project.folder / "build" / OTHER / "oci-layout").exists()  # one is kept
 
 
 GPU = "  - {labels: [a-gpu], arch: x86_64, disk: 20, gpus: 1}\n"
 SLURM = ("--on", "slurm", "--sbatch=--gpus-per-node=0")
 
 
-def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(own):
+def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(scratch_sample):
     """The tier for GPUs, which no machine of the tests has, on a node of a real Slurm."""
-    own.project.env.update(needs.slurm())
-    tell(own, GPU)
+    scratch_sample.project.env.update(needs.slurm())
+    tell(scratch_sample, GPU)
     gate = ("--gate", "static", "--gate", "gpu")
     messages = run(
-        own, script(own, OTHER, "--registry", own.place("gated"), *gate, *SLURM), status=1
+        scratch_sample,
+        script(scratch_sample, OTHER, "--registry", scratch_sample.place("gated"), *gate, *SLURM),
+        status=1,
     )
     assert f"{OTHER}@{ARCH} passed" in messages
     assert f"{OTHER}@{ARCH}-gpu: smoke failed with exit status 1" in messages
     assert f"{OTHER}@publish waits for {OTHER}@{ARCH}-gpu" in messages
-    assert own.tags("gated") == {}
-    client, place = Client(origin=True), parse_repository(own.place("gated"))
-    found = client.resolve(Reference(place.host, place.name, digest=own.digest(OTHER)))
-    assert found is not None
-    jobs = own.project.run("ci", "jobs", OTHER, *gate, "--json").stdout
-    (own.folder / "jobs.json").write_text(jobs)
-    words = ("ci", "report", "--jobs-file", str(own.folder / "jobs.json"), "--json")
-    [found] = json.loads(own.project.run(*words, status=1).stdout)["targets"]
-    assert (found["job"], found["step"]) == (f"{OTHER}@{ARCH}-gpu", "smoke")
-    assert found["error"]
+    assert scratch_sample.tags("gated") == {}
+    client, place = Client(origin=True), parse_repository(scratch_sample.place("gated"))
+    answer = client.resolve(Reference(place.host, place.name, digest=scratch_sample.digest(OTHER)))
+    assert answer is not None
+    jobs = scratch_sample.project.run("ci", "jobs", OTHER, *gate, "--json").stdout
+    (scratch_sample.folder / "jobs.json").write_text(jobs)
+    words = ("ci", "report", "--jobs-file", str(scratch_sample.folder / "jobs.json"), "--json")
+    [answer] = json.loads(scratch_sample.project.run(*words, status=1).stdout)["targets"]
+    assert (answer["job"], answer["step"]) == (f"{OTHER}@{ARCH}-gpu", "smoke")
+    assert answer["error"]
 
 
 # Read first by every Python that starts: `ci script` takes the static tier for one that needs a
@@ -293,27 +297,27 @@ if "ci" in sys.orig_argv:
 """
 
 
-def test_a_tier_that_passes_on_a_node_leads_to_the_tag(own, tmp_path):
+def test_a_tier_that_passes_on_a_node_leads_to_the_tag(scratch_sample, tmp_path):
     """From the push over a real Slurm to the tag, by a tier that no GPU is needed for."""
     (tmp_path / "sitecustomize.py").write_text(STATIC)
-    own.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
-    tell(own, GPU)
-    words = ("--registry", own.place("passed"), "--gate", "static")
-    messages = run(own, script(own, OTHER, *words, *SLURM))
+    scratch_sample.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
+    tell(scratch_sample, GPU)
+    words = ("--registry", scratch_sample.place("passed"), "--gate", "static")
+    messages = run(scratch_sample, script(scratch_sample, OTHER, *words, *SLURM))
     assert f"{OTHER}@{ARCH}-static passed" in messages
-    assert own.tags("passed")[OTHER] == own.digest(OTHER)
+    assert scratch_sample.tags("passed")[OTHER] == scratch_sample.digest(OTHER)
 
 
-def test_a_sif_lies_beside_the_published_image(own):
+def test_a_sif_lies_beside_the_published_image(scratch_sample):
     """Its image has passed; that there is no machine for a tier of now keeps no SIF away."""
     needs.tool("mksquashfs", "squashfs-tools")
-    tell(own, "sif: true\n", gate="[static, gpu]")
-    path = script(own, f"{TARGET}@{ARCH}-sif", "--registry", own.place("rl"))
-    assert f"{TARGET}@{ARCH}-sif passed" in run(own, path)
-    assert f"{TARGET}-{ARCH}-sif" in own.tags("rl")
+    tell(scratch_sample, "sif: true\n", gate="[static, gpu]")
+    path = script(scratch_sample, f"{TARGET}@{ARCH}-sif", "--registry", scratch_sample.place("rl"))
+    assert f"{TARGET}@{ARCH}-sif passed" in run(scratch_sample, path)
+    assert f"{TARGET}-{ARCH}-sif" in scratch_sample.tags("rl")
 
 
-def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_path):
+def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(scratch_sample, tmp_path):
     """By the key's other half a arbitrary_user's `verify` accepts it, and so does the real cosign.
 
     Where the registry is made anew, the same script puts all of it there again.
@@ -323,31 +327,48 @@ def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(own, tmp_pat
     curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
     subprocess.run([openssl, "genpkey", *curve, "-out", str(secret)], check=True)
     subprocess.run([openssl, "pkey", "-in", secret, "-pubout", "-out", public], check=True)
-    bare, name = f"{own.place('rl')}:{OTHER}", f"{own.place('signed')}:{OTHER}"
-    assert signature(own, bare, public, status=9) == "failed"
-    before = results_of(own, OTHER)
-    path = script(own, OTHER, "--registry", own.place("signed"), "--sign-key", str(secret))
+    bare, name = (
+        f"{scratch_sample.place('rl')}:{OTHER}",
+        f"{scratch_sample.place('signed')}:{OTHER}",
+    )
+    assert signature(scratch_sample, bare, public, status=9) == "failed"
+    before = results_of(scratch_sample, OTHER)
+    path = script(
+        scratch_sample,
+        OTHER,
+        "--registry",
+        scratch_sample.place("signed"),
+        "--sign-key",
+        str(secret),
+    )
     for _ in range(2):
-        asked = len(own.registry.asked())
-        run(own, path)
-        put = [one.path for one in own.registry.writes(asked) if one.method == "PUT"]
+        request_count = len(scratch_sample.registry.received_requests())
+        run(scratch_sample, path)
+        put = [
+            request.path
+            for request in scratch_sample.registry.writes(request_count)
+            if request.method == "PUT"
+        ]
         tags = [at for at, path in enumerate(put) if f"/signed/manifests/{OTHER}" in path]
-        assert (len(tags), f"/v2/signed/manifests/{own.digest(OTHER)}" in put) == (2, True)
-        repository = Repository(own.registry.host, "signed")
-        bundles = Client().referrers(repository, own.digest(OTHER), forms.BUNDLE)
+        assert (len(tags), f"/v2/signed/manifests/{scratch_sample.digest(OTHER)}" in put) == (
+            2,
+            True,
+        )
+        repository = Repository(scratch_sample.registry.host, "signed")
+        bundles = Client().referrers(repository, scratch_sample.digest(OTHER), forms.BUNDLE)
         places = [put.index(f"/v2/signed/manifests/{bundle.digest}") for bundle in bundles]
         assert places
         assert max(places) < min(tags)
-        assert signature(own, name, public) == "passed"
-        assert results_of(own, OTHER) == before
+        assert signature(scratch_sample, name, public) == "passed"
+        assert results_of(scratch_sample, OTHER) == before
         trusted = ("--key", str(public), "--insecure-ignore-tlog")
         subprocess.run([needs.tool("cosign"), "verify", *trusted, name], check=True)
-        shutil.rmtree(own.registry.storage / "docker/registry/v2/repositories/signed")
+        shutil.rmtree(scratch_sample.registry.storage / "docker/registry/v2/repositories/signed")
 
 
 def signature(sample: Sample, name: str, key: Path, status: int = 0) -> str:
     """What `verify` says of the signature of an image."""
     done = sample.project.run("verify", name, "--key", str(key), "--json", status=status)
-    found = {each["name"]: each["outcome"] for each in json.loads(done.stdout)["checks"]}
-    outcome: str = found["signature"]
+    outcomes = {each["name"]: each["outcome"] for each in json.loads(done.stdout)["checks"]}
+    outcome: str = outcomes["signature"]
     return outcome

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.support.ci_jobs_sample import _made, _sample, of, script
+from tests.support.ci_jobs_sample import _sample, _shared_sample, of, script
 from tests.support.inprocess_project import Sample
 from tests.support.traps import Traps
 
-__all__ = ["_made", "_sample"]  # fixtures
+__all__ = ["_sample", "_shared_sample"]  # fixtures
 
 
 def test_the_verbs_of_a_script_import_nothing_from_the_folder(

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from tests.support.ci_jobs_sample import _made, _sample, of, script
+from tests.support.ci_jobs_sample import _sample, _shared_sample, of, script
 from tests.support.inprocess_project import TARGET, Sample
 
-__all__ = ["_made", "_sample"]  # fixtures
+__all__ = ["_sample", "_shared_sample"]  # fixtures
 STEP = """\
 #!/bin/bash
 [ "$1" != digest ] || { echo "$DIGEST"; exit; }
@@ -38,7 +38,7 @@ def test_a_signal_to_the_script_ends_its_step(
     text = re.sub(r"^imgbuild=.*$", f"imgbuild=({step})", text, flags=re.MULTILINE)
     path = sample.folder / "script.sh"
     path.write_text(text)
-    env = {"PATH": "/usr/bin:/bin", "DIGEST": sample.seal.digest}
+    env = {"PATH": "/usr/bin:/bin", "DIGEST": sample.target_digests.digest}
     with subprocess.Popen(
         ["/bin/bash", str(path)], env=env, stderr=subprocess.PIPE, text=True,
         start_new_session=True,

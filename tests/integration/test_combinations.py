@@ -38,9 +38,9 @@ def test_the_halves_are_drawn_by_a_fixed_rule(half: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("record", ALL, ids=lambda record: record.id)
 def test_the_broken_combination_is_found(record: Combination, outcomes: dict[str, Outcome]) -> None:
-    found = outcomes[record.id].found
-    assert bool(found) == (record.id not in UNSEEN)
-    assert all(one.where and one.message and one.remedy for one in found)
+    findings = outcomes[record.id].found
+    assert bool(findings) == (record.id not in UNSEEN)
+    assert all(finding.where and finding.message and finding.remedy for finding in findings)
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from imgbuild.attest.signing.signer import Signed
 from imgbuild.oci import layout
 from imgbuild.oci.documents import MANIFEST, Descriptor, Manifest
 from imgbuild.registry.client import Client, bytes_source
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.image_reference import Reference, Repository
 from imgbuild.values import Arch, Digest
 from tests.support import docker_registry, images, needs
 from tests.support.docker_registry import OwnRegistry
@@ -51,7 +51,7 @@ def _pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pa
     """Name → private and public key file, made by cosign and openssl; the password is pw."""
     folder = tmp_path_factory.mktemp("keys")
     cosign("generate-key-pair", cwd=folder)
-    made = {"cosign": (folder / "cosign.key", folder / "cosign.pub")}
+    key_pairs = {"cosign": (folder / "cosign.key", folder / "cosign.pub")}
     kinds = {
         "openssl": ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"),
         "encrypted": ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256",
@@ -63,8 +63,8 @@ def _pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pa
         run("openssl", "genpkey", *options, "-out", str(private))
         run("openssl", "pkey", "-in", str(private), "-passin", "pass:pw", "-pubout",
             "-out", str(public))  # fmt: skip
-        made[name] = (private, public)
-    return made
+        key_pairs[name] = (private, public)
+    return key_pairs
 
 
 def run(*command: str, cwd: Path | None = None, right: bool = True) -> str:
@@ -84,22 +84,25 @@ def cosign(*arguments: str, cwd: Path | None = None, right: bool = True) -> str:
 
 def push(registry: OwnRegistry, folder: Path, name: str, word: str = "hello") -> Descriptor:
     """Put a small image for two architectures into the registry; what names it."""
-    found = layout.read(images.tiny(folder, tuple(Arch), word))
+    image_layout = layout.read(images.tiny(folder, tuple(Arch), word))
     client, repository = Client(), Repository(registry.host, name)
-    for image in found.images.values():
+    for image in image_layout.images.values():
         for blob in (image.config, *image.layers):
-            client.upload(repository, bytes_source(found.blob(blob.digest).read_bytes()))
-    for one in (*(image.manifest for image in found.images.values()), found.top):
-        data = found.blob(one.digest).read_bytes()
-        client.put_manifest(repository, data, one.media_type, tag="one")
-    return found.top
+            client.upload(repository, bytes_source(image_layout.blob(blob.digest).read_bytes()))
+    for descriptor in (
+        *(image.manifest for image in image_layout.images.values()),
+        image_layout.top,
+    ):
+        data = image_layout.blob(descriptor.digest).read_bytes()
+        client.put_manifest(repository, data, descriptor.media_type, tag="one")
+    return image_layout.top
 
 
 def sign(registry: OwnRegistry, name: str, top: Descriptor, private: Path, *types: str) -> Signed:
     """Sign an image and statements of some types as imgbuild does."""
-    said = [statements.of([top.digest], *SAID[each]) for each in types]
+    signed_statements = [statements.of([top.digest], *SAID[each]) for each in types]
     key = keys.load_private(private, lambda _: b"pw")
-    return signer.sign(Client(), Repository(registry.host, name), top, key, said)
+    return signer.sign(Client(), Repository(registry.host, name), top, key, signed_statements)
 
 
 def verify(
@@ -141,13 +144,15 @@ def test_imgbuild_reads_what_cosign_signs(registry, pairs, tmp_path, form):
         "attest", "--key", str(private), *OFFLINE, form, "--type", "slsaprovenance1",
         "--predicate", str(predicate), reference,
     )  # fmt: skip
-    found = stored.read(Client(), Repository(registry.host, name), top.digest)
-    assert found.damaged == ()
-    assert {each.kind for each in found.signatures} == {
+    stored_signatures = stored.read(Client(), Repository(registry.host, name), top.digest)
+    assert stored_signatures.damaged == ()
+    assert {each.kind for each in stored_signatures.signatures} == {
         in_toto.SIGNATURE, in_toto.PROVENANCE,
     }  # fmt: skip
     key = keys.load_public(public)
-    assert all(each.by(key) and each.digests == (top.digest,) for each in found.signatures)
+    assert all(
+        each.by(key) and each.digests == (top.digest,) for each in stored_signatures.signatures
+    )
 
 
 def layer_of(client: Client, repository: Repository, manifest: Digest) -> Descriptor:
@@ -190,23 +195,25 @@ def test_a_flipped_byte_in_the_registrys_folder_is_refused_by_both(registry, pai
 @pytest.mark.parametrize("form", ["bundle", "collection"])
 def test_a_signature_of_another_image_is_refused_by_both(registry, pairs, tmp_path, form):
     name = f"moved-{form}"
-    one = push(registry, tmp_path / "one", name, word="one")
+    signed_image = push(registry, tmp_path / "one", name, word="one")
     private, public = pairs["cosign"]
     client, repository = Client(), Repository(registry.host, name)
     if form == "bundle":
-        manifest = sign(registry, name, one, private).bundles[-1]
+        manifest = sign(registry, name, signed_image, private).bundles[-1]
         data = client.blob(repository, layer_of(client, repository, manifest))
         other = push(registry, tmp_path / "other", name, word="other")
         stored.put_bundle(client, repository, other, data, in_toto.SIGNATURE)
     else:
         cosign("sign", "--key", str(private), *OFFLINE, "--new-bundle-format=false",
-               f"{registry.host}/{name}@{one.digest}")  # fmt: skip
-        signed = client.manifest(repository.tagged(forms.tag(one.digest, forms.SIGNATURES)))
+               f"{registry.host}/{name}@{signed_image.digest}")  # fmt: skip
+        signed = client.manifest(
+            repository.tagged(forms.tag(signed_image.digest, forms.SIGNATURES))
+        )
         other = push(registry, tmp_path / "other", name, word="other")
         tag = forms.tag(other.digest, forms.SIGNATURES)
         client.put_manifest(repository, signed.data, MANIFEST, tag=tag)
     verify(registry, name, public, right=False)
-    (found,) = stored.read(client, repository, other.digest).signatures
-    assert found.by(keys.load_public(public))
-    assert found.digests == (one.digest,)
+    (signature,) = stored.read(client, repository, other.digest).signatures
+    assert signature.by(keys.load_public(public))
+    assert signature.digests == (signed_image.digest,)
     assert client.resolve(Reference(registry.host, name, "one")) is not None

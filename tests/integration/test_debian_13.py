@@ -49,8 +49,8 @@ def test_an_image_on_debian_13(tmp_path: Path) -> None:
     with root_folder(built, Arch.X86_64, Store.open()) as root:
         done = sandbox.run(root, ["/opt/venv/bin/python", "-c", LOOK])
     assert (done.status, done.stdout) == (0, "(3, 13) glibc 2.41 42 []\n"), done.stderr
-    said = project.run("smoke", TARGET, "--through", "root", "--tier", "static", "--json")
-    (report,) = json.loads(said.stdout)
+    smoke_run = project.run("smoke", TARGET, "--through", "root", "--tier", "static", "--json")
+    (report,) = json.loads(smoke_run.stdout)
     cases = {case["name"]: case["outcome"] for case in report["cases"]}
     assert cases["compiler"] == "passed"
     assert "failed" not in cases.values()

@@ -16,7 +16,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.deb import apt
-from imgbuild.deb.version import compare
+from imgbuild.deb.debian_version import compare
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
@@ -59,7 +59,7 @@ def resolved(folder: Path) -> int:
 def test_what_debian_signed_is_taken_and_kept(mirror: Site, tmp_path: Path) -> None:
     assert resolved(tmp_path) > 150
     assert resolved(tmp_path) > 150
-    assert len(mirror.asked(INDEX)) == 1  # the index came from the store the second time
+    assert len(mirror.received_requests(INDEX)) == 1  # the second time it came from the store
 
 
 @pytest.mark.network
@@ -85,10 +85,10 @@ def test_text_outside_the_signature_is_not_read(mirror: Site, tmp_path: Path) ->
     forged = b"Codename: bookworm\nSHA256:\n " + b"0" * 64 + b" 1 main/binary-amd64/Packages.xz\n\n"
     mirror.files[RELEASE] = forged + mirror.files[RELEASE]
     try:
-        found = resolved(tmp_path)
+        deb_count = resolved(tmp_path)
     except IntegrityError:
         return  # gpgv refuses the whole: as good
-    assert found > 150
+    assert deb_count > 150
 
 
 @pytest.mark.network
@@ -153,9 +153,9 @@ def test_the_machines_own_mirror_comes_first() -> None:
     needs.tool("apt-get", "apt")
     configured = process.run(["apt-get", "indextargets", "--format", "$(SITE)"]).stdout.split()
     extra = msgspec.structs.replace(base(), mirrors=("http://localhost:1/archive/",))
-    found = apt.mirrors(extra)
-    assert found[-1] == "http://localhost:1/archive"
-    assert set(found[:-1]) <= {site.rstrip("/") for site in configured}
+    mirrors = apt.mirrors(extra)
+    assert mirrors[-1] == "http://localhost:1/archive"
+    assert set(mirrors[:-1]) <= {site.rstrip("/") for site in configured}
 
 
 @pytest.mark.network
@@ -169,7 +169,7 @@ def test_security_updates_are_taken_by_a_base_that_asks_for_them(tmp_path: Path)
     updated = apt.resolve_debs(secured, Arch.X86_64, context)
     date, lacking = apt.security_updates(plain, main.debs, Arch.X86_64, context)
     assert updated.security == date
-    fixed = {one.package: one.fixed for one in lacking}
+    fixed = {update.package: update.fixed for update in lacking}
     assert "openssl" in fixed  # the last point release is older
     versions = {deb.package: deb.version for deb in updated.debs}
     assert {name: versions[name] for name in fixed} == fixed
@@ -186,13 +186,15 @@ def test_a_file_that_no_mirror_keeps_names_the_remedy(tmp_path: Path) -> None:
     context = Context(Store.open(tmp_path), Http(attempts=1))
     with serve(Site()) as site:
         gone = samples.deb("openssl")
-        request = FileRequest(gone, lambda: apt.urls(gone, kept(site)), hint="lock it again")
+        request = FileRequest(
+            gone, lambda: apt.urls(gone, mirrored_base(site)), hint="lock it again"
+        )
         with pytest.raises(FetchFailed, match="404") as caught:
             fetch_all([request], context, title="openssl")
     assert caught.value.hint == "lock it again"
 
 
-def kept(site: Site) -> DebianBase:
+def mirrored_base(site: Site) -> DebianBase:
     return msgspec.structs.replace(base(), mirrors=(site.url("debian"),))
 
 

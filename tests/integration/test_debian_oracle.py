@@ -22,7 +22,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.container.sandbox import Root, run
-from imgbuild.deb import apt, root, table
+from imgbuild.deb import apt, debian_root, table
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
@@ -76,10 +76,12 @@ class Locked(NamedTuple):
 @pytest.fixture(scope="module", params=[BOOKWORM, TRIXIE, PART])
 def base(request: pytest.FixtureRequest) -> DebianBase:
     name, part, _ = request.param.partition(",")
-    found = MATRIX.bases[name]
-    assert isinstance(found, DebianBase)
-    found = msgspec.structs.replace(found, security=None)  # mmdebstrap is given one suite
-    return msgspec.structs.replace(found, packages=PARTS) if part else found
+    debian_base = MATRIX.bases[name]
+    assert isinstance(debian_base, DebianBase)
+    debian_base = msgspec.structs.replace(
+        debian_base, security=None
+    )  # mmdebstrap is given one suite
+    return msgspec.structs.replace(debian_base, packages=PARTS) if part else debian_base
 
 
 def locked(base: DebianBase, arch: Arch) -> Locked:
@@ -97,9 +99,9 @@ def locked(base: DebianBase, arch: Arch) -> Locked:
 
 def assembled(base: DebianBase, arch: Arch, folder: Path) -> Path:
     """Our root on disk, by way of the layer file."""
-    found = locked(base, arch)
-    recipe = DebianRecipe(arch=arch, suite=base.suite, debs=found.debs, user=MATRIX.image.user)
-    members = root.members(recipe, found.paths, folder / "spool")
+    resolution = locked(base, arch)
+    recipe = DebianRecipe(arch=arch, suite=base.suite, debs=resolution.debs, user=MATRIX.image.user)
+    members = debian_root.members(recipe, resolution.paths, folder / "spool")
     with (folder / "layer").open("wb") as sink:
         write_layer(members, sink, advance=lambda _: None)
     shutil.rmtree(folder / "spool")
@@ -144,16 +146,16 @@ def roots(base: DebianBase, ours: Path) -> Roots:
 
 
 def walk(folder: Path) -> dict[str, os.stat_result]:
-    found = {}
+    stats = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(place, name)
-            found[str(path.relative_to(folder))] = path.lstat()
-    return found
+            stats[str(path.relative_to(folder))] = path.lstat()
+    return stats
 
 
 def accepted(path: str, *lists: dict[str, str]) -> bool:
-    return any(re.fullmatch(pattern, path) for one in lists for pattern in one)
+    return any(re.fullmatch(pattern, path) for patterns in lists for pattern in patterns)
 
 
 def without_user(path: str, data: bytes) -> bytes:
@@ -186,29 +188,33 @@ def test_the_same_paths(base: DebianBase, roots: Roots) -> None:
     }
     assert missing == set()
     added = mine.keys() - real.keys()
-    own = ONLY_OURS_OF[base.suite]
-    assert {path for path in added if not accepted(path, ONLY_OURS, own)} == set()
+    suite_patterns = ONLY_OURS_OF[base.suite]
+    assert {path for path in added if not accepted(path, ONLY_OURS, suite_patterns)} == set()
 
 
 @compared
 def test_the_same_kinds_modes_owners_and_targets(base: DebianBase, roots: Roots) -> None:
     real, mine = walk(roots.real), walk(roots.ours)
-    kept = ~0 if table.load(base.suite).set_id else ~(stat.S_ISUID | stat.S_ISGID)
+    mode_mask = ~0 if table.load(base.suite).set_id else ~(stat.S_ISUID | stat.S_ISGID)
     faults = []
     for path in sorted(real.keys() & mine.keys()):
-        one, other = real[path], mine[path]
-        mode = one.st_mode & kept if stat.S_ISREG(one.st_mode) else one.st_mode
+        real_state, other = real[path], mine[path]
+        mode = (
+            real_state.st_mode & mode_mask
+            if stat.S_ISREG(real_state.st_mode)
+            else real_state.st_mode
+        )
         if mode != other.st_mode and not accepted(path, OTHER_OWNER):
             faults.append(f"{path}: {stat.filemode(mode)}, ours {stat.filemode(other.st_mode)}")
-        owners = [f"{state.st_uid}:{state.st_gid}" for state in (one, other)]
+        owners = [f"{state.st_uid}:{state.st_gid}" for state in (real_state, other)]
         if owners[0] != owners[1] and not accepted(path, OTHER_OWNER):
             faults.append(f"{path}: of {owners[0]}, ours of {owners[1]}")
-        if stat.S_ISLNK(one.st_mode) and stat.S_ISLNK(other.st_mode):
+        if stat.S_ISLNK(real_state.st_mode) and stat.S_ISLNK(other.st_mode):
             targets = [(folder / path).readlink() for folder in roots]
             if targets[0] != targets[1]:
                 faults.append(f"{path}: to {targets[0]}, ours to {targets[1]}")
-        if stat.S_ISREG(one.st_mode) and one.st_nlink != other.st_nlink:
-            faults.append(f"{path}: {one.st_nlink} names, ours {other.st_nlink}")
+        if stat.S_ISREG(real_state.st_mode) and real_state.st_nlink != other.st_nlink:
+            faults.append(f"{path}: {real_state.st_nlink} names, ours {other.st_nlink}")
     assert faults == []
 
 
@@ -252,9 +258,9 @@ def inside(folder: Path, *command: str, network: bool = False) -> str:
 
 def test_ldconfig_itself_would_write_the_same_cache(ours: Path) -> None:
     inside(ours, "ldconfig", "-X", "-C", "/root/cache")
-    made = ours / "root/cache"
-    assert made.read_bytes() == (ours / "etc/ld.so.cache").read_bytes()
-    made.unlink()
+    cache = ours / "root/cache"
+    assert cache.read_bytes() == (ours / "etc/ld.so.cache").read_bytes()
+    cache.unlink()
 
 
 def test_the_linker_finds_every_library_of_every_program(ours: Path) -> None:
@@ -351,8 +357,8 @@ def test_dpkg_and_apt_find_nothing_amiss(base: DebianBase, ours: Path) -> None:
     assert listed.splitlines() == expected
     # What is missing was left out on purpose; nothing has another content.
     faults = run(Root(path=ours), ["dpkg", "--verify"]).stdout.splitlines()
-    known = table.load(base.suite)
-    left_out, back = table.excluded(known), table.included(known)
+    suite_table = table.load(base.suite)
+    left_out, back = table.excluded(suite_table), table.included(suite_table)
     for line in faults:
         path = line.split()[-1].lstrip("/")
         assert line.startswith("missing"), line

@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
-from imgbuild.lock.lock import read_lock
+from imgbuild.lock.lock_file import read_lock
 from imgbuild.values import Arch
 from tests.support import dependent_project, servers, terminal
 from tests.support.inprocess_project import TARGET, Command
@@ -26,14 +26,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
     folder.mkdir()
     monkeypatch.chdir(folder)
     dependent_project.make(folder)
-    found, store = LocalIndex(), Store.open()
+    index, store = LocalIndex(), Store.open()
     for wheel in read_lock(folder / "images", TARGET).arch[Arch.X86_64].wheels:
         path = store.file(wheel.sha256)
         assert path is not None
-        found.add(wheel.package, wheel.file, path.read_bytes())
+        index.add(wheel.package, wheel.file, path.read_bytes())
     store.release()
     shutil.rmtree(tmp_path / "cache")
-    return found
+    return index
 
 
 @pytest.mark.usefixtures("index")

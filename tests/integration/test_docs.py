@@ -47,7 +47,7 @@ def _environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environm
 
 
 def test_slow_files_exist() -> None:
-    assert set(SLOW) <= {one.id for one in FILES}
+    assert set(SLOW) <= {parameter.id for parameter in FILES}
 
 
 @pytest.mark.parametrize("path", FILES)

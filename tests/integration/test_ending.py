@@ -34,25 +34,25 @@ def _project(tmp_path: Path) -> Iterator[Project]:
         base = sample_project.registry_base(
             sample_project.serve_image(site, tmp_path / "base", "base")
         )
-        found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+        project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
         (tmp_path / "temporary").mkdir()
-        found.env["TMPDIR"] = str(tmp_path / "temporary")
-        found.write(base, thewheel="3.0")
-        yield found
+        project.env["TMPDIR"] = str(tmp_path / "temporary")
+        project.write(base, thewheel="3.0")
+        yield project
 
 
 def workers(session: int) -> list[int]:
     """The worker processes of a session."""
-    found = []
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             process = int(folder.name)
             command = (folder / "cmdline").read_bytes()
             if os.getsid(process) == session and b"imgbuild.system.workers" in command:
-                found.append(process)
+                processes.append(process)
         except OSError:
             continue
-    return found
+    return processes
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -32,8 +32,8 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("engine")
 
 
-@pytest.fixture(params=["docker", "docker20", "podman"], name="found")
-def _found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
+@pytest.fixture(params=["docker", "docker20", "podman"], name="container_engine")
+def _container_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
     kind = request.param
     if kind == "docker20":
         for name, value in needs.docker20().items():
@@ -45,50 +45,50 @@ def _found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> E
 
 
 @pytest.fixture(name="tag")
-def _tag(found: Engine) -> Iterator[str]:
+def _tag(container_engine: Engine) -> Iterator[str]:
     tag = f"imgbuild-test-{uuid.uuid4().hex[:12]}"
     yield tag
-    engine.remove(found, f"{tag}:latest")
+    engine.remove(container_engine, f"{tag}:latest")
 
 
 @pytest.fixture(name="loaded")
-def _loaded(found: Engine, folder: Path, tag: str) -> str:
-    return load(found, layout.read(images.tiny(folder)), Arch.X86_64, tag).reference
+def _loaded(container_engine: Engine, folder: Path, tag: str) -> str:
+    return load(container_engine, layout.read(images.tiny(folder)), Arch.X86_64, tag).reference
 
 
-def ran(found: Engine, reference: str, *command: str) -> process.Result:
+def ran(container_engine: Engine, reference: str, *command: str) -> process.Result:
     """A command, or the image's own, in a new container."""
-    return process.run(found.command("run", "--rm", reference, *command), check=False)
+    return process.run(container_engine.command("run", "--rm", reference, *command), check=False)
 
 
-def test_the_engine_has_the_very_image_and_runs_it(found, folder, tag):
+def test_the_engine_has_the_very_image_and_runs_it(container_engine, folder, tag):
     read = layout.read(images.tiny(folder))
-    loaded = load(found, read, Arch.X86_64, tag)
+    loaded = load(container_engine, read, Arch.X86_64, tag)
     stored = read.image(Arch.X86_64)
     assert loaded.id in (stored.manifest.digest, stored.config.digest)
-    said = ran(found, loaded.reference)
-    assert (said.status, said.stdout) == (0, "hello\n"), said
-    said = ran(found, tag, "sh", "-c", "id -u; pwd; echo $WORD; exit 7")
-    assert (said.status, said.stdout) == (7, "1000\n/opt\ntwo words\n"), said
+    completed = ran(container_engine, loaded.reference)
+    assert (completed.status, completed.stdout) == (0, "hello\n"), completed
+    completed = ran(container_engine, tag, "sh", "-c", "id -u; pwd; echo $WORD; exit 7")
+    assert (completed.status, completed.stdout) == (7, "1000\n/opt\ntwo words\n"), completed
 
 
 def test_docker_with_the_containerd_store_keeps_the_published_digest(folder, monkeypatch):
     needs.docker()
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    found = engine.require("docker")
+    container_engine = engine.require("docker")
     read = layout.read(images.tiny(folder, (Arch.X86_64, Arch.ARM64), "digest"))
     for arch in read.images:
-        loaded = load(found, read, arch, f"imgbuild-test-{arch}")
+        loaded = load(container_engine, read, arch, f"imgbuild-test-{arch}")
         assert loaded.id == read.image(arch).manifest.digest
-        engine.remove(found, loaded.reference)
+        engine.remove(container_engine, loaded.reference)
 
 
-def test_a_second_load_sends_nothing(found, folder, tag):
+def test_a_second_load_sends_nothing(container_engine, folder, tag):
     read = layout.read(images.tiny(folder, word="once"))
-    first = load(found, read, Arch.X86_64, tag)
+    first = load(container_engine, read, Arch.X86_64, tag)
     path = read.blob(read.image(Arch.X86_64).layers[0].digest)
     path.unlink()  # what is not there cannot be sent
-    assert load(found, read, Arch.X86_64, tag).id == first.id
+    assert load(container_engine, read, Arch.X86_64, tag).id == first.id
 
 
 @contextlib.contextmanager
@@ -102,24 +102,24 @@ def nowhere(read: layout.Layout, arch: Arch, sent: object) -> Iterator[LoopbackI
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_layers_that_the_engine_has_are_not_sent(found, folder, tag, near, monkeypatch):
+def test_layers_that_the_engine_has_are_not_sent(container_engine, folder, tag, near, monkeypatch):
     if not near:
         monkeypatch.setattr(loopback, "serve", nowhere)
     old, new = (layout.read(images.tiny(folder, word=f"{word}{near}")) for word in ("old", "new"))
-    load(found, old, Arch.X86_64, tag)
+    load(container_engine, old, Arch.X86_64, tag)
     shared, _ = new.image(Arch.X86_64).layers
     assert shared in old.image(Arch.X86_64).layers
     new.blob(shared.digest).unlink()
-    if found.kind == "podman" and not near:  # it accepts no archive that lacks a layer
+    if container_engine.kind == "podman" and not near:  # it accepts no archive that lacks a layer
         with pytest.raises(IntegrityError, match="cannot read"):
-            load(found, new, Arch.X86_64, tag)
+            load(container_engine, new, Arch.X86_64, tag)
         return
-    told = Told()
-    load(found, new, Arch.X86_64, tag, reporter=told)
-    assert ran(found, tag).stdout == f"new{near}\n"
+    reporter = Told()
+    load(container_engine, new, Arch.X86_64, tag, reporter=reporter)
+    assert ran(container_engine, tag).stdout == f"new{near}\n"
     sizes = [layer.size for layer in new.image(Arch.X86_64).layers]
-    assert f"{size_text(sizes[1])} of {size_text(sum(sizes))} in 2 layers" in told.steps[0]
-    assert told.totals[0] == sizes[1]
+    assert f"{size_text(sizes[1])} of {size_text(sum(sizes))} in 2 layers" in reporter.steps[0]
+    assert reporter.totals[0] == sizes[1]
 
 
 class Told(Silent):
@@ -138,53 +138,58 @@ class Told(Silent):
         return super().progress(title, total, **options)
 
 
-def test_an_engine_elsewhere_is_sent_an_archive(found, folder, tag, monkeypatch):
+def test_an_engine_elsewhere_is_sent_an_archive(container_engine, folder, tag, monkeypatch):
     monkeypatch.setattr(loopback, "serve", nowhere)
-    read = layout.read(images.tiny(folder, word=f"far{found.version}"))
+    read = layout.read(images.tiny(folder, word=f"far{container_engine.version}"))
     stored = read.image(Arch.X86_64)
-    assert load(found, read, Arch.X86_64, tag).id in (stored.manifest.digest, stored.config.digest)
+    assert load(container_engine, read, Arch.X86_64, tag).id in (
+        stored.manifest.digest,
+        stored.config.digest,
+    )
 
 
-def test_an_error_of_the_engine_is_told(found, folder, tag):
-    read = layout.read(images.tiny(folder, word=f"damaged{found.version}"))
+def test_an_error_of_the_engine_is_told(container_engine, folder, tag):
+    read = layout.read(images.tiny(folder, word=f"damaged{container_engine.version}"))
     last = read.blob(read.image(Arch.X86_64).layers[-1].digest)
     data = last.read_bytes()
     last.unlink()
     last.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     digest = read.image(Arch.X86_64).layers[-1].digest.removeprefix("sha256:")
     with pytest.raises((IntegrityError, WorkFailed), match=digest[:12]):
-        load(found, read, Arch.X86_64, tag)
-    assert engine.inspect(found, tag) is None
+        load(container_engine, read, Arch.X86_64, tag)
+    assert engine.inspect(container_engine, tag) is None
 
 
-def test_a_new_image_takes_the_tag(found, folder, tag):
+def test_a_new_image_takes_the_tag(container_engine, folder, tag):
     old, _ = (
-        load(found, layout.read(images.tiny(folder, word=word)), Arch.X86_64, tag)
+        load(container_engine, layout.read(images.tiny(folder, word=word)), Arch.X86_64, tag)
         for word in ("old", "new")
     )
-    assert ran(found, tag).stdout == "new\n"
-    engine.remove(found, old.id)
+    assert ran(container_engine, tag).stdout == "new\n"
+    engine.remove(container_engine, old.id)
 
 
-def test_an_image_goes_with_its_name(found, loaded):
-    engine.remove(found, loaded)
-    engine.remove(found, loaded)
-    assert process.run(found.command("image", "inspect", loaded), check=False).status != 0
+def test_an_image_goes_with_its_name(container_engine, loaded):
+    engine.remove(container_engine, loaded)
+    engine.remove(container_engine, loaded)
+    assert (
+        process.run(container_engine.command("image", "inspect", loaded), check=False).status != 0
+    )
 
 
-def test_settings_reach_the_command(found, loaded):
+def test_settings_reach_the_command(container_engine, loaded):
     settings = ContainerOptions(
         env={"MORE": "a b"}, user="4321", network=False, options=("--workdir=/bin",)
     )
     command = ["sh", "-c", "id -u; echo $MORE; pwd; ls /sys/class/net"]
-    container = engine.create(found, loaded, command, settings)
-    said = engine.start(found, container)
-    engine.discard(found, container)
-    assert said.stdout.split("\n")[:3] == ["4321", "a b", "/bin"], said
-    assert said.stdout.split()[-1] == "lo"
+    container = engine.create(container_engine, loaded, command, settings)
+    completed = engine.start(container_engine, container)
+    engine.discard(container_engine, container)
+    assert completed.stdout.split("\n")[:3] == ["4321", "a b", "/bin"], completed
+    assert completed.stdout.split()[-1] == "lo"
 
 
-def test_files_go_in_without_a_shared_folder(found, loaded):
+def test_files_go_in_without_a_shared_folder(container_engine, loaded):
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         info = tarfile.TarInfo("given/word")
@@ -192,14 +197,14 @@ def test_files_go_in_without_a_shared_folder(found, loaded):
         tar.addfile(info, io.BytesIO(b"in\nx"))
     command = ["sh", "-c", "stat -c %u /opt/given/word; cat /opt/given/word"]
     settings = ContainerOptions(user="0", network=False)
-    container = engine.create(found, loaded, command, settings)
+    container = engine.create(container_engine, loaded, command, settings)
     try:
-        engine.copy_in(found, container, [data.getvalue()], "/opt")
-        said = engine.start(found, container)
-        assert (said.status, said.stdout) == (0, "1000\nin\nx"), said
+        engine.copy_in(container_engine, container, [data.getvalue()], "/opt")
+        completed = engine.start(container_engine, container)
+        assert (completed.status, completed.stdout) == (0, "1000\nin\nx"), completed
     finally:
-        engine.discard(found, container)
-    engine.discard(found, container)
+        engine.discard(container_engine, container)
+    engine.discard(container_engine, container)
 
 
 def test_an_engine_that_does_not_answer_is_told_with_a_remedy(monkeypatch):
@@ -238,7 +243,7 @@ def test_another_engine_does_not_replace_the_one_that_is_named(monkeypatch):
     assert engine.require("podman").kind == "podman"
 
 
-def test_a_false_diff_id_is_refused(found, tmp_path, tag):
+def test_a_false_diff_id_is_refused(container_engine, tmp_path, tag):
     """Docker refuses it itself; podman would take it."""
 
     def _exchange(_: object, config: dict[str, dict[str, list[str]]]) -> None:
@@ -246,5 +251,5 @@ def test_a_false_diff_id_is_refused(found, tmp_path, tag):
 
     false = layout.read(rewritten_image.layout(tmp_path, _exchange))
     with pytest.raises((IntegrityError, WorkFailed), match=r"diff id|don't match"):
-        load(found, false, Arch.X86_64, tag)
-    assert engine.inspect(found, f"{tag}:latest") is None
+        load(container_engine, false, Arch.X86_64, tag)
+    assert engine.inspect(container_engine, f"{tag}:latest") is None

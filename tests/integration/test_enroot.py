@@ -67,14 +67,14 @@ def _image(sample: layout.Layout, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def start(
-    way: str, image: Path, place: Path, *words: str, said: str = ""
+    way: str, image: Path, place: Path, *words: str, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """`enroot start` with these words, `said` on its stdin."""
+    """`enroot start` with these words, `stdin` on its stdin."""
     place.chmod(0o755)
     command = ["unshare", "--mount", "--propagation", "private", "bash", "-c",
                SET_UP + way + STARTED, "start", str(image), str(place), ARBITRARY_USER]  # fmt: skip
     return subprocess.run(
-        [*command, *words], input=said, capture_output=True, text=True, check=False
+        [*command, *words], input=stdin, capture_output=True, text=True, check=False
     )
 
 
@@ -98,5 +98,5 @@ def test_words_run_through_the_entry_point_in_the_images_environment(way, image,
 
 
 def test_without_words_the_images_command_runs(image, tmp_path):
-    done = start(MOUNTED, image, tmp_path, said='echo "in $PWD"; exit 7\n')
+    done = start(MOUNTED, image, tmp_path, stdin='echo "in $PWD"; exit 7\n')
     assert (done.stdout, done.returncode) == ("in /workspace\n", 7), done.stderr

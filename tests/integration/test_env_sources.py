@@ -21,9 +21,9 @@ from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.container import path_variables
 from imgbuild.index.remote_wheel import Blocks, RemoteFile
-from imgbuild.lock.lock import Lock, lock_path, read_lock
+from imgbuild.lock.lock_file import Lock, lock_path, read_lock
 from imgbuild.lock.published import load
-from imgbuild.show import environment
+from imgbuild.show import image_environment
 from imgbuild.values import Arch
 from tests.support import dashboards
 
@@ -48,18 +48,20 @@ SAYS = {
 
 def named() -> dict[str, list[str]]:
     """Each variable with the places in wheels that targets cite for it."""
-    found: dict[str, set[str]] = {}
+    cited_places: dict[str, set[str]] = {}
     for name, target in MATRIX.targets.items():
         if lock_path(IMAGES, name).exists():
-            made = environment.environment(MATRIX, name, target.arch, read_lock(IMAGES, name))
-            cited = [(one.name, one.source) for one in made.image]
-            cited += [(one.name, one.source) for one in made.late]
+            environment = image_environment.environment(
+                MATRIX, name, target.arch, read_lock(IMAGES, name)
+            )
+            cited = [(entry.name, entry.source) for entry in environment.image]
+            cited += [(entry.name, entry.source) for entry in environment.late]
             for variable, places in cited:
-                found.setdefault(variable, set()).update(filter(PLACE.fullmatch, places))
+                cited_places.setdefault(variable, set()).update(filter(PLACE.fullmatch, places))
     for row in path_variables.table():
         for name in row.names:
-            found.setdefault(name, set()).update(filter(PLACE.fullmatch, row.source))
-    return {name: sorted(places) for name, places in sorted(found.items()) if places}
+            cited_places.setdefault(name, set()).update(filter(PLACE.fullmatch, row.source))
+    return {name: sorted(places) for name, places in sorted(cited_places.items()) if places}
 
 
 NAMED = named()
@@ -110,10 +112,10 @@ def test_the_places_are_there_and_speak_of_the_variable(
 ) -> None:
     shown = []
     for place in NAMED[name]:
-        found = PLACE.fullmatch(place)
-        assert found
-        lines = read(found["package"], found["version"], found["path"])
-        number = int(found["line"])
+        match = PLACE.fullmatch(place)
+        assert match
+        lines = read(match["package"], match["version"], match["path"])
+        number = int(match["line"])
         assert number <= len(lines), f"{place}: the file has {len(lines)} lines"
         shown.append(f"{place}: {lines[number - 1].strip()}")
     assert any(SAYS.get(name, name) in line.partition(": ")[2] for line in shown), "\n".join(shown)

@@ -53,11 +53,11 @@ def moved(script: Path) -> list[str]:
 
 
 def test_another_user_gets_folders_that_nobody_else_enters(script: Path) -> None:
-    own = script.parent / f"tmp/imgbuild-{OTHER_UID}"
+    user_folder = script.parent / f"tmp/imgbuild-{OTHER_UID}"
     home, triton = moved(script)
-    assert home == str(own / "home")
+    assert home == str(user_folder / "home")
     assert triton == f"{home}/.cache/imgbuild/triton"
-    for folder in (own, own / "home", own / "home/.cache/imgbuild"):
+    for folder in (user_folder, user_folder / "home", user_folder / "home/.cache/imgbuild"):
         assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (OTHER_UID, 0o700)
 
 

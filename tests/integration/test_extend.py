@@ -40,7 +40,7 @@ OFFICIAL = "published/small"
 
 
 @dataclass
-class Shelf:
+class PublishedSite:
     """The index that everybody uses, and a project that publishes a target."""
 
     site: Site
@@ -61,7 +61,7 @@ class Shelf:
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
+def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedSite]:
     index = sample_project.index()
     index.wheel("gadget", "1.0", ["helper"], files={"gadget.py": b"from helper import VALUE\n"})
     index.published = [item for item in index.published if item.package != "torch"]
@@ -79,16 +79,16 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
         project.write(DEBIAN)
         project.run("lock", TARGET, "--keep")
         project.run("build", TARGET, "--output", str(folder / "image"))
-        yield Shelf(site=site, published=project, image=folder / "image")
+        yield PublishedSite(site=site, published=project, image=folder / "image")
 
 
 @pytest.fixture(scope="module")
-def user(shelf: Shelf, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def user(published_site: PublishedSite, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A package, a system package and a file on top; the published layers come from a layout."""
     folder = tmp_path_factory.mktemp("user") / "ours"
-    project = shelf.user(
+    project = published_site.user(
         folder, "--add", "gadget", "--system", "jq", "--file", "train.sh:/opt/team/train.sh",
-        image=f"oci:{shelf.image}",
+        image=f"oci:{published_site.image}",
     )  # fmt: skip
     edit(project, "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}",
          "    env:\n      TEAM: {value: rl, reason: scripts ask for it}")  # fmt: skip
@@ -104,8 +104,10 @@ def edit(project: Project, old: str, new: str) -> None:
 
 
 def layers(project: Project, name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = project.read(f"{name}/digests.json")["arch"]["x86_64"]["layers"]
-    return found
+    image_layers: list[dict[str, Any]] = project.read(f"{name}/digests.json")["arch"]["x86_64"][
+        "layers"
+    ]
+    return image_layers
 
 
 def paths(folder: Path, digest: str) -> dict[str, int]:
@@ -115,16 +117,22 @@ def paths(folder: Path, digest: str) -> dict[str, int]:
         return {entry.path.rstrip("/"): entry.mode for entry in Reader(stream, str(blob))}
 
 
-def test_what_is_published_stays_as_it_is(shelf: Shelf, user: Project) -> None:
-    below = layers(shelf.published, TARGET)
-    own = layers(user, OWN)
-    assert own[: len(below)] == below
-    names = [layer["name"] for layer in own[len(below) :]]
+def test_what_is_published_stays_as_it_is(published_site: PublishedSite, user: Project) -> None:
+    below = layers(published_site.published, TARGET)
+    user_layers = layers(user, OWN)
+    assert user_layers[: len(below)] == below
+    names = [layer["name"] for layer in user_layers[len(below) :]]
     assert names[0] == "added-debs"
     assert names[-1] == "added-files"
     assert len(names) == 3
-    lock, published = user.read(f"{OWN}/lock.json"), shelf.published.read(f"{TARGET}/lock.json")
-    assert lock["extends"]["digest"] == shelf.published.read(f"{TARGET}/digests.json")["digest"]
+    lock, published = (
+        user.read(f"{OWN}/lock.json"),
+        published_site.published.read(f"{TARGET}/lock.json"),
+    )
+    assert (
+        lock["extends"]["digest"]
+        == published_site.published.read(f"{TARGET}/digests.json")["digest"]
+    )
     assert lock["extends"]["arch"]["x86_64"]["wheels"] == ["gadget"]
     assert "jq" in lock["extends"]["arch"]["x86_64"]["debs"]
     for kind in ("wheels", "debs"):
@@ -134,15 +142,15 @@ def test_what_is_published_stays_as_it_is(shelf: Shelf, user: Project) -> None:
 
 
 def test_only_added_layers_are_made_and_the_image_runs(
-    shelf: Shelf, user: Project, tmp_path: Path
+    published_site: PublishedSite, user: Project, tmp_path: Path
 ) -> None:
     needs.user_namespaces()
     fresh = Project(user.folder, user.index_url, cache=tmp_path / "cache")
-    shelf.site.requests.clear()
-    said = fresh.run("build", OWN, "--output", str(tmp_path / "image")).stderr
-    assert "3 layers assembled" in said
-    assert shelf.site.asked("packages/gadget-1.0-py3-none-any.whl")
-    assert not shelf.site.asked("packages/thewheel-1.0-py3-none-any.whl")
+    published_site.site.requests.clear()
+    messages = fresh.run("build", OWN, "--output", str(tmp_path / "image")).stderr
+    assert "3 layers assembled" in messages
+    assert published_site.site.received_requests("packages/gadget-1.0-py3-none-any.whl")
+    assert not published_site.site.received_requests("packages/thewheel-1.0-py3-none-any.whl")
     digest = user.run("digest", OWN).stdout.strip()
     built = images.verified(tmp_path / "image")
     assert built.digest == digest
@@ -172,24 +180,26 @@ def test_without_an_image_the_same_bytes_are_made_from_the_lock(
     assert images.verified(tmp_path / "image").digest == user.run("digest", OWN).stdout.strip()
 
 
-def test_layers_are_taken_from_a_registry_too(shelf: Shelf, user: Project, tmp_path: Path) -> None:
+def test_layers_are_taken_from_a_registry_too(
+    published_site: PublishedSite, user: Project, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
-    name = sample_project.serve_image(shelf.site, shelf.image, "team/small")
+    name = sample_project.serve_image(published_site.site, published_site.image, "team/small")
     other = Project(copy, user.index_url, cache=tmp_path / "cache")
-    edit(other, f"image: oci:{shelf.image} ", f"image: {name.partition('@')[0]} ")
+    edit(other, f"image: oci:{published_site.image} ", f"image: {name.partition('@')[0]} ")
     assert "3 layers assembled" in other.run("build", OWN).stderr
     built = images.verified(copy / "build" / OWN)
     assert built.digest == user.run("digest", OWN).stdout.strip()
 
 
 def test_the_layer_of_system_packages_has_what_differs_only(
-    shelf: Shelf, user: Project, tmp_path: Path
+    published_site: PublishedSite, user: Project, tmp_path: Path
 ) -> None:
     user.run("build", OWN, "--output", str(tmp_path / "image"))
-    (own,) = [layer for layer in layers(user, OWN) if layer["name"] == "added-debs"]
+    (added_layer,) = [layer for layer in layers(user, OWN) if layer["name"] == "added-debs"]
     base = next(layer for layer in layers(user, OWN) if layer["name"] == "below")
-    added = paths(tmp_path / "image", own["digest"])
+    added = paths(tmp_path / "image", added_layer["digest"])
     before = paths(tmp_path / "image", base["digest"])
     changed = {path for path in added if path in before and added[path] & 0o40000 == 0}
     assert {"usr/bin/jq", "var/lib/dpkg/info/jq.list"} <= added.keys() - before.keys()
@@ -228,8 +238,10 @@ def test_another_published_lock_makes_it_stale(user: Project, tmp_path: Path) ->
     assert other.run("lock", "--check", OWN).returncode == 0
 
 
-def test_a_package_that_needs_another_torch_is_refused(shelf: Shelf, tmp_path: Path) -> None:
-    project = shelf.user(tmp_path / "newer", "--add", "newer==3.0")
+def test_a_package_that_needs_another_torch_is_refused(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    project = published_site.user(tmp_path / "newer", "--add", "newer==3.0")
     result = project.run("lock", OWN, status=8).stderr
     assert "newer cannot be added to small" in result
     assert "small has torch 2.6.0" in result
@@ -240,34 +252,38 @@ def test_a_package_that_needs_another_torch_is_refused(shelf: Shelf, tmp_path: P
     assert not (project.folder / "images" / OWN).exists()
 
 
-def test_a_range_of_which_no_version_fits_is_refused(shelf: Shelf, tmp_path: Path) -> None:
-    project = shelf.user(tmp_path / "range", "--add", "newer>=3")
+def test_a_range_of_which_no_version_fits_is_refused(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    project = published_site.user(tmp_path / "range", "--add", "newer>=3")
     result = project.run("lock", OWN, status=8).stderr
     assert "of which 3.1 is the newest" in result
     assert "nor does any other of 2 versions of newer fit" in result
 
 
-def test_the_audit_covers_what_is_added(shelf: Shelf, tmp_path: Path) -> None:
-    project = shelf.user(tmp_path / "broken", "--add", "broken")
+def test_the_audit_covers_what_is_added(published_site: PublishedSite, tmp_path: Path) -> None:
+    project = published_site.user(tmp_path / "broken", "--add", "broken")
     result = project.run("lock", OWN, status=8).stderr
     assert "GONE" in result
     assert "broken.py:1" in result
 
 
 def test_the_published_cut_off_counts_unless_the_row_says_another(
-    shelf: Shelf, tmp_path: Path
+    published_site: PublishedSite, tmp_path: Path
 ) -> None:
-    project = shelf.user(tmp_path / "late", "--add", "late")
+    project = published_site.user(tmp_path / "late", "--add", "late")
     assert "late" in project.run("lock", OWN, status=8).stderr
     edit(project, "    # as_of: 2025-06-20\n", "    as_of: 2025-09-01\n")
     project.run("lock", OWN)
     assert project.read(f"{OWN}/lock.json")["as_of"] == "2025-09-01"
-    below = layers(shelf.published, TARGET)
+    below = layers(published_site.published, TARGET)
     assert layers(project, OWN)[: len(below)] == below
 
 
-def test_a_script_that_nobody_has_read_is_refused(shelf: Shelf, tmp_path: Path) -> None:
-    project = shelf.user(tmp_path / "scripts", "--system", "mariadb-common")
+def test_a_script_that_nobody_has_read_is_refused(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    project = published_site.user(tmp_path / "scripts", "--system", "mariadb-common")
     result = project.run("lock", OWN, status=9).stderr
     assert "maintainer scripts that are not in the reviewed table" in result
     assert "mariadb-common" in result

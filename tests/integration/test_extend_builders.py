@@ -26,16 +26,16 @@ def ours(tmp_path: Path) -> Iterator[Project]:
         folder.mkdir()
         (folder / "train.sh").write_text("#!/bin/sh\njq --version\n")
         (folder / "train.sh").chmod(0o755)
-        made = Project(folder, published.index_url, cache=None)
-        made.run(
+        project = Project(folder, published.index_url, cache=None)
+        project.run(
             "init", OWN, "--extends", TARGET, "--lock", str(published.folder), "--add", "another",
             "--system", "jq", "--file", "train.sh:/opt/team/train.sh",
             "--system", "openssl", "--file", "train.sh:/etc/ssl/private/team.sh",
         )  # fmt: skip
         with (folder / "matrix.yaml").open("a", encoding="utf-8") as matrix:
             matrix.write("    links:\n      /opt/team/go: {to: train.sh, reason: the old name}\n")
-        made.run("lock", OWN)
-        yield made
+        project.run("lock", OWN)
+        yield project
 
 
 def test_docker_makes_the_same_files(ours: Project) -> None:
@@ -49,6 +49,6 @@ def test_docker_makes_the_same_files(ours: Project) -> None:
     (added,) = ours.read(f"{OWN}/lock.json")["extends"]["arch"].values()
     assert added["folders"] == {"/etc/ssl/private": {"mode": "0700"}}
     (built,) = json.loads(ours.run("build", OWN, "--builder", "docker", "--json").stdout)
-    said = ours.run("run", OWN, "--layout", built["output"], "--through", "root", "--",
+    output = ours.run("run", OWN, "--layout", built["output"], "--through", "root", "--",
                     "/opt/team/go").stdout  # fmt: skip
-    assert said == "jq-1.6\n"
+    assert output == "jq-1.6\n"

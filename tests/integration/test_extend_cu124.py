@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.lock import lock as locks
-from imgbuild.plan import seal as seals
+from imgbuild.lock import lock_file
+from imgbuild.plan import image_digests
 from imgbuild.values import Arch
 from tests.support import images, needs
 
@@ -64,13 +64,13 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_the_published_layers_keep_their_digests(ours: Path) -> None:
-    lock = locks.read_lock(ROOT / "images", TARGET)
-    below = seals.read_seal(ROOT / "images", lock).arch[Arch.X86_64].layers
-    own = locks.read_lock(ours / "images", OWN)
-    layers = seals.read_seal(ours / "images", own).arch[Arch.X86_64].layers
+    lock = lock_file.read_lock(ROOT / "images", TARGET)
+    below = image_digests.read_digests(ROOT / "images", lock).arch[Arch.X86_64].layers
+    extension_lock = lock_file.read_lock(ours / "images", OWN)
+    layers = image_digests.read_digests(ours / "images", extension_lock).arch[Arch.X86_64].layers
     assert layers[: len(below)] == below
     assert sum(layer.size for layer in layers[len(below) :]) < 2_000_000
-    added = own.extends.arch[Arch.X86_64] if own.extends is not None else None
+    added = extension_lock.extends.arch[Arch.X86_64] if extension_lock.extends is not None else None
     assert added is not None
     assert added.wheels == ("einx", "frozendict")
     assert "jq" in added.debs
@@ -79,7 +79,7 @@ def test_the_published_layers_keep_their_digests(ours: Path) -> None:
 def test_the_sum_is_audited(ours: Path) -> None:
     (report,) = json.loads(imgbuild(ours, "audit", OWN, "--json").stdout)
     assert report["target"] == OWN
-    assert [one for one in report["findings"] if one["severity"] == "error"] == []
+    assert [finding for finding in report["findings"] if finding["severity"] == "error"] == []
 
 
 def test_it_runs(ours: Path) -> None:

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.timeout(6 * 3600 if COUNT else 300)
 
 
 @dataclass
-class Bench:
+class FaultRun:
     """A locked project with an index and a registry, and what its commands must end in."""
 
     project: Project
@@ -80,26 +80,26 @@ class Bench:
 
 
 @pytest.fixture(scope="module", name="bench")
-def _bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def _fault_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultRun]:
     folder = tmp_path_factory.mktemp("faults")
     images.python_base(folder)
     index = sample_project.index()
     index.wheel("large", "1.0", files={"large.bin": random.Random(0).randbytes(2_000_000)})
     with serve(Site(files=index.site_files())) as site, memory_registry.serve(Registry()) as there:
-        found = Project(folder / "project", site.url("simple"), cache=folder / "cache")
-        found.env["XDG_STATE_HOME"] = str(folder / "state")
-        found.write(
+        project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
+        project.env["XDG_STATE_HOME"] = str(folder / "state")
+        project.write(
             sample_project.registry_base(sample_project.serve_image(site, folder / "base", "base"))
         )
-        matrix = found.folder / "matrix.yaml"
+        matrix = project.folder / "matrix.yaml"
         row = "requires: {large: {reason: it is large}}"
         matrix.write_text(matrix.read_text().replace("requires: {}", row))
-        bench = Bench(found, there)
-        found.run("lock", TARGET)
-        bench.digest = found.run("digest", TARGET).stdout.split()[0]
+        fault_run = FaultRun(project, there)
+        project.run("lock", TARGET)
+        fault_run.digest = project.run("digest", TARGET).stdout.split()[0]
         for verb in ("build", "push"):
-            found.run(*bench.words(verb, folder / "out"))
-        yield bench
+            project.run(*fault_run.words(verb, folder / "out"))
+        yield fault_run
 
 
 def family(session: int) -> list[int]:
@@ -107,7 +107,7 @@ def family(session: int) -> list[int]:
 
     One with state Z has not, and keeps its locks, as long as another of its threads has not.
     """
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
@@ -115,19 +115,19 @@ def family(session: int) -> list[int]:
         except OSError:
             continue
         if int(fields[3]) == session and (fields[0] != "Z" or threads > 1):
-            found.append(int(path.parent.name))
-    return found
+            processes.append(int(path.parent.name))
+    return processes
 
 
-def killed(bench: Bench, verb: str, out: Path, seconds: float) -> bool:
+def killed(fault_run: FaultRun, verb: str, out: Path, seconds: float) -> bool:
     """Start a verb and kill its first process after `seconds`; whether it was still running.
 
     All that it started ends too.
     """
     with subprocess.Popen(
-        bench.project.command(*bench.words(verb, out)),
-        cwd=bench.project.folder,
-        env=bench.project.environment(),
+        fault_run.project.command(*fault_run.words(verb, out)),
+        cwd=fault_run.project.folder,
+        env=fault_run.project.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -150,25 +150,25 @@ def ended(session: int) -> None:
     assert not left
 
 
-def emptied(bench: Bench, verb: str, out: Path, *, cold: bool) -> None:
+def emptied(fault_run: FaultRun, verb: str, out: Path, *, cold: bool) -> None:
     """Remove what a verb would only find: outputs, and the cache if `cold`."""
     remove_tree(out)
     out.mkdir()
     if verb == "lock":
         for name in ("lock.json", "digests.json"):
-            (bench.project.folder / "images" / TARGET / name).unlink(missing_ok=True)
+            (fault_run.project.folder / "images" / TARGET / name).unlink(missing_ok=True)
     if verb == "push":
-        bench.registry.tags.clear()
-        bench.registry.manifests.clear()
-        bench.registry.blobs.clear()
-    if bench.project.cache is not None and cold:
-        remove_tree(bench.project.cache)
+        fault_run.registry.tags.clear()
+        fault_run.registry.manifests.clear()
+        fault_run.registry.blobs.clear()
+    if fault_run.project.cache is not None and cold:
+        remove_tree(fault_run.project.cache)
 
 
-def timed(bench: Bench, verb: str, out: Path) -> float:
+def timed(fault_run: FaultRun, verb: str, out: Path) -> float:
     """Run a verb to its end; its seconds."""
     started = time.monotonic()
-    bench.project.run(*bench.words(verb, out))
+    fault_run.project.run(*fault_run.words(verb, out))
     return time.monotonic() - started
 
 
@@ -182,7 +182,7 @@ def test_workers_end_with_a_parent_that_is_killed():
     ended(process.pid)
 
 
-def test_a_killed_command_is_right_the_next_time(bench, tmp_path, record_testsuite_property):
+def test_a_killed_command_is_right_the_next_time(fault_run, tmp_path, record_testsuite_property):
     if "sif" in VERBS:
         needs.tool("mksquashfs", "squashfs-tools")
     chance = random.Random(SEED)
@@ -192,16 +192,16 @@ def test_a_killed_command_is_right_the_next_time(bench, tmp_path, record_testsui
     for number in range(COUNT or len(VERBS)):
         verb = VERBS[number % len(VERBS)]
         cold = chance.random() < 0.5
-        emptied(bench, verb, out, cold=cold)
-        if verb == "pull" and ("me/image", TARGET) not in bench.registry.tags:
-            bench.project.run(*bench.words("push", out))
+        emptied(fault_run, verb, out, cold=cold)
+        if verb == "pull" and ("me/image", TARGET) not in fault_run.registry.tags:
+            fault_run.project.run(*fault_run.words("push", out))
         if verb not in seconds:  # how long it takes on this machine
-            seconds[verb] = timed(bench, verb, out)
-            emptied(bench, verb, out, cold=cold)
+            seconds[verb] = timed(fault_run, verb, out)
+            emptied(fault_run, verb, out, cold=cold)
         # A run takes about as long as the last one did.
-        hits[verb] += killed(bench, verb, out, chance.uniform(0.2, seconds[verb]))
-        seconds[verb] = timed(bench, verb, out)
-        bench.right(verb, out)
+        hits[verb] += killed(fault_run, verb, out, chance.uniform(0.2, seconds[verb]))
+        seconds[verb] = timed(fault_run, verb, out)
+        fault_run.right(verb, out)
     record_testsuite_property(
         "kills", f"{sum(hits.values())} of {COUNT or len(VERBS)} in the middle: {hits}"
     )
@@ -229,21 +229,21 @@ ALL = [(verb, fault) for verb in ("lock", "build", "archive", "sif", "pull") for
 
 
 @pytest.mark.parametrize(("verb", "fault"), ALL if COUNT else FEW)
-def test_a_disk_that_fails_is_named_and_the_next_run_is_right(bench, tmp_path, verb, fault):
+def test_a_disk_that_fails_is_named_and_the_next_run_is_right(fault_run, tmp_path, verb, fault):
     needs.root()
     disk = tmp_path / "disk"
     disk.mkdir()
-    if verb == "pull" and ("me/image", TARGET) not in bench.registry.tags:
-        bench.project.run(*bench.words("push", tmp_path))
+    if verb == "pull" and ("me/image", TARGET) not in fault_run.registry.tags:
+        fault_run.project.run(*fault_run.words("push", tmp_path))
     gone = f"images/{TARGET}" if verb == "lock" else "cache/blobs build"
     script = SCRIPT.format(
-        disk=disk, project=bench.project.folder, cache=bench.project.cache, gone=gone,
+        disk=disk, project=fault_run.project.folder, cache=fault_run.project.cache, gone=gone,
         fault=FAULTS[fault],
     )  # fmt: skip
-    command = bench.project.command(*bench.words(verb, Path("out")))
+    command = fault_run.project.command(*fault_run.words(verb, Path("out")))
     done = subprocess.run(
         [needs.tool("unshare", "util-linux"), "--mount", "sh", "-c", script, "sh", *command],
-        env=bench.project.environment() | {"IMGBUILD_CACHE": str(disk / "cache")},
+        env=fault_run.project.environment() | {"IMGBUILD_CACHE": str(disk / "cache")},
         capture_output=True,
         text=True,
         check=False,
@@ -271,9 +271,9 @@ KINDS = ("file", "blob", "pulled", "image", "fact", "partial", "records", "forma
 OUTCOMES = ("harmless", "healed", "refused")
 
 
-def entries(bench: Bench, kind: str, out: Path) -> list[Path]:
+def entries(fault_run: FaultRun, kind: str, out: Path) -> list[Path]:
     """The files that a kind of damage is done to; what would hide the damage is removed."""
-    cache = bench.project.cache or Path()
+    cache = fault_run.project.cache or Path()
     if kind in ("file", "partial"):
         remove_tree(cache / "blobs")
     if kind != "image":
@@ -283,18 +283,18 @@ def entries(bench: Bench, kind: str, out: Path) -> list[Path]:
         "pulled": cache / "blobs",
         "image": out / "image/blobs",
         "fact": cache / "facts",
-        "records": Path(bench.project.env["XDG_STATE_HOME"]),
+        "records": Path(fault_run.project.env["XDG_STATE_HOME"]),
         "format": cache / "FORMAT",
     }.get(kind, cache / "files")
     return [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.is_file())
 
 
-def harmed(bench: Bench, kind: str, path: Path, data: bytes) -> None:
+def harmed(fault_run: FaultRun, kind: str, path: Path, data: bytes) -> None:
     """Put `data` into an entry in place, with its old times; a partial one is what came of it."""
     before = path.stat()
     if kind == "partial":
         path.unlink()
-        path = (bench.project.cache or Path()) / "partial" / path.name
+        path = (fault_run.project.cache or Path()) / "partial" / path.name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
         return
@@ -304,13 +304,13 @@ def harmed(bench: Bench, kind: str, path: Path, data: bytes) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def outcome(bench: Bench, kind: str, out: Path) -> str:
+def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
     """What a command makes of the damage: one of OUTCOMES, never another image."""
     verb = "pull" if kind == "pulled" else "build"
     done = subprocess.run(
-        bench.project.command(*bench.words(verb, out)),
-        cwd=bench.project.folder,
-        env=bench.project.environment(),
+        fault_run.project.command(*fault_run.words(verb, out)),
+        cwd=fault_run.project.folder,
+        env=fault_run.project.environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -320,29 +320,31 @@ def outcome(bench: Bench, kind: str, out: Path) -> str:
         assert "error: " in done.stderr
         assert "hint: " in done.stderr
         return "refused"
-    bench.right(verb, out)
+    fault_run.right(verb, out)
     return "healed" if "is damaged" in done.stderr else "harmless"
 
 
-def test_a_damaged_cache_gives_no_other_image(bench, tmp_path, record_testsuite_property):
+def test_a_damaged_cache_gives_no_other_image(fault_run, tmp_path, record_testsuite_property):
     """Each kind of entry with each harm, in turn; the next run has nothing to complain about."""
     chance, out = random.Random(SEED), tmp_path / "out"
     cases = [(kind, harm) for harm in HARMS for kind in KINDS]
     few = [case for number, case in enumerate(cases) if number % len(HARMS) == number // len(KINDS)]
-    found: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    outcome_counts: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     for number in range(COUNT or len(few)):
         kind, harm = cases[number % len(cases)] if COUNT else few[number]
-        if kind == "pulled" and ("me/image", TARGET) not in bench.registry.tags:
-            bench.project.run(*bench.words("push", out))
+        if kind == "pulled" and ("me/image", TARGET) not in fault_run.registry.tags:
+            fault_run.project.run(*fault_run.words("push", out))
         if number == 0 or kind == "image":
-            bench.project.run(*bench.words("build", out))
-        path = chance.choice(entries(bench, kind, out))
+            fault_run.project.run(*fault_run.words("build", out))
+        path = chance.choice(entries(fault_run, kind, out))
         data = path.read_bytes()
-        harmed(bench, kind, path, HARMS[harm](data, chance))
-        found[kind][outcome(bench, kind, out)] += 1
+        harmed(fault_run, kind, path, HARMS[harm](data, chance))
+        outcome_counts[kind][outcome(fault_run, kind, out)] += 1
         if kind == "format":
             path.write_bytes(data)
-        assert outcome(bench, kind, out) == "harmless", (kind, harm, path)
-    record_testsuite_property("damage", str({kind: dict(each) for kind, each in found.items()}))
-    assert all(found[kind]["healed"] for kind in ("file", "blob", "pulled", "image"))
-    assert not any(found[kind]["refused"] for kind in KINDS if kind != "format")
+        assert outcome(fault_run, kind, out) == "harmless", (kind, harm, path)
+    record_testsuite_property(
+        "damage", str({kind: dict(each) for kind, each in outcome_counts.items()})
+    )
+    assert all(outcome_counts[kind]["healed"] for kind in ("file", "blob", "pulled", "image"))
+    assert not any(outcome_counts[kind]["refused"] for kind in KINDS if kind != "format")

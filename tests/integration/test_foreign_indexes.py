@@ -104,33 +104,33 @@ COMMON = "summary: a small image\n    base: below\n    as_of: 2026-01-01"
 
 def public() -> LocalIndex:
     """The default index: torch with CUDA for x86_64 alone, and what belongs to it."""
-    made = sample_project.index()
-    made.wheel("cuda-toolkit", "12.6.3", TOOLKIT_126)
-    made.wheel("cuda-toolkit", "13.0.2", TOOLKIT_130)
-    made.wheel("nvidia-cublas-cu12", "12.6.4.1")
-    made.wheel("nvidia-cublas", "13.1.0.3")
-    made.wheel("nvidia-cuda-nvcc", "13.0.88")
-    made.wheel("nvidia-cuda-cccl", "13.0.85")
-    made.wheel("torch", "2.9.0", ["helper"], tag="cp311-cp311-manylinux_2_28_aarch64")
-    made.wheel("torch", "2.11.0", ["nvidia-cublas==13.1.0.3"])
-    made.wheel("triton", "3.5.0", tag="cp311-cp311-manylinux_2_27_x86_64")
-    made.wheel("flashinfer-python", "0.6.12", ["torch"])
-    made.wheel("flashinfer-python", "0.7.2", ["torch"])
-    made.wheel("flashinfer-python", "0.2.5", ["torch"])  # without kernels, and not to be taken
-    return made
+    index = sample_project.index()
+    index.wheel("cuda-toolkit", "12.6.3", TOOLKIT_126)
+    index.wheel("cuda-toolkit", "13.0.2", TOOLKIT_130)
+    index.wheel("nvidia-cublas-cu12", "12.6.4.1")
+    index.wheel("nvidia-cublas", "13.1.0.3")
+    index.wheel("nvidia-cuda-nvcc", "13.0.88")
+    index.wheel("nvidia-cuda-cccl", "13.0.85")
+    index.wheel("torch", "2.9.0", ["helper"], tag="cp311-cp311-manylinux_2_28_aarch64")
+    index.wheel("torch", "2.11.0", ["nvidia-cublas==13.1.0.3"])
+    index.wheel("triton", "3.5.0", tag="cp311-cp311-manylinux_2_27_x86_64")
+    index.wheel("flashinfer-python", "0.6.12", ["torch"])
+    index.wheel("flashinfer-python", "0.7.2", ["torch"])
+    index.wheel("flashinfer-python", "0.2.5", ["torch"])  # without kernels, and not to be taken
+    return index
 
 
 def pytorch() -> LocalIndex:
     """Builds for CUDA 12.6, and copies of other packages that must not win."""
-    made = LocalIndex()
+    index = LocalIndex()
     requires = ["nvidia-cublas-cu12==12.6.4.1", "helper", "triton==3.5.0"]
     for arch in ("x86_64", "aarch64"):
         tag = f"cp311-cp311-manylinux_2_28_{arch}"
-        made.wheel("torch", "2.9.0+cu126", requires, tag=tag)
-        made.wheel("triton", "3.5.0", tag=f"cp311-cp311-manylinux_2_27_{arch}")
-    made.wheel("torch", "2.9.0+cu126", requires, tag="cp311-cp311-win_amd64")
-    made.wheel("helper", "99.0")
-    return made
+        index.wheel("torch", "2.9.0+cu126", requires, tag=tag)
+        index.wheel("triton", "3.5.0", tag=f"cp311-cp311-manylinux_2_27_{arch}")
+    index.wheel("torch", "2.9.0+cu126", requires, tag="cp311-cp311-win_amd64")
+    index.wheel("helper", "99.0")
+    return index
 
 
 def flashinfer() -> tuple[LocalIndex, LocalIndex, LocalIndex]:
@@ -138,9 +138,9 @@ def flashinfer() -> tuple[LocalIndex, LocalIndex, LocalIndex]:
 
     From 0.6.16 on a cache is empty and requires one package for each generation of GPUs.
     """
-    made, cache, cubins = LocalIndex(), LocalIndex(), LocalIndex()
+    wheels, cache, cubins = LocalIndex(), LocalIndex(), LocalIndex()
     for local in ("cu124torch2.5", "cu124torch2.6"):
-        made.wheel("flashinfer-python", f"0.2.5+{local}", ["torch"], tag="cp38-abi3-linux_x86_64")
+        wheels.wheel("flashinfer-python", f"0.2.5+{local}", ["torch"], tag="cp38-abi3-linux_x86_64")
     for version in ("0.6.11", "0.6.12"):
         for tag in ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64"):
             cache.wheel("flashinfer-jit-cache", f"{version}+cu130", tag=f"cp39-abi3-{tag}")
@@ -151,7 +151,7 @@ def flashinfer() -> tuple[LocalIndex, LocalIndex, LocalIndex]:
     needs = [f"{part}==0.7.2+cu130" for part in parts]
     cache.wheel("flashinfer-jit-cache", "0.7.2+cu130", needs, tag=tag)
     cubins.wheel("flashinfer-cubin", "0.7.2")
-    return made, cache, cubins
+    return wheels, cache, cubins
 
 
 class Net:
@@ -163,27 +163,27 @@ class Net:
 
 @pytest.fixture
 def net() -> Iterator[Net]:
-    made = Net()
+    net = Net()
     with (
-        serve(made.default),
-        serve(made.pytorch),
-        serve(made.flashinfer),
-        serve(made.releases),
+        serve(net.default),
+        serve(net.pytorch),
+        serve(net.flashinfer),
+        serve(net.releases),
     ):
-        made.default.files |= public().site_files()
-        made.pytorch.files |= pytorch().pytorch_files("cu126")
+        net.default.files |= public().site_files()
+        net.pytorch.files |= pytorch().pytorch_files("cu126")
         base = "flashinfer-ai/flashinfer/releases/download"
         wheels, cache, cubins = flashinfer()
         for index, folder in ((wheels, "cu124/torch2.6"), (cache, "cu130"), (cubins, "")):
-            made.flashinfer.files |= index.flashinfer_pages(folder, made.releases.url(base))
+            net.flashinfer.files |= index.flashinfer_pages(folder, net.releases.url(base))
             for item in index.published:
                 path = f"{base}/{index.release(item)}"
                 # A release's file is elsewhere, under an address that is signed.
-                signed = made.releases.url(f"objects/{sha256(item.data)}?sig=s3cret")
+                signed = net.releases.url(f"objects/{sha256(item.data)}?sig=s3cret")
                 for spelt in (path, path.replace("+", "%2B")):
-                    made.releases.redirects[f"/{spelt}"] = signed
-                made.releases.files[f"objects/{sha256(item.data)}"] = item.data
-        yield made
+                    net.releases.redirects[f"/{spelt}"] = signed
+                net.releases.files[f"objects/{sha256(item.data)}"] = item.data
+        yield net
 
 
 @pytest.fixture
@@ -197,16 +197,16 @@ def project(net: Net, tmp_path: Path) -> Project:
         "glibc": "2.36",
         "interpreter": "/usr/bin/python3.11",
     }
-    found = Project(tmp_path / "project", net.default.url("simple"), cache=tmp_path / "cache")
-    found.folder.mkdir()
+    project = Project(tmp_path / "project", net.default.url("simple"), cache=tmp_path / "cache")
+    project.folder.mkdir()
     text = MATRIX.format(
         pytorch=net.pytorch.url("").rstrip("/"),
         flashinfer=net.flashinfer.url("").rstrip("/"),
         base=json.dumps(base),
         common=COMMON,
     )
-    (found.folder / "matrix.yaml").write_text(text, encoding="utf-8")
-    return found
+    (project.folder / "matrix.yaml").write_text(text, encoding="utf-8")
+    return project
 
 
 def wheels(project: Project, target: str, arch: str = "x86_64") -> dict[str, Any]:
@@ -215,25 +215,25 @@ def wheels(project: Project, target: str, arch: str = "x86_64") -> dict[str, Any
     return {wheel["package"]: wheel for wheel in locked}
 
 
-def asked(site: Site) -> set[str]:
+def requested_paths(site: Site) -> set[str]:
     """The paths that were asked for, unescaped."""
     return {unquote(path) for _, path, _ in site.requests}
 
 
 def test_torch_of_the_pytorch_index_for_arm64(project: Project, net: Net) -> None:
     project.run("lock", "arm")
-    found = wheels(project, "arm", "arm64")
-    torch = found["torch"]
+    locked_wheels = wheels(project, "arm", "arm64")
+    torch = locked_wheels["torch"]
     assert (torch["version"], torch["index"]) == ("2.9.0+cu126", "pytorch")
     assert torch["file"] == "torch-2.9.0+cu126-cp311-cp311-manylinux_2_28_aarch64.whl"
     data = net.pytorch.files[f"whl/cu126/{torch['file'].replace('+', '%2B')}"]
     assert (torch["sha256"], torch["size"]) == (sha256(data), len(data))
-    assert found["triton"]["index"] == "pytorch"
-    assert (found["helper"]["version"], found["helper"]["index"]) == ("0.5", "pypi")
-    assert found["nvidia-cublas-cu12"]["version"] == "12.6.4.1"
+    assert locked_wheels["triton"]["index"] == "pytorch"
+    assert (locked_wheels["helper"]["version"], locked_wheels["helper"]["index"]) == ("0.5", "pypi")
+    assert locked_wheels["nvidia-cublas-cu12"]["version"] == "12.6.4.1"
     # METADATA was read beside the wheel; no page of a package that is not assigned was asked for.
-    assert f"/whl/cu126/{torch['file']}.metadata" in asked(net.pytorch)
-    assert "/whl/cu126/helper/" not in asked(net.pytorch)
+    assert f"/whl/cu126/{torch['file']}.metadata" in requested_paths(net.pytorch)
+    assert "/whl/cu126/helper/" not in requested_paths(net.pytorch)
     project.run("build", "arm")
     project.run("lock", "--check", "arm")
 
@@ -245,7 +245,7 @@ def test_a_wheel_that_flashinfer_compiled_for_one_torch(project: Project, net: N
     settings = project.read("ready/lock.json")["settings"]
     assert settings["labels"]["dev.imgbuild.flashinfer"] == "prebuilt"
     assert settings["env"]["IMGBUILD_FLASHINFER"] == "prebuilt"
-    assert f"/objects/{wheel['sha256']}" in asked(net.releases)
+    assert f"/objects/{wheel['sha256']}" in requested_paths(net.releases)
     everything = b"".join(project.files().values())
     assert b"s3cret" not in everything
     assert str(net.releases.port).encode() not in everything
@@ -254,23 +254,27 @@ def test_a_wheel_that_flashinfer_compiled_for_one_torch(project: Project, net: N
 
 def test_a_cache_of_compiled_kernels(project: Project) -> None:
     project.run("lock", "cached")
-    found = wheels(project, "cached")
-    cache = found["flashinfer-jit-cache"]
+    locked_wheels = wheels(project, "cached")
+    cache = locked_wheels["flashinfer-jit-cache"]
     assert (cache["version"], cache["index"]) == ("0.6.12+cu130", "flashinfer-cache")
-    assert found["flashinfer-python"]["index"] == "pypi"
+    assert locked_wheels["flashinfer-python"]["index"] == "pypi"
 
 
 def test_a_cache_with_a_package_for_each_generation(project: Project) -> None:
     project.run("lock", "parted")
-    found = wheels(project, "parted")
-    assert {name: one["index"] for name, one in found.items() if name.startswith("flashinfer")} == {
+    locked_wheels = wheels(project, "parted")
+    assert {
+        name: wheel["index"]
+        for name, wheel in locked_wheels.items()
+        if name.startswith("flashinfer")
+    } == {
         "flashinfer-cubin": "flashinfer-cubin",
         "flashinfer-jit-cache": "flashinfer-cache",
         "flashinfer-jit-cache-sm80": "flashinfer-cache",
         "flashinfer-jit-cache-sm90a": "flashinfer-cache",
         "flashinfer-python": "pypi",
     }
-    assert found["flashinfer-jit-cache-sm90a"]["version"] == "0.7.2+cu130"
+    assert locked_wheels["flashinfer-jit-cache-sm90a"]["version"] == "0.7.2+cu130"
 
 
 def test_a_wheel_that_the_user_brings(project: Project) -> None:
@@ -295,15 +299,15 @@ def test_a_wheel_that_the_user_brings(project: Project) -> None:
 
 def test_all_takes_on_what_the_default_index_has_and_tells_the_rest(project: Project) -> None:
     done = project.run("lock", "--all")
-    own = {"near", "layers.json", "packages.json"}
-    assert {path.split("/")[0] for path in project.files()} == own
-    said = " ".join(done.stderr.split())
+    expected = {"near", "layers.json", "packages.json"}
+    assert {path.split("/")[0] for path in project.files()} == expected
+    messages = " ".join(done.stderr.split())
     for target, need in (
         ("arm", "the index pytorch for torch, triton"),
         ("ready", "the index flashinfer for flashinfer-python"),
         ("own", "a wheel of flash-attn in wheels/"),
     ):
-        assert f"{target} is skipped: it needs {need}" in said
+        assert f"{target} is skipped: it needs {need}" in messages
     rows = json.loads(project.run("list", "--json").stdout)
     states = {row["target"]: row["state"] for row in rows}
     assert states["near"] == "locked"
@@ -326,6 +330,6 @@ def test_a_cpu_build_of_the_default_index_is_refused(project: Project) -> None:
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("indexes: {torch: pytorch, triton: pytorch}", "indexes: {}"))
     done = project.run("lock", "arm", status=8)
-    said = " ".join(done.stderr.split())
-    assert "error: arm for arm64: " in said
-    assert "CPU builds" in said
+    message = " ".join(done.stderr.split())
+    assert "error: arm for arm64: " in message
+    assert "CPU builds" in message

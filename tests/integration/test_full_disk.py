@@ -53,7 +53,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     index = sample_project.index()
     index.wheel("large", "1.0", files={"large.bin": random.Random(0).randbytes(3_000_000)})
     with serve(Site(files=index.site_files())) as site:
-        found = Project(folder / "project", site.url("simple"), cache=folder / "cache")
+        project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
         base = {
             "kind": "registry",
             "image": sample_project.serve_image(site, folder / "base", "base"),
@@ -61,12 +61,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
             "glibc": "2.36",
             "interpreter": "/usr/bin/python3.11",
         }
-        found.write(base)
-        matrix = found.folder / "matrix.yaml"
+        project.write(base)
+        matrix = project.folder / "matrix.yaml"
         row = "requires: {large: {reason: it is large}}"
         matrix.write_text(matrix.read_text().replace("requires: {}", row))
-        found.run("lock", TARGET)
-        yield found
+        project.run("lock", TARGET)
+        yield project
 
 
 def mounted(

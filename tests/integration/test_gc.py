@@ -73,16 +73,16 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
         project = Project(folder / "project", site.url("simple"), cache=folder / "cache")
         below = {"kind": "registry", "image": base(folder, site), "python": "3.11",
                  "glibc": "2.36", "interpreter": "/usr/bin/python3.11"}  # fmt: skip
-        made = Sample(project, registry, [])
+        sample = Sample(project, registry, [])
         for version, day in zip(("1.0", "2.0"), DAYS, strict=True):
             project.write(below, thewheel=version, arches=BOTH)
             project.run("lock", TARGET)
-            project.run("push", TARGET, made.images)
-            project.run("registry", "tag", f"{made.images}:{TARGET}", f"{TARGET}-{day}")
-            made.digests.append(project.run("digest", TARGET).stdout.strip())
+            project.run("push", TARGET, sample.images)
+            project.run("registry", "tag", f"{sample.images}:{TARGET}", f"{TARGET}-{day}")
+            sample.digests.append(project.run("digest", TARGET).stdout.strip())
         theirs = images.tiny(folder / "theirs")
-        skopeo("copy", "--quiet", f"oci:{theirs}:tiny", f"docker://{made.images}:theirs")
-        yield made
+        skopeo("copy", "--quiet", f"oci:{theirs}:tiny", f"docker://{sample.images}:theirs")
+        yield sample
 
 
 @pytest.fixture
@@ -111,7 +111,10 @@ def test_deletion_frees_the_blobs_of_the_old_image_alone(sample, tmp_path):
     assert f"{TARGET}-{DAYS[0]}" not in sample.tags(sample.images)
     collect(sample.registry)
     left = sample.registry.blobs()
-    assert not {sample.digests[0], *(one["digest"] for one in index["manifests"])} & left.keys()
+    assert (
+        not {sample.digests[0], *(manifest["digest"] for manifest in index["manifests"])}
+        & left.keys()
+    )
     assert sum(left.values()) < sum(before.values())
 
     pulled = tmp_path / "pulled"

@@ -10,12 +10,12 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.errors import InputError, WorkFailed
-from imgbuild.lock import lock
-from imgbuild.plan import seal
+from imgbuild.lock import lock_file
+from imgbuild.plan import image_digests
 from imgbuild.project import Project
 from imgbuild.show import revisions
 from tests.support import needs, samples
-from tests.unit.plan.test_seal import records
+from tests.unit.plan.test_image_digests import records
 
 TARGET = "small"
 
@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def test_outside_a_repository_this_is_said(project: Project) -> None:
     needs.tool("git")
     with pytest.raises(InputError, match="is not in a git repository") as caught:
-        revisions.sealed_at(project, TARGET, "main")
+        revisions.locked_at(project, TARGET, "main")
     assert str(project.root) in caught.value.message
     assert caught.value.hint == "this needs a checkout with its history"
 
@@ -44,32 +44,32 @@ def test_outside_a_repository_this_is_said(project: Project) -> None:
 def test_a_revision_has_a_lock_none_or_a_damaged_one(project: Project) -> None:
     git(project.root, "init", "--quiet")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing yet")
-    assert revisions.sealed_at(project, TARGET, "HEAD") is None
+    assert revisions.locked_at(project, TARGET, "HEAD") is None
     with pytest.raises(InputError, match="absent is not a revision of the repository"):
-        revisions.sealed_at(project, TARGET, "absent")
-    made = samples.lock()
-    sealed = seal.seal(made, records(made))
-    codec.write(lock.lock_path(project.images, TARGET), made)
-    codec.write(seal.seal_path(project.images, TARGET), sealed)
+        revisions.locked_at(project, TARGET, "absent")
+    sample_lock = samples.lock()
+    target_digests = image_digests.digests_of(sample_lock, records(sample_lock))
+    codec.write(lock_file.lock_path(project.images, TARGET), sample_lock)
+    codec.write(image_digests.digests_path(project.images, TARGET), target_digests)
     git(project.root, "add", "images")
     git(project.root, "commit", "--quiet", "--message", "locked")
-    assert revisions.sealed_at(project, TARGET, "HEAD") == (made, sealed)
-    lock.lock_path(project.images, TARGET).write_text("{")
+    assert revisions.locked_at(project, TARGET, "HEAD") == (sample_lock, target_digests)
+    lock_file.lock_path(project.images, TARGET).write_text("{")
     git(project.root, "commit", "--quiet", "--all", "--message", "damaged")
     with pytest.raises(InputError, match=r"HEAD:images/small/lock\.json is not a valid lock"):
-        revisions.sealed_at(project, TARGET, "HEAD")
-    assert revisions.sealed_at(project, TARGET, "HEAD~1") == (made, sealed)
+        revisions.locked_at(project, TARGET, "HEAD")
+    assert revisions.locked_at(project, TARGET, "HEAD~1") == (sample_lock, target_digests)
 
 
-def locked_as(project: Project, version: str) -> tuple[bytes, seal.Seal]:
-    """Write and commit a lock with torch at `version`; the lock's bytes, and its seal."""
-    made = samples.lock(samples.wheel("torch", version))
-    sealed = seal.seal(made, records(made))
-    codec.write(lock.lock_path(project.images, TARGET), made)
-    codec.write(seal.seal_path(project.images, TARGET), sealed)
+def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.TargetDigests]:
+    """Write and commit a lock with torch at `version`; the lock's bytes, and its digests."""
+    sample_lock = samples.lock(samples.wheel("torch", version))
+    target_digests = image_digests.digests_of(sample_lock, records(sample_lock))
+    codec.write(lock_file.lock_path(project.images, TARGET), sample_lock)
+    codec.write(image_digests.digests_path(project.images, TARGET), target_digests)
     git(project.root, "add", "images")
     git(project.root, "commit", "--quiet", "--message", f"torch {version}")
-    return lock.lock_path(project.images, TARGET).read_bytes(), sealed
+    return lock_file.lock_path(project.images, TARGET).read_bytes(), target_digests
 
 
 def test_an_unknown_revision_is_refused(project: Project) -> None:
@@ -88,4 +88,4 @@ def test_a_repository_that_waits_for_a_pipe_is_an_error(
     git(project.root, "config", "include.path", str(tmp_path / "pipe"))
     monkeypatch.setattr("imgbuild.system.git.LIMIT", 0.5)
     with pytest.raises(WorkFailed, match="is not done after"):
-        revisions.sealed_at(project, TARGET, "HEAD")
+        revisions.locked_at(project, TARGET, "HEAD")

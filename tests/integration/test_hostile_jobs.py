@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.render import templates
 from imgbuild.sif import enroot, files, image
 from imgbuild.slurm import jobs
@@ -24,12 +24,12 @@ from imgbuild.slurm.array import JobArray, Task
 from imgbuild.slurm.jobs import Allocation, Container, EnvVariable, JobScript, ScriptKind
 from imgbuild.values import Arch
 from tests.support import ci_jobs_sample, hostile_texts, recording_programs, samples
-from tests.support.ci_jobs_sample import RUNNERS, _made, _sample, of
+from tests.support.ci_jobs_sample import RUNNERS, _sample, _shared_sample, of
 from tests.support.hostile_texts import WORDS
 from tests.support.inprocess_project import Sample
 from tests.support.recording_programs import Programs
 
-__all__ = ["_made", "_sample"]  # fixtures
+__all__ = ["_sample", "_shared_sample"]  # fixtures
 DIGEST = f"sha256:{'0' * 64}"
 PLACES = [hostile_texts.name(text) for text in WORDS if not re.search(r"[,:\n]", text)]
 SPACELESS = [re.sub(r"\s", "${IFS}", place) for place in PLACES]
@@ -179,7 +179,7 @@ def test_steps_of_a_ci_script_get_the_words_that_were_given(
             slurm=tuple(f"--sbatch={each}" for each in texts), through=texts[0],
         )  # fmt: skip
         text = re.sub(r"^imgbuild=.*$", "imgbuild=(imgbuild)", text, flags=re.MULTILINE)
-        done = programs.run(text, {"DIGEST": sample.seal.digest})
+        done = programs.run(text, {"DIGEST": sample.target_digests.digest})
         assert done.returncode == 0, done.stderr
         assert (folder / f"results{place}").is_dir()
         return [call.words for call in programs.calls("imgbuild")]

@@ -24,9 +24,8 @@ from packaging.requirements import Requirement
 
 from imgbuild import codec
 from imgbuild.errors import ImgbuildError
-from imgbuild.lock import lock as locks
-from imgbuild.lock import requirements
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file, requirements
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix, Variable
 from imgbuild.render import apptainer, bake, online, pylock, script, templates
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
@@ -88,9 +87,12 @@ def typed(text: str) -> tuple[Lock, Matrix]:
     drop = msgspec.structs.replace(lock.drop[0], reason=f"a reason: {text}")
     arches = {
         arch: msgspec.structs.replace(
-            found, built=tuple(msgspec.structs.replace(one, env={"X": text}) for one in found.built)
+            resolution,
+            built=tuple(
+                msgspec.structs.replace(wheel, env={"X": text}) for wheel in resolution.built
+            ),
         )
-        for arch, found in lock.arch.items()
+        for arch, resolution in lock.arch.items()
     }
     lock = msgspec.structs.replace(
         lock, settings=settings_, drop=(drop, *lock.drop[1:]), arch=arches
@@ -103,12 +105,14 @@ def typed(text: str) -> tuple[Lock, Matrix]:
 
 
 def value(lock: Lock, matrix: Matrix) -> Dockerfile:
-    return dockerfile(lock, render_sample.seal(lock), matrix)
+    return dockerfile(lock, render_sample.digests_of(lock), matrix)
 
 
 def shell_script(lock: Lock, matrix: Matrix) -> str:
-    made = script.script(lock, render_sample.seal(lock), Arch.X86_64, render_sample.address)
-    return script.text(made, "small", NONE)
+    build_script = script.script(
+        lock, render_sample.digests_of(lock), Arch.X86_64, render_sample.address
+    )
+    return script.text(build_script, "small", NONE)
 
 
 def definition(lock: Lock, matrix: Matrix) -> str:
@@ -120,9 +124,9 @@ def steps(lock: Lock, matrix: Matrix) -> str:
 
 
 def online_steps(lock: Lock, matrix: Matrix) -> str:
-    made = online.online(value(lock, matrix), lock, "registry.example/x@sha256:0",
+    context = online.online(value(lock, matrix), lock, "registry.example/x@sha256:0",
                          render_sample.address)  # fmt: skip
-    return templates.render("dockerfile.j2", made, images=NONE)
+    return templates.render("dockerfile.j2", context, images=NONE)
 
 
 JOB_PACKAGES = tuple(samples.wheel(name) for name in ("ray", "verl", "vllm"))
@@ -148,7 +152,7 @@ def requirement_lines(lock: Lock, matrix: Matrix) -> str:
     return requirements.text(lock, Arch.X86_64)
 
 
-def lock_file(lock: Lock, matrix: Matrix) -> str:
+def pylock_file(lock: Lock, matrix: Matrix) -> str:
     return pylock.text(lock, (Arch.X86_64,), render_sample.address)
 
 
@@ -161,7 +165,7 @@ def bake_file(lock: Lock, matrix: Matrix) -> str:
 
 def instructions(text: str) -> list[tuple[str, str]]:
     """The instructions of a Dockerfile, as its parser reads lines: comments, continuations."""
-    found, line = [], ""
+    instruction_rows, line = [], ""
     for raw in text.split("\n"):
         if raw.lstrip().startswith("#") or (line and not raw.strip()):
             continue
@@ -171,32 +175,32 @@ def instructions(text: str) -> list[tuple[str, str]]:
             continue
         if line.strip():
             name, _, rest = line.strip().partition(" ")
-            found.append((name, rest))
+            instruction_rows.append((name, rest))
         line = ""
     assert not line
-    return found
+    return instruction_rows
 
 
 def pairs(rest: str) -> dict[str, str]:
     """The values of ENV or LABEL: words with double quotes, and a backslash before some signs."""
-    found = {}
+    values = {}
     for name, quoted, bare in re.findall(r'(\S+?)=(?:"((?:[^"\\]|\\.)*)"|(\S*))(?:\s+|$)', rest):
-        found[name] = bare or re.sub(r"\\(.)", r"\1", quoted)
-    return found
+        values[name] = bare or re.sub(r"\\(.)", r"\1", quoted)
+    return values
 
 
 def sections(text: str) -> dict[str, list[str]]:
     """The sections of a definition file: a line that begins with % after spaces begins one."""
-    found: dict[str, list[str]] = {"": []}
+    section_lines: dict[str, list[str]] = {"": []}
     name = ""
     for line in text.split("\n"):
         if line.strip().startswith("%"):
             name = line.strip()
-            assert name not in found
-            found[name] = []
+            assert name not in section_lines
+            section_lines[name] = []
         else:
-            found[name].append(line)
-    return found
+            section_lines[name].append(line)
+    return section_lines
 
 
 def commands(lines: list[str]) -> str:
@@ -212,31 +216,38 @@ def variables(text: str) -> str:
 
 
 def check_definition(text: str, shell: Callable[[str], Any], lock: Lock) -> None:
-    found = sections(text)
-    assert list(found) == ["", "%files", "%post", "%environment", "%labels", "%runscript"]
-    head = [line for line in found[""] if line and not line.startswith("#")]
+    section_lines = sections(text)
+    assert list(section_lines) == ["", "%files", "%post", "%environment", "%labels", "%runscript"]
+    head = [line for line in section_lines[""] if line and not line.startswith("#")]
     assert head == ["Bootstrap: oci", "From: build/base/small"]
     assert "{{" not in text
-    read = dict(line.strip().partition(" ")[::2] for line in found["%labels"] if line.strip())
+    read = dict(
+        line.strip().partition(" ")[::2] for line in section_lines["%labels"] if line.strip()
+    )
     assert {name: text.strip() for name, text in read.items()} == {
         name: text.strip() for name, text in lock.settings.labels.items()
     }
     for name in ("%post", "%environment", "%runscript"):
-        shell(commands(found[name]))
-    run = commands(found["%runscript"]).replace("exec ", "install ")
+        shell(commands(section_lines[name]))
+    run = commands(section_lines["%runscript"]).replace("exec ", "install ")
     (call,) = shell(run.replace('"$@"', "").replace('[ "$#" -gt 0 ] ||', "true &&"))
     assert call[1:] == list(lock.settings.entrypoint)
 
 
 def check_dockerfile(text: str, shell: Callable[[str], Any], lock: Lock) -> None:
-    found = instructions(text)
-    env = next(rest for name, rest in found if name == "ENV")
+    instruction_rows = instructions(text)
+    env = next(rest for name, rest in instruction_rows if name == "ENV")
     assert pairs(env).get("HOSTILE") == lock.settings.env.get("HOSTILE")
-    assert pairs(next(rest for name, rest in found if name == "LABEL")) == lock.settings.labels
-    for word, due in (("CMD", lock.settings.cmd), ("ENTRYPOINT", lock.settings.entrypoint)):
-        assert json.loads(next(rest for name, rest in found if name == word)) == list(due)
-    shell(commands([rest for name, rest in found if name == "RUN"]))
-    assert {name for name, _ in found} <= {
+    assert (
+        pairs(next(rest for name, rest in instruction_rows if name == "LABEL"))
+        == lock.settings.labels
+    )
+    for word, expected in (("CMD", lock.settings.cmd), ("ENTRYPOINT", lock.settings.entrypoint)):
+        assert json.loads(next(rest for name, rest in instruction_rows if name == word)) == list(
+            expected
+        )
+    shell(commands([rest for name, rest in instruction_rows if name == "RUN"]))
+    assert {name for name, _ in instruction_rows} <= {
         "ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "LABEL", "USER", "ENTRYPOINT", "CMD", "ADD",
     }  # fmt: skip
     assert not text.startswith("# syntax")
@@ -267,11 +278,11 @@ def check(name: str, text: str, shell: Callable[[str], Any], lock: Lock) -> None
             shell(text)
         case "requirement_lines":
             check_requirements(text, lock)
-        case "lock_file":
-            found = tomllib.loads(text)
+        case "pylock_file":
+            lock_document = tomllib.loads(text)
             names = lock.arch[Arch.X86_64].versions.keys()
-            assert {one["name"] for one in found["packages"]} == names
-            assert found.keys() == {"lock-version", "created-by", "requires-python",
+            assert {package["name"] for package in lock_document["packages"]} == names
+            assert lock_document.keys() == {"lock-version", "created-by", "requires-python",
                                     "environments", "packages"}  # fmt: skip
         case "bake_file":
             assert len(json.loads(text)["target"]) == 1
@@ -279,7 +290,7 @@ def check(name: str, text: str, shell: Callable[[str], Any], lock: Lock) -> None
 
 RENDERERS: dict[str, Callable[[Lock, Matrix], str]] = {
     each.__name__: each
-    for each in (shell_script, definition, steps, online_steps, requirement_lines, lock_file,
+    for each in (shell_script, definition, steps, online_steps, requirement_lines, pylock_file,
                  bake_file)
 }  # fmt: skip
 RENDERERS |= {
@@ -292,16 +303,16 @@ RENDERERS |= {
 @pytest.mark.parametrize("text", PAYLOADS)
 def test_texts_that_a_lock_may_have_are_quoted(text: str, shell) -> None:
     lock, matrix = typed(text)
-    decoded = locks.decode_lock(codec.encode(lock), "lock.json", hint="", remedy="")
+    decoded = lock_file.decode_lock(codec.encode(lock), "lock.json", hint="", remedy="")
     assert decoded == lock
     for name, render in RENDERERS.items():
         try:
-            made = render(lock, matrix)
+            rendering = render(lock, matrix)
         except ImgbuildError:
             if name == "definition" and "{{" in text:  # a label cannot hold it
                 continue
             raise
-        check(name, made, shell, lock)
+        check(name, rendering, shell, lock)
 
 
 @settings(max_examples=10, deadline=None,
@@ -368,11 +379,11 @@ def test_texts_that_the_types_refuse_are_quoted_or_refused_again(path, shell) ->
         lock = with_text(render_sample.lock(), path, text)
         for name, render in RENDERERS.items():
             try:
-                made = render(lock, matrix)
+                rendering = render(lock, matrix)
             except (ImgbuildError, ValueError, LookupError):
                 continue
-            if made != usual(name):
-                check_bypassed(name, made, shell)
+            if rendering != usual(name):
+                check_bypassed(name, rendering, shell)
 
 
 @functools.cache
@@ -385,10 +396,17 @@ def check_bypassed(name: str, text: str, shell: Callable[[str], Any]) -> None:
     assert not CONTROL.search(text)
     match name.split(maxsplit=1)[0]:
         case "definition":
-            found = sections(text)
-            assert list(found) == ["", "%files", "%post", "%environment", "%labels", "%runscript"]
-            shell(commands(found["%post"]))
-            shell(commands(found["%environment"]))
+            section_lines = sections(text)
+            assert list(section_lines) == [
+                "",
+                "%files",
+                "%post",
+                "%environment",
+                "%labels",
+                "%runscript",
+            ]
+            shell(commands(section_lines["%post"]))
+            shell(commands(section_lines["%environment"]))
         case "steps" | "online_steps":
             shell(commands([rest for word, rest in instructions(text) if word == "RUN"]))
             assert not {word for word, _ in instructions(text)} & {"touch", "%setup", "END"}
@@ -398,7 +416,7 @@ def check_bypassed(name: str, text: str, shell: Callable[[str], Any]) -> None:
         case "requirement_lines":
             for line in text.split("\n"):
                 assert line.startswith("#") or not line or Requirement(line.partition(" ")[0]).name
-        case "lock_file":
+        case "pylock_file":
             assert "x" not in tomllib.loads(text)
         case "bake_file":
             json.loads(text)
@@ -410,11 +428,11 @@ def test_words_of_a_user_stay_words_in_a_job(text: str, shell) -> None:
     allocation = Allocation(more=("--comment=x",))
     container = Container(image=f"/images/{text.strip()}", words=(text,))
     try:
-        made = jobs.script(
+        job_script = jobs.script(
             lock, f"sha256:{'0' * 64}", ScriptKind.SINGLE, allocation, container,
             command=("train", text), environment=(EnvVariable("WORD", text),),
         )  # fmt: skip
-        written = jobs.text(made, None)
+        written = jobs.text(job_script, None)
     except ImgbuildError:
         assert "\r" in text
         return

@@ -23,9 +23,9 @@ from imgbuild.attest.sbom import packages
 from imgbuild.oci import layout
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.project import find
-from imgbuild.registry import artifacts
+from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import parse_repository
+from imgbuild.registry.image_reference import parse_repository
 from imgbuild.values import Arch, sha256
 from tests.support import docker_registry, images, needs, sample_project
 from tests.support.docker_registry import OwnRegistry
@@ -61,9 +61,9 @@ class Shop:
 
     def referrers(self, digest: str) -> dict[str, dict[str, Any]]:
         """Artifact type → descriptor of what is attached to `digest`."""
-        found = json.loads(self.raw(f":{digest.replace(':', '-')}"))["manifests"]
-        assert len({item["artifactType"] for item in found}) == len(found)
-        return {item["artifactType"]: item for item in found}
+        manifests = json.loads(self.raw(f":{digest.replace(':', '-')}"))["manifests"]
+        assert len({item["artifactType"] for item in manifests}) == len(manifests)
+        return {item["artifactType"]: item for item in manifests}
 
     def files(self, digest: str, kind: str, folder: Path) -> dict[str, bytes]:
         """The files of what is attached, each by the name that `oras pull` would give it."""
@@ -90,8 +90,8 @@ def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[b
 
 def git(folder: Path, *words: str) -> str:
     """What git says, in a repository of a person of its own."""
-    own = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    return run(needs.tool("git"), *own, *words, cwd=folder).stdout.decode().strip()
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    return run(needs.tool("git"), *identity, *words, cwd=folder).stdout.decode().strip()
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +125,17 @@ def test_all_is_attached_where_tools_look_for_it(shop):
 
 
 @pytest.mark.parametrize("arch", list(Arch))
-def test_bills_are_valid_and_name_what_is_in_the_image(shop, tmp_path, arch: Arch):
+def test_sboms_are_valid_and_name_what_is_in_the_image(shop, tmp_path, arch: Arch):
     digest = shop.pushed["arch"][arch]
     (data,) = shop.files(digest, CYCLONEDX, tmp_path / "one").values()
     valid_cyclonedx(data)
-    found = json.loads(data)
-    assert found["metadata"]["component"]["version"] == digest
-    listed = {item["name"]: item["version"] for item in found["components"]
+    sbom_file = json.loads(data)
+    assert sbom_file["metadata"]["component"]["version"] == digest
+    listed = {item["name"]: item["version"] for item in sbom_file["components"]
               if item.get("purl", "").startswith("pkg:pypi/")}  # fmt: skip
     locked = shop.project.read(f"{TARGET}/lock.json")["arch"][arch]["wheels"]
     assert listed == {wheel["package"]: wheel["version"] for wheel in locked}
-    needed = {item["ref"]: item.get("dependsOn", []) for item in found["dependencies"]}
+    needed = {item["ref"]: item.get("dependsOn", []) for item in sbom_file["dependencies"]}
     assert needed["wheel/thewheel"] == ["wheel/helper"]
     (data,) = shop.files(digest, SPDX, tmp_path / "other").values()
     valid_spdx(data)
@@ -145,7 +145,10 @@ def test_provenance_names_the_commit_and_no_secret(shop, tmp_path):
     (data,) = shop.files(shop.pushed["digest"], STATEMENT, tmp_path / "one").values()
     predicate = valid_provenance(data)
     head = git(shop.project.folder, "rev-parse", "HEAD")
-    needed = {one["name"]: one for one in predicate["buildDefinition"]["resolvedDependencies"]}
+    needed = {
+        dependency["name"]: dependency
+        for dependency in predicate["buildDefinition"]["resolvedDependencies"]
+    }
     assert needed["repository"] == {
         "name": "repository",
         "uri": "git+https://host.example/me/it.git",
@@ -153,8 +156,8 @@ def test_provenance_names_the_commit_and_no_secret(shop, tmp_path):
     }
     lock = (shop.project.folder / "images" / TARGET / "lock.json").read_bytes()
     assert needed["lock.json"]["digest"]["sha256"] == hashlib.sha256(lock).hexdigest()
-    said = {one["digest"]["sha256"] for one in json.loads(data)["subject"]}
-    assert said == {
+    subject_digests = {subject["digest"]["sha256"] for subject in json.loads(data)["subject"]}
+    assert subject_digests == {
         digest.removeprefix("sha256:")
         for digest in (shop.pushed["digest"], *shop.pushed["arch"].values())
     }
@@ -164,10 +167,10 @@ def test_second_push_writes_nothing_also_at_another_commit(shop):
     (shop.project.folder / "README").write_text("words")
     git(shop.project.folder, "add", ".")
     git(shop.project.folder, "commit", "--quiet", "--message", "words")
-    before = len(shop.registry.asked())
+    before = len(shop.registry.received_requests())
     shop.project.run("push", TARGET, shop.place)
     assert shop.registry.writes(before) == []
-    assert len(shop.registry.asked()) > before
+    assert len(shop.registry.received_requests()) > before
 
 
 def test_image_is_built_again_from_nothing_but_inputs(shop, tmp_path):
@@ -175,26 +178,26 @@ def test_image_is_built_again_from_nothing_but_inputs(shop, tmp_path):
     here = Project(tmp_path / "here", shop.project.index_url, cache=tmp_path / "cache")
     here.folder.mkdir()
     reference = f"{shop.place}:{TARGET}"
-    (made,) = json.loads(here.run("build", "--from", reference, "--json").stdout)
-    assert made["digest"] == shop.pushed["digest"]
-    assert made["arch"] == shop.pushed["arch"]
+    (built_image,) = json.loads(here.run("build", "--from", reference, "--json").stdout)
+    assert built_image["digest"] == shop.pushed["digest"]
+    assert built_image["arch"] == shop.pushed["arch"]
     assert layout.read(here.folder / "build" / TARGET).digest == shop.pushed["digest"]
     # What `oras pull` leaves in a folder does as well, and needs no registry.
     for name, data in shop.files(shop.pushed["digest"], LOCK, tmp_path / "lock").items():
         (here.folder / name).write_bytes(data)
     shutil.rmtree(here.folder / "build")
-    (made,) = json.loads(here.run("build", "--from", ".", "--offline", "--json").stdout)
-    assert made["digest"] == shop.pushed["digest"]
+    (built_image,) = json.loads(here.run("build", "--from", ".", "--offline", "--json").stdout)
+    assert built_image["digest"] == shop.pushed["digest"]
 
 
 def test_lock_that_is_not_committed_claims_no_commit(shop, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(shop.project.folder, folder)
     head = git(folder, "rev-parse", "HEAD")
-    known = provenance.circumstances(find(folder), TARGET, {}).commit
-    assert known == Commit(id=head, uri="git+https://host.example/me/it.git")
+    commit = provenance.circumstances(find(folder), TARGET, {}).commit
+    assert commit == Commit(id=head, uri="git+https://host.example/me/it.git")
     (folder / "README").write_text("what no image is made of")
-    assert provenance.circumstances(find(folder), TARGET, {}).commit == known
+    assert provenance.circumstances(find(folder), TARGET, {}).commit == commit
     with (folder / "matrix.yaml").open("a") as file:
         file.write("# a thought\n")
     assert provenance.circumstances(find(folder), TARGET, {}).commit is None
@@ -207,30 +210,30 @@ def test_lock_that_is_not_committed_claims_no_commit(shop, tmp_path):
 # -- the images of this repository
 
 
-def test_bills_of_a_target_here_are_valid(tmp_path: Path):
-    own = Project(ROOT, "", cache=tmp_path / "cache")
+def test_sboms_of_a_target_here_are_valid(tmp_path: Path):
+    project = Project(ROOT, "", cache=tmp_path / "cache")
     for form, check in (("cyclonedx", valid_cyclonedx), ("spdx", valid_spdx)):
         folder = tmp_path / form
-        made = json.loads(
-            own.run(
+        sbom_files = json.loads(
+            project.run(
                 "show", "cu130-sglang", "--sbom", form, "--output", str(folder), "--json"
             ).stdout
         )
-        for item in made:
+        for item in sbom_files:
             check(Path(item["output"]).read_bytes())
 
 
 def test_every_locked_file_says_something_of_itself():
     """A bill says "nothing is known" of a file that was never read; none of ours is such a one."""
     project = find(ROOT / "matrix.yaml")
-    known = packages.read_packages(project.images).packages
+    recorded = packages.read_packages(project.images).packages
     unknown = set()
-    for target in project.sealed():
+    for target in project.locked_targets():
         lock = json.loads((project.images / target / "lock.json").read_bytes())
-        for found in lock["arch"].values():
-            items = [*found["wheels"], *found.get("debs", ())]
-            items += [{**one["wheel"]} for one in found.get("built", ())]
-            unknown |= {item["file"] for item in items if item["sha256"] not in known}
+        for resolution in lock["arch"].values():
+            items = [*resolution["wheels"], *resolution.get("debs", ())]
+            items += [{**built_wheel["wheel"]} for built_wheel in resolution.get("built", ())]
+            unknown |= {item["file"] for item in items if item["sha256"] not in recorded}
     assert unknown == set()
 
 
@@ -242,12 +245,12 @@ def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
     (pushed,) = json.loads(shop.project.run("push", TARGET, place, "--json").stdout)
     digest = pushed["arch"]["x86_64"]
     subject = Descriptor(MANIFEST, digest, len(shop.raw(f"@{digest}")))
-    artifacts.attach(Client(), parse_repository(place), subject, LOCK, listed_first(subject))
-    own, folder, pulled = (
+    artifact_store.attach(Client(), parse_repository(place), subject, LOCK, listed_first(subject))
+    target_options, folder, pulled = (
         ["--arch", "x86_64", "--output", str(tmp_path / f"{name}.sif")]
         for name in ("own", "folder", "pulled")
     )
-    shop.project.run("build", TARGET, "--format", "sif", *own)
+    shop.project.run("build", TARGET, "--format", "sif", *target_options)
     shop.project.run("build", "--from", f"build/{TARGET}", "--format", "sif", *folder)
     assert (tmp_path / "own.sif").read_bytes() == (tmp_path / "folder.sif").read_bytes()
     done = shop.project.run("build", "--from", f"{place}:{TARGET}", "--format", "sif", *pulled)
@@ -257,13 +260,13 @@ def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
     assert lock in (tmp_path / "pulled.sif").read_bytes()
 
 
-def listed_first(subject: Descriptor) -> dict[str, artifacts.ArtifactFile]:
+def listed_first(subject: Descriptor) -> dict[str, artifact_store.ArtifactFile]:
     """A lock that is none, made so that it is looked at before the right one."""
     for number in range(1 << 16):
-        part = artifacts.ArtifactFile(
+        part = artifact_store.ArtifactFile(
             data=f"{{}}{' ' * number}".encode(), media_type="application/json"
         )
         files = {"lock.json": part}
-        if sha256(artifacts.manifest(subject, LOCK, files)).startswith("000"):
+        if sha256(artifact_store.manifest(subject, LOCK, files)).startswith("000"):
             return files
     raise AssertionError

@@ -160,8 +160,8 @@ def wheel(published: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy2(published.folder / "matrix.yaml", folder)
     (folder / "ci.yaml").write_text("version: 1\n")
     call(UV, "build", "--system-certs", "--out-dir", folder / "dist", folder)
-    (found,) = (folder / "dist").glob("*.whl")
-    return found
+    (built_wheel,) = (folder / "dist").glob("*.whl")
+    return built_wheel
 
 
 @pytest.fixture(scope="module")
@@ -249,28 +249,32 @@ def test_the_catalogue_is_not_written_to(user: User) -> None:
 
 
 def test_a_project_that_extends_a_target_is_started_locked_and_built(user: User) -> None:
-    own = user.elsewhere("own")
-    own.run("init", "ours", "--extends", TARGET, "--add", "gadget")
-    first, *_ = (own.folder / "matrix.yaml").read_text().splitlines()
+    user_project = user.elsewhere("own")
+    user_project.run("init", "ours", "--extends", TARGET, "--add", "gadget")
+    first, *_ = (user_project.folder / "matrix.yaml").read_text().splitlines()
     place = first.removeprefix("# yaml-language-server: $schema=")
-    assert json.loads((own.folder / place).read_bytes())["title"] == "imgbuild extension"
-    own.run("lock", "ours")
-    own.run("audit", "ours")
-    built = json.loads(own.run("build", "ours", "--json").stdout)
-    assert built[0]["output"] == str(own.folder / "build/ours")
-    assert "gadget==1.0" in (own.folder / "images/ours/requirements-x86_64.txt").read_text()
-    ran = own.run("run", "ours", "--", "python", "-c", "import gadget; print(gadget.VALUE)")
+    assert json.loads((user_project.folder / place).read_bytes())["title"] == "imgbuild extension"
+    user_project.run("lock", "ours")
+    user_project.run("audit", "ours")
+    built = json.loads(user_project.run("build", "ours", "--json").stdout)
+    assert built[0]["output"] == str(user_project.folder / "build/ours")
+    assert (
+        "gadget==1.0" in (user_project.folder / "images/ours/requirements-x86_64.txt").read_text()
+    )
+    ran = user_project.run(
+        "run", "ours", "--", "python", "-c", "import gadget; print(gadget.VALUE)"
+    )
     assert ran.stdout == "42\n"
 
 
 def test_a_project_is_started_without_any_word(user: User) -> None:
-    own = user.elsewhere("plain")
-    own.run("init")
-    own.run("lock", "--all")
-    own.run("build", "--all")
-    assert sorted(path.name for path in own.folder.iterdir()) == [
+    user_project = user.elsewhere("plain")
+    user_project.run("init")
+    user_project.run("lock", "--all")
+    user_project.run("build", "--all")
+    assert sorted(path.name for path in user_project.folder.iterdir()) == [
         ".gitignore", "README.md", "build", "images", "matrix.schema.json", "matrix.yaml",
         "published",
     ]  # fmt: skip
-    found = layout.read(own.folder / "build/my-image")
-    assert len(found.images[Arch.X86_64].layers) >= 2
+    image_layout = layout.read(user_project.folder / "build/my-image")
+    assert len(image_layout.images[Arch.X86_64].layers) >= 2

@@ -35,8 +35,8 @@ while True:
 def source(folder: Path, word: str) -> Path:
     blobs = folder / "blobs"
     texts = ["shared", *(f"{word} {number}" for number in range(8))]
-    made = [images.layer(blobs, [images.text("word", text)]) for text in texts]
-    layout.write(folder / word, {Arch.X86_64: images.summary(made)}, "tiny")
+    layers = [images.layer(blobs, [images.text("word", text)]) for text in texts]
+    layout.write(folder / word, {Arch.X86_64: images.summary(layers)}, "tiny")
     return folder / word
 
 
@@ -55,9 +55,9 @@ def test_a_killed_writer_leaves_a_whole_image(tmp_path):
                 time.sleep(0.001)
             time.sleep(spread.uniform(0, 0.03))
             process.kill()
-        found = images.verified(out)
-        assert layout.check(out, found.digest)
-        seen.add(found.digest)
+        image_layout = images.verified(out)
+        assert layout.check(out, image_layout.digest)
+        seen.add(image_layout.digest)
     assert seen <= digests
 
 

@@ -48,27 +48,27 @@ TRITON = {"triton/__init__.py": HEAD + "import setuptools\ndef jit(f):\n    retu
 
 
 def index():
-    made = LocalIndex()
-    made.wheel("cuda-toolkit", "12.4.1", ['nvidia-cublas-cu12==12.4.5.8; extra == "all"'])
-    made.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"])
-    made.wheel("nvidia-cublas-cu12", "12.4.5.8")
-    made.wheel("pip", "25.1")
-    made.wheel("setuptools", "80.9.0", files={"setuptools/__init__.py": b"VERSION = 80\n"})
+    index = LocalIndex()
+    index.wheel("cuda-toolkit", "12.4.1", ['nvidia-cublas-cu12==12.4.5.8; extra == "all"'])
+    index.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"])
+    index.wheel("nvidia-cublas-cu12", "12.4.5.8")
+    index.wheel("pip", "25.1")
+    index.wheel("setuptools", "80.9.0", files={"setuptools/__init__.py": b"VERSION = 80\n"})
     for version, sources in {"0.8.5": VLLM, "0.10.0": VLLM, "0.11.0": NEW_VLLM}.items():
-        _wheel(made, "vllm", version, sources, ["transformers>=4.40", "triton"])
+        _wheel(index, "vllm", version, sources, ["transformers>=4.40", "triton"])
     for version in ("0.17.0", "0.18.0", "1.0.0", "1.1.0", "1.2.0"):
         sources = TRL if version.startswith("0") else NEW_TRL
-        _wheel(made, "trl", version, sources, ["transformers"])
+        _wheel(index, "trl", version, sources, ["transformers"])
     for version in ("4.40.0", "4.50.0", "4.57.6", "5.0.0", "5.1.0"):
         sources = OLD_TOKENS if version.startswith("4") else NEW_TOKENS
-        _wheel(made, "transformers", version, sources, [])
-    _wheel(made, "triton", "3.2.0", TRITON, [])
-    return made
+        _wheel(index, "transformers", version, sources, [])
+    _wheel(index, "triton", "3.2.0", TRITON, [])
+    return index
 
 
-def _wheel(made, package, version, sources, requires):
+def _wheel(index, package, version, sources, requires):
     files = {path: text.encode() for path, text in sources.items()}
-    made.wheel(package, version, requires, files=files)
+    index.wheel(package, version, requires, files=files)
 
 
 @pytest.fixture
@@ -107,11 +107,11 @@ def no_root():
 
 def test_the_loop_ends_with_what_the_code_can_live_with(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
-    found = small.settle()
-    versions = found.resolution.versions
+    settlement = small.settle()
+    versions = settlement.resolution.versions
     assert (versions["vllm"], versions["trl"]) == ("0.8.5", "0.18.0")
     assert (versions["transformers"], versions["setuptools"]) == ("4.57.6", "80.9.0")
-    assert found.report.ok
+    assert settlement.report.ok
     learned = {entry.package: entry for entry in constraints.read(small.images)}
     assert learned["vllm"].versions == "==0.8.5"
     assert (learned["vllm"].needs, learned["vllm"].went) == ("transformers<5.0.0", "5.0.0")
@@ -182,16 +182,16 @@ def test_an_interrupted_run_goes_on_with_what_it_learned(stack, monkeypatch, tmp
 @pytest.mark.timeout(1800)
 def test_an_old_vllm_without_a_cut_off_gets_what_its_code_can_live_with(tmp_path):
     needs.network()
-    found = load(ROOT / "matrix.yaml")
+    repository_matrix = load(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(
-        found.targets["cu124-vllm"],
+        repository_matrix.targets["cu124-vllm"],
         as_of=datetime.date(2100, 1, 1),
         arch=(Arch.X86_64,),
         pins={"torch": "2.6.0", "vllm": "0.8.5.post1"},
         requires={"trl": WANTED},
         waive=(),
     )
-    matrix = msgspec.structs.replace(found, targets={"old": target})
+    matrix = msgspec.structs.replace(repository_matrix, targets={"old": target})
     store = Store.open(tmp_path / "cache")
     problem = SolveProblem(matrix, "old", Arch.X86_64, Context(store, Http()))
     settled = loop.settle_one(

@@ -44,10 +44,10 @@ def base(site: Site, tmp_path: Path) -> dict[str, object]:
 @pytest.fixture
 def project(site: Site, base: dict[str, object], tmp_path: Path) -> Project:
     """A project that is locked with thewheel 1.0."""
-    found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
-    found.write(base)
-    found.run("lock", TARGET)
-    return found
+    project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+    project.write(base)
+    project.run("lock", TARGET)
+    return project
 
 
 def whole(site: Site, path: str) -> int:
@@ -72,7 +72,7 @@ def test_a_second_lock_writes_the_same_bytes_anywhere(site, project, base, tmp_p
 
 def test_check_is_clean_until_a_pin_changes(project, base, site):
     digest = project.read(f"{TARGET}/digests.json")["digest"]
-    before, asked = project.files(), len(site.requests)
+    before, request_count = project.files(), len(site.requests)
     assert project.run("lock", TARGET, "--check").stdout.strip() == f"{TARGET} {digest}"
     project.write(base, thewheel="2.0")
     done = project.run("lock", TARGET, "--check", status=5)
@@ -80,7 +80,7 @@ def test_check_is_clean_until_a_pin_changes(project, base, site):
     assert f"imgbuild lock {TARGET}" in " ".join(done.stderr.split())
     project.run("build", TARGET, status=5)
     assert project.files() == before
-    assert len(site.requests) == asked  # nothing was solved or fetched
+    assert len(site.requests) == request_count  # nothing was solved or fetched
     project.write(base)
     project.run("lock", TARGET, "--check")
 
@@ -135,11 +135,11 @@ def test_diff_says_what_changed_in_words_and_bytes(project, base):
     project.run("lock", TARGET, "--diff", "HEAD", status=5)  # the lock is of the old pin
     project.run("lock", TARGET)
     new = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]
-    held = {layer["digest"] for layer in old["layers"]}
-    fresh = [layer for layer in new["layers"] if layer["digest"] not in held]
+    old_digests = {layer["digest"] for layer in old["layers"]}
+    fresh = [layer for layer in new["layers"] if layer["digest"] not in old_digests]
     assert 1 <= len(fresh) < len(new["layers"])
-    (found,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
-    result = found["arch"]["x86_64"]
+    (comparison,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
+    result = comparison["arch"]["x86_64"]
     assert result["pull"] == sum(layer["size"] for layer in fresh)
     assert result["total"] == new["size"]
     assert result["layers"] == [layer["name"] for layer in fresh]
@@ -154,8 +154,8 @@ def test_diff_says_what_changed_in_words_and_bytes(project, base):
 def test_a_target_that_is_new_since_the_revision(project):
     git(project, "init", "--quiet")
     git(project, "commit", "--quiet", "--allow-empty", "--message", "nothing")
-    (found,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
-    result = found["arch"]["x86_64"]
+    (comparison,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
+    result = comparison["arch"]["x86_64"]
     layers = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]["layers"]
     assert result["pull"] == sum(layer["size"] for layer in layers)
     assert {change["before"] for change in result["changes"]} == {""}
@@ -170,8 +170,8 @@ def test_drop_leaves_no_wheel_in_the_cache(site, base, tmp_path):
     assert {wheel["package"] for wheel in wheels} >= {"thewheel", "helper", "torch"}
     assert [wheel["file"] for wheel in wheels if store.file(wheel["sha256"])] == []
     project.run("build", TARGET, "--output", str(tmp_path / "image"))  # fetched again
-    sealed = project.read(f"{TARGET}/digests.json")["digest"]
-    assert images.verified(tmp_path / "image").digest == sealed
+    target_digests = project.read(f"{TARGET}/digests.json")["digest"]
+    assert images.verified(tmp_path / "image").digest == target_digests
     assert [wheel["file"] for wheel in wheels if not store.file(wheel["sha256"])] == []
 
 
@@ -189,8 +189,10 @@ class Gate:
             self.opened.wait(SECONDS)
 
 
-def stop(project: Project, gate: Gate, store: Store, wanted: str, number: int) -> tuple[int, str]:
-    """Start a lock, and send it a signal when it waits for the gate and has the file `wanted`."""
+def stop(
+    project: Project, gate: Gate, store: Store, file_hash: str, number: int
+) -> tuple[int, str]:
+    """Start a lock, and send it a signal when it waits for the gate and has `file_hash`."""
     process = subprocess.Popen(
         project.command("lock", TARGET),
         cwd=project.folder,
@@ -203,19 +205,19 @@ def stop(project: Project, gate: Gate, store: Store, wanted: str, number: int) -
     try:
         assert gate.reached.wait(SECONDS)
         end = time.monotonic() + SECONDS
-        while store.file(wanted) is None:
+        while store.file(file_hash) is None:
             assert time.monotonic() < end
             assert process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, number)
-        said, _ = process.communicate(timeout=SECONDS)
+        output, _ = process.communicate(timeout=SECONDS)
     finally:
         gate.opened.set()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         with process:  # waits, and closes its pipe, which the next test would be blamed for
             pass
-    return process.returncode, said
+    return process.returncode, output
 
 
 @pytest.mark.parametrize(
@@ -227,21 +229,21 @@ def test_a_lock_that_is_stopped_leaves_the_old_one_and_goes_on(
     before = project.files()
     project.write(base, thewheel="2.0")
     another = next(item for item in sample_project.index().published if item.package == "another")
-    wanted = sha256(another.data)
+    file_hash = sha256(another.data)
     gate = Gate(site, HELD)
-    status, said = stop(project, gate, Store.open(tmp_path / "cache"), wanted, number)
-    assert "Traceback" not in said
+    status, output = stop(project, gate, Store.open(tmp_path / "cache"), file_hash, number)
+    assert "Traceback" not in output
     if number == signal.SIGINT:
-        assert status == 130, said
-        assert "run it again to go on" in " ".join(said.split())
+        assert status == 130, output
+        assert "run it again to go on" in " ".join(output.split())
     else:
         assert status in (-number, 128 + number)
     assert project.files() == before
     assert list((project.folder / "images").rglob("*.tmp*")) == []
 
-    asked = whole(site, OTHER)
+    request_count = whole(site, OTHER)
     project.run("lock", TARGET)
-    assert whole(site, OTHER) == asked == 1  # what was there is not fetched again
+    assert whole(site, OTHER) == request_count == 1  # what was there is not fetched again
     # Not one byte tells that it was interrupted.
     fresh = Project(tmp_path / "fresh", site.url("simple"), cache=tmp_path / "cache-2")
     shutil.copytree(project.folder / "images", fresh.folder / "images")
@@ -258,12 +260,12 @@ def downloads(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 @pytest.mark.parametrize("keep", [pytest.param("--keep", marks=pytest.mark.long), "--drop"])
 def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base, tmp_path, keep):
-    found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
-    found.write(base)
-    text = (found.folder / "matrix.yaml").read_text()
+    project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+    project.write(base)
+    text = (project.folder / "matrix.yaml").read_text()
     row = text.partition("  small:\n")[2].replace('thewheel: "1.0"', 'thewheel: "2.0"')
-    (found.folder / "matrix.yaml").write_text(f"{text}  other:\n{row}")
-    done = found.run("lock", "--all", keep)
+    (project.folder / "matrix.yaml").write_text(f"{text}  other:\n{row}")
+    done = project.run("lock", "--all", keep)
     # The solver reads accounts and Python of the base, which is one of the seven files; the others
     # are torch, cublas, helper, another and two versions of thewheel.
     assert [re.sub(r", \d.*", "", line) for line in downloads(done)] == [
@@ -282,10 +284,10 @@ def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base
     assert after.count("sealing small …") == after.count("sealing other …") == 1
     # Another machine, with the same digests of layers in its checkout: all files are read again.
     shutil.rmtree(tmp_path / "cache")
-    found.write(base, thewheel="2.0")
-    assert [re.sub(r", \d.*", "", line) for line in downloads(found.run("lock", TARGET))] == [
+    project.write(base, thewheel="2.0")
+    assert [re.sub(r", \d.*", "", line) for line in downloads(project.run("lock", TARGET))] == [
         "layers of base: 1 file",
         "5 of 6 files to download",
         "downloaded 5 of 5 files",
     ]
-    assert downloads(found.run("lock", TARGET)) == ["0 of 6 files to download"]
+    assert downloads(project.run("lock", TARGET)) == ["0 of 6 files to download"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from imgbuild.lock import lock as locks
-from imgbuild.plan import seal as seals
+from imgbuild.lock import lock_file
+from imgbuild.plan import image_digests
 
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
@@ -29,18 +29,18 @@ def imgbuild(folder: Path, *words: str) -> list[dict[str, Any]]:
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
+    answer: list[dict[str, Any]] = json.loads(done.stdout)
+    return answer
 
 
 def test_a_target_locks_builds_and_audits_clean(tmp_path):
     """What the index offers may differ from what was locked, so no committed file is compared."""
     shutil.copy(ROOT / "matrix.yaml", tmp_path)
     assert [item["target"] for item in imgbuild(tmp_path, "lock", TARGET, "--keep")] == [TARGET]
-    lock = locks.read_lock(tmp_path / "images", TARGET)
-    sealed = seals.read_seal(tmp_path / "images", lock)
+    lock = lock_file.read_lock(tmp_path / "images", TARGET)
+    target_digests = image_digests.read_digests(tmp_path / "images", lock)
     [built] = imgbuild(tmp_path, "build", TARGET, "--output", str(tmp_path / "out"))
-    assert built["digest"] == sealed.digest
+    assert built["digest"] == target_digests.digest
     shutil.rmtree(tmp_path / "out")
     [audited] = imgbuild(tmp_path, "audit", TARGET)
-    assert [one for one in audited["findings"] if one["severity"] == "error"] == []
+    assert [finding for finding in audited["findings"] if finding["severity"] == "error"] == []

@@ -18,10 +18,10 @@ from typing import Any, cast
 
 import pytest
 
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.oci import layout
 from imgbuild.oci.reader import Reader, inflated
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
 from imgbuild.values import Arch, digest_of
 from tests.support import damaged, docker_registry, images, needs, squashed
 from tests.support.docker_registry import OwnRegistry
@@ -57,9 +57,9 @@ def imgbuild(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.Comple
 
 
 @pytest.fixture(scope="module")
-def sealed():
-    lock = locks.read_lock(ROOT / "images", TARGET)
-    return seals.read_seal(ROOT / "images", lock)
+def target_digests():
+    lock = lock_file.read_lock(ROOT / "images", TARGET)
+    return image_digests.read_digests(ROOT / "images", lock)
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +84,20 @@ def loaded(built):
         subprocess.run([docker, "image", "rm", "--force", answer[0]["reference"]], check=False)
 
 
-def test_the_digest_is_the_sealed_one(built, sealed):
-    found = images.verified(built)
-    assert found.digest == sealed.digest
-    assert imgbuild("digest", TARGET).stdout.strip() == sealed.digest
-    stored = found.image(Arch.X86_64)
-    assert stored.diff_ids == tuple(layer.diff_id for layer in sealed.arch[Arch.X86_64].layers)
+def test_the_digest_is_the_locked_digest(built, target_digests):
+    image_layout = images.verified(built)
+    assert image_layout.digest == target_digests.digest
+    assert imgbuild("digest", TARGET).stdout.strip() == target_digests.digest
+    stored = image_layout.image(Arch.X86_64)
+    assert stored.diff_ids == tuple(
+        layer.diff_id for layer in target_digests.arch[Arch.X86_64].layers
+    )
 
 
-def test_a_second_build_has_nothing_to_do(built, sealed):
+def test_a_second_build_has_nothing_to_do(built, target_digests):
     answer = json.loads(imgbuild("build", TARGET, "--output", str(built), "--json").stdout)
     assert [(item["unchanged"], item["made"], item["digest"]) for item in answer] == [
-        (True, 0, sealed.digest)
+        (True, 0, target_digests.digest)
     ]
 
 
@@ -105,11 +107,11 @@ def test_no_file_is_in_two_layers(built):
 
     A layer depends on its own wheels alone, so it cannot leave out what another one has.
     """
-    found = layout.read(built)
+    image_layout = layout.read(built)
     owners: dict[str, int] = {}
     twice = []
-    for number, layer in enumerate(found.image(Arch.X86_64).layers):
-        with inflated(layer_file(found.blob(layer.digest))) as stream:
+    for number, layer in enumerate(image_layout.image(Arch.X86_64).layers):
+        with inflated(layer_file(image_layout.blob(layer.digest))) as stream:
             reader = Reader(stream, layer.digest)
             paths = [entry.path for entry in reader if entry.type != FOLDER]
         twice += [path for path in paths if owners.setdefault(path, number) != number]
@@ -141,13 +143,13 @@ def test_the_sif_has_the_images_files_and_passes_its_static_tests(built, tmp_pat
         with ThreadPoolExecutor() as pool:  # none of the three uses two cores
             smoked = pool.submit(imgbuild, *smoke)
             layers = pool.submit(squashed.tree, layout.read(built), Arch.X86_64)
-            found = squashed.read(sif, squashed.start(sif))
-            wanted = squashed.expected(layers.result())
+            actual = squashed.read(sif, squashed.start(sif))
+            expected = squashed.expected(layers.result())
             reports = json.loads(smoked.result().stdout)
     finally:
         sif.unlink(missing_ok=True)
-    assert not {path for path, facts in wanted.items() if found.get(path) != facts}
-    assert {path.split("/")[1] for path in found.keys() - wanted.keys()} <= {
+    assert not {path for path, facts in expected.items() if actual.get(path) != facts}
+    assert {path.split("/")[1] for path in actual.keys() - expected.keys()} <= {
         ".exec", ".run", ".shell", ".singularity.d", ".test", "environment", "etc",
         "singularity",
     }  # fmt: skip
@@ -158,8 +160,8 @@ def test_the_sif_has_the_images_files_and_passes_its_static_tests(built, tmp_pat
 
 
 @pytest.mark.engine
-def test_the_engine_has_the_layouts_image(loaded, sealed):
-    assert loaded[1]["id"] == sealed.digest
+def test_the_engine_has_the_layouts_image(loaded, target_digests):
+    assert loaded[1]["id"] == target_digests.digest
 
 
 @pytest.mark.engine
@@ -210,12 +212,12 @@ def test_the_image_passes_its_smoke_tests(loaded, built):
 def test_without_gcc_the_compilers_case_fails(loaded, tmp_path):
     with damaged.container(loaded[0], loaded[1]["reference"]) as container:
         container.damage("rm /usr/bin/cc /usr/bin/*gcc*")
-        lock = locks.read_lock(ROOT / "images", TARGET)
-        found = container.cases(lock, "static", "compiler|triton launcher", tmp_path)
-    assert {outcome for outcome, _ in found.values()} == {"failed"}
-    assert found["compiler"][1].startswith("FileNotFoundError: [Errno 2] No such file")
-    assert "'cc'" in found["compiler"][1]
-    assert "'gcc'" in found["triton launcher"][1]
+        lock = lock_file.read_lock(ROOT / "images", TARGET)
+        cases = container.cases(lock, "static", "compiler|triton launcher", tmp_path)
+    assert {outcome for outcome, _ in cases.values()} == {"failed"}
+    assert cases["compiler"][1].startswith("FileNotFoundError: [Errno 2] No such file")
+    assert "'cc'" in cases["compiler"][1]
+    assert "'gcc'" in cases["triton launcher"][1]
 
 
 @pytest.mark.long
@@ -232,9 +234,9 @@ def test_with_a_transformers_too_new_vllm_reads_no_model(loaded, tmp_path):
                 archive.extractall(tmp_path / "site")
         container.put(tmp_path / "site", site)
         container.damage(f"chmod -R a+rX {site}")
-        lock = locks.read_lock(ROOT / "images", TARGET)
-        found = container.cases(lock, "cpu", "vllm reads a model", tmp_path)
-    outcome, message = found["vllm reads a model"]
+        lock = lock_file.read_lock(ROOT / "images", TARGET)
+        cases = container.cases(lock, "cpu", "vllm reads a model", tmp_path)
+    outcome, message = cases["vllm reads a model"]
     assert (outcome, "all_special_tokens_extended" in message) == ("failed", True), message
 
 
@@ -254,10 +256,10 @@ def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.engine
-def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, sealed, registry):
+def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, target_digests, registry):
     running, pushed = registry
     needs.disk(13)
-    layers = sealed.arch[Arch.X86_64].layers
+    layers = target_digests.arch[Arch.X86_64].layers
     assert pushed["sent"] > sum(layer.size for layer in layers)
     assert {row["state"] for row in pushed["blobs"]} == {"sent"}
     skopeo, docker = needs.tool("skopeo"), needs.docker()
@@ -266,8 +268,8 @@ def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, sealed, registry
         check=True,
         capture_output=True,
     ).stdout
-    assert digest_of(raw) == sealed.digest
-    pulled = f"{running.host}/rl@{sealed.digest}"
+    assert digest_of(raw) == target_digests.digest
+    pulled = f"{running.host}/rl@{target_digests.digest}"
     subprocess.run([docker, "pull", "--quiet", pulled], check=True)
     subprocess.run([docker, "image", "rm", "--force", pulled], check=True)
 
@@ -275,7 +277,7 @@ def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, sealed, registry
 @pytest.mark.engine
 def test_a_second_push_moves_no_blob(registry):
     running, _ = registry
-    before = len(running.asked())
+    before = len(running.received_requests())
     assert push(running)["sent"] == 0
     assert running.writes(before) == []
 
@@ -291,8 +293,8 @@ def test_a_changed_trl_pin_pushes_under_two_megabytes_beyond_the_package(tmp_pat
     (tmp_path / "matrix.yaml").write_text(head + row + changed)
     matrix = ("--matrix", str(tmp_path / "matrix.yaml"))
     imgbuild("lock", TARGET, *matrix)
-    lock = locks.read_lock(tmp_path / "images", TARGET)
-    [wheel] = [one for one in lock.arch[Arch.X86_64].wheels if one.package == "trl"]
+    lock = lock_file.read_lock(tmp_path / "images", TARGET)
+    [wheel] = [wheel for wheel in lock.arch[Arch.X86_64].wheels if wheel.package == "trl"]
     assert wheel.version == "0.18.1"
     before = running.blobs()
     pushed = push(running, *matrix)

@@ -5,8 +5,8 @@ Within reach is what the default index alone has; what needs another index, or a
 bring, is locked where that is to be had.
 
 The locks are the repository's own. Code and METADATA are read from the index by ranges; shared
-objects, which only whole wheels tell, were audited when the target was sealed, and their floors
-stand in its seal.
+objects, which only whole wheels tell, were audited when the target was locked, and their floors
+stand in its digests.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ REACHED = [
     for name, target in MATRIX.targets.items()
     if Arch.X86_64 in target.arch and not status.needs(MATRIX, name)
 ]
-SEALED = [name for name in PROJECT.sealed() if Arch.X86_64 in MATRIX.targets[name].arch]
-TARGETS = list(dict.fromkeys((*REACHED, *SEALED)))
+LOCKED_TARGETS = [
+    name for name in PROJECT.locked_targets() if Arch.X86_64 in MATRIX.targets[name].arch
+]
+TARGETS = list(dict.fromkeys((*REACHED, *LOCKED_TARGETS)))
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +56,9 @@ def test_there_are_targets_to_look_at():
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_is_locked_and_its_code_is_clean(name, inputs):
-    lock, sealed = current.read_current(PROJECT, MATRIX, name)
-    assert sealed.arch[Arch.X86_64].floors is not None
-    known = constraints.read(PROJECT.images)
-    report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, known, checks=READABLE)
-    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    lock, target_digests = current.read_current(PROJECT, MATRIX, name)
+    assert target_digests.arch[Arch.X86_64].floors is not None
+    learned_constraints = constraints.read(PROJECT.images)
+    report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, learned_constraints, checks=READABLE)
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     assert errors == []

@@ -66,8 +66,8 @@ def base(folder: Path, site: Site) -> str:
         *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
-    made = [images.layer(folder / "blobs", members)]
-    summaries = {arch: images.summary(made, arch) for arch in Arch}
+    layers = [images.layer(folder / "blobs", members)]
+    summaries = {arch: images.summary(layers, arch) for arch in Arch}
     layout.write(folder / "base", summaries, "base")
     return sample_project.serve_image(site, folder / "base", "upstream/base")
 
@@ -115,43 +115,43 @@ def manifest(sample: Sample, tag: str) -> dict[str, Any]:
     skopeo = needs.tool("skopeo")
     command = [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{sample.place}:{tag}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def test_every_input_of_the_lock_is_there_and_named(sample):
     lock = sample.project.read(f"{TARGET}/lock.json")
-    kept = sample.registry.blobs()
+    blobs = sample.registry.blobs()
     for arch in BOTH:
         resolution = lock["arch"][arch]
-        due = {f"sha256:{wheel['sha256']}": wheel["file"] for wheel in resolution["wheels"]}
-        due |= {layer["digest"]: "" for layer in resolution["base_layers"]}
-        found = manifest(sample, f"{TARGET}-{arch}-inputs")
-        assert found["artifactType"] == ARTIFACT
+        expected = {f"sha256:{wheel['sha256']}": wheel["file"] for wheel in resolution["wheels"]}
+        expected |= {layer["digest"]: "" for layer in resolution["base_layers"]}
+        artifact = manifest(sample, f"{TARGET}-{arch}-inputs")
+        assert artifact["artifactType"] == ARTIFACT
         titles = {
             layer["digest"]: layer["annotations"]["org.opencontainers.image.title"]
-            for layer in found["layers"]
+            for layer in artifact["layers"]
         }
-        assert titles.keys() == due.keys()
-        assert all(titles[digest] == file for digest, file in due.items() if file)
-        assert due.keys() <= kept.keys()
+        assert titles.keys() == expected.keys()
+        assert all(titles[digest] == file for digest, file in expected.items() if file)
+        assert expected.keys() <= blobs.keys()
     listed = {item["tag"]: item for item in sample.pushed["artifacts"]}
     for tag, item in listed.items():
         assert manifest(sample, tag) == manifest(sample, f"{TARGET}-{item['arch']}-inputs")
 
 
 def test_a_second_push_writes_nothing(sample):
-    before = len(sample.registry.asked())
+    before = len(sample.registry.received_requests())
     done = sample.project.run(*MIRROR, "push", TARGET, sample.place, "--json")
     again = json.loads(done.stdout)
     assert (again["sent"], again["sent_size"], again["fetched"]) == (0, 0, 0)
     assert sample.pushed["sent"] == sample.pushed["files"] == again["files"]
-    assert len(sample.registry.asked()) > before
+    assert len(sample.registry.received_requests()) > before
     assert sample.registry.writes(before) == []
 
 
 def test_a_build_with_no_other_network(sample, tmp_path):
-    """An empty cache, upstream out of reach: the mirror alone gives the sealed digest."""
+    """An empty cache, upstream out of reach: the mirror alone gives the locked digest."""
     before = sample.project.files()
     project = sample.fresh(tmp_path / "cache")
     output = tmp_path / "image"
@@ -164,8 +164,8 @@ def test_a_build_with_no_other_network(sample, tmp_path):
         sample.project.run(*MIRROR, "use", "--off")
     assert images.verified(output).digest == sample.project.read(f"{TARGET}/digests.json")["digest"]
     assert sample.project.files() == before
-    asked = (sample.registry.folder / "log-alone").read_text()
-    assert '"GET /v2/team/inputs/blobs/sha256:' in asked
+    access_log = (sample.registry.folder / "log-alone").read_text()
+    assert '"GET /v2/team/inputs/blobs/sha256:' in access_log
 
 
 def test_there_really_is_no_other_network(sample, tmp_path):
@@ -181,7 +181,7 @@ def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(sample, tmp_path
     wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
     place = sample.registry.storage / "docker/registry/v2"
     link = place / f"repositories/team/inputs/_layers/sha256/{wheel['sha256']}/link"
-    kept = link.read_bytes()
+    original = link.read_bytes()
     link.unlink()
     try:
         strict = sample.fresh(tmp_path / "strict")
@@ -194,12 +194,14 @@ def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(sample, tmp_path
             "registry", "mirror", "status", TARGET, sample.place, "--json", status=1
         )
         assert [item["lacking"] for item in json.loads(done.stdout)] == [[wheel["file"]]] * 2
-        asked = len(sample.site.requests)
+        request_count = len(sample.site.requests)
         sample.fresh(tmp_path / "lenient").run(*options)
-        wheels = [path for _, path, _ in sample.site.requests[asked:] if path.endswith(".whl")]
+        wheels = [
+            path for _, path, _ in sample.site.requests[request_count:] if path.endswith(".whl")
+        ]
         assert [path.rpartition("/")[2] for path in wheels] == [wheel["file"]]
     finally:
-        link.write_bytes(kept)
+        link.write_bytes(original)
     sample.project.run(*MIRROR, "status", TARGET, sample.place)
 
 
@@ -207,8 +209,8 @@ def test_a_damaged_file_of_the_mirror_is_never_used(sample, tmp_path):
     wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
     key = wheel["sha256"]
     blob = sample.registry.storage / f"docker/registry/v2/blobs/sha256/{key[:2]}/{key}/data"
-    kept = blob.read_bytes()
-    blob.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    original = blob.read_bytes()
+    blob.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
     try:
         options = ("build", TARGET, "--mirror", sample.place, "--output", str(tmp_path / "image"))
         done = sample.fresh(tmp_path / "strict").run(*options, "--mirror-only", status=9)
@@ -216,7 +218,7 @@ def test_a_damaged_file_of_the_mirror_is_never_used(sample, tmp_path):
         done = sample.fresh(tmp_path / "lenient").run(*options)
         assert f"{wheel['file']} of {sample.place} is skipped" in done.stderr
     finally:
-        blob.write_bytes(kept)
+        blob.write_bytes(original)
     assert images.verified(tmp_path / "image").digest in sample.project.run("digest", TARGET).stdout
 
 

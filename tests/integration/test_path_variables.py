@@ -48,15 +48,15 @@ def test_a_job_script_decides_as_run_does(
     elif row.holds == "file":
         value.touch()
     env = {name: str(value)}
-    found = path_variables.passed(env)
+    passed_variables = path_variables.passed(env)
     binds, mounted, lines = decide(script, env, tmp_path / "here")
-    assert mounted == list(found.env)
+    assert mounted == list(passed_variables.env)
     assert binds == [
         mount.target if mount.writable else f"{mount.source}:{mount.target}:ro"
-        for mount in found.mounts
+        for mount in passed_variables.mounts
     ]
-    assert len(lines) == len(found.messages)
-    for line, message in zip(lines, found.messages, strict=True):
+    assert len(lines) == len(passed_variables.messages)
+    for line, message in zip(lines, passed_variables.messages, strict=True):
         assert line.startswith("job: " + message.partition("; to pass")[0])
         assert line.endswith(f"--bind {value} --env {name}")
 

@@ -68,14 +68,14 @@ def impatient() -> Http:
 def download(root: Path, http: Http, url: str) -> bytes:
     locked = LockedFile(file="trl.whl", size=len(WHEEL), sha256=sha256(WHEEL))
     store = Store.open(root / "cache")
-    found = fetch_all([FileRequest(locked, lambda: [url])], Context(store, http), title="private")
-    return found[sha256(WHEEL)].read_bytes()
+    paths = fetch_all([FileRequest(locked, lambda: [url])], Context(store, http), title="private")
+    return paths[sha256(WHEEL)].read_bytes()
 
 
 def hashed_folder(bundle: Path) -> Path:
     """A folder of certificates under the names that OpenSSL looks for."""
     openssl = needs.tool("openssl")
-    made = subprocess.run(
+    completed = subprocess.run(
         [openssl, "x509", "-hash", "-noout", "-in", bundle],
         capture_output=True,
         text=True,
@@ -83,7 +83,7 @@ def hashed_folder(bundle: Path) -> Path:
     )
     folder = bundle.parent / "certificates"
     folder.mkdir()
-    (folder / f"{made.stdout.strip()}.0").write_bytes(bundle.read_bytes())
+    (folder / f"{completed.stdout.strip()}.0").write_bytes(bundle.read_bytes())
     return folder
 
 
@@ -139,7 +139,7 @@ def test_a_login_from_netrc(
     (tmp_path / "netrc").write_text(f"machine localhost login me password {SECRET}\n")
     (tmp_path / "netrc").chmod(0o600)
     assert download(tmp_path, impatient(), site.url("files/trl.whl")) == WHEEL
-    assert [headers.get("Range") for headers in site.asked("files/trl.whl")] == [None]
+    assert [headers.get("Range") for headers in site.received_requests("files/trl.whl")] == [None]
 
 
 def test_no_redirect_out_of_tls(bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_proxy_with_a_password(
         url = f"https://me:{ENCODED}@{NAME}/files/trl.whl"
         assert download(tmp_path, impatient(), url) == WHEEL
         assert set(door.tunnels) == {f"{NAME}:443"}
-        assert site.asked("files/trl.whl")[0].get("Proxy-Authorization") is None
+        assert site.received_requests("files/trl.whl")[0].get("Proxy-Authorization") is None
 
 
 @pytest.mark.parametrize(("login", "words"), [("", "proxy wants a user"), ("p:w0rong@", "proxy")])
@@ -280,7 +280,7 @@ def test_a_keyring_that_does_not_know(bundle: Path, site: Site, tmp_path: Path) 
     )
     assert done.returncode == 1
     assert "401" in done.stderr
-    assert len(site.asked("files/trl.whl")) == 1
+    assert len(site.received_requests("files/trl.whl")) == 1
 
 
 # -- secrets

@@ -12,7 +12,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
-from imgbuild.lock.lock import make_lock
+from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.model import PackageIndex, Wanted
 from imgbuild.solve import uv
@@ -70,32 +70,32 @@ def no_root():
 
 def wheels(matrix, folder, http=None, arch=Arch.X86_64):
     store = Store.open(folder / "cache")
-    found, built = resolve_wheels(
+    resolved_wheels, built = resolve_wheels(
         matrix, "small", arch, "3.11.2", no_root, Context(store, http or Http(attempts=1))
     )
     assert built == ()
-    return found
+    return resolved_wheels
 
 
-def versions(found):
-    return {wheel.package: wheel.version for wheel in found}
+def versions(resolved_wheels):
+    return {wheel.package: wheel.version for wheel in resolved_wheels}
 
 
 def test_cut_off_cuda_release_and_two_equal_answers(stack, default, tmp_path):
     site = stack.enter_context(serve(Site(files=sample().site_files())))
     default(site.url("simple"))
     matrix = samples.matrix(requires={"nvidia-cuda-nvcc-cu12": Wanted(reason="for the test")})
-    found = wheels(matrix, tmp_path / "a")
-    assert versions(found) == {
+    resolved_wheels = wheels(matrix, tmp_path / "a")
+    assert versions(resolved_wheels) == {
         "numpy": "2.2.6",
         "nvidia-cublas-cu12": "12.4.5.8",
         "nvidia-cuda-nvcc-cu12": "12.4.131",
         "pip": "25.1",
         "torch": "2.6.0",
     }
-    assert [wheel.package for wheel in found] == sorted(versions(found))
-    assert {wheel.index for wheel in found} == {"pypi"}
-    assert wheels(matrix, tmp_path / "b") == found
+    assert [wheel.package for wheel in resolved_wheels] == sorted(versions(resolved_wheels))
+    assert {wheel.index for wheel in resolved_wheels} == {"pypi"}
+    assert wheels(matrix, tmp_path / "b") == resolved_wheels
 
 
 @pytest.fixture
@@ -118,17 +118,17 @@ def test_a_private_index_with_tls_and_a_password(private, default, tmp_path, mon
     default(site.url("simple", login="reader:s3cret-word"))
     console.configure(verbosity=1, json=False)
     try:
-        found = wheels(samples.matrix(), tmp_path)
+        resolved_wheels = wheels(samples.matrix(), tmp_path)
     finally:
         console.configure(verbosity=0, json=False)
-    assert versions(found)["torch"] == "2.6.0"
-    lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=found)})
+    assert versions(resolved_wheels)["torch"] == "2.6.0"
+    lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=resolved_wheels)})
     store = Store.open(tmp_path / "cache")
-    due = {wheel.sha256 for wheel in found}
-    Inputs(samples.matrix(), Context(store, Http(attempts=1))).bring(lock, due)
-    assert all(store.file(wheel.sha256) for wheel in found)
-    said = capfd.readouterr()
-    everything = said.out + said.err + msgspec.json.encode(lock).decode()
+    required_hashes = {wheel.sha256 for wheel in resolved_wheels}
+    Inputs(samples.matrix(), Context(store, Http(attempts=1))).bring(lock, required_hashes)
+    assert all(store.file(wheel.sha256) for wheel in resolved_wheels)
+    output = capfd.readouterr()
+    everything = output.out + output.err + msgspec.json.encode(lock).decode()
     assert "s3cret-word" not in everything
     assert str(site.port) not in msgspec.json.encode(lock).decode()
 
@@ -152,54 +152,57 @@ def test_a_wrong_password_is_told_without_it(private, default, tmp_path, monkeyp
     default(site.url("simple", login="reader:wr0ng-word"))
     with pytest.raises(FetchFailed, match="401") as caught:
         wheels(samples.matrix(), tmp_path)
-    said = capfd.readouterr()
-    assert "wr0ng-word" not in f"{caught.value.message}{caught.value.hint}{said.out}{said.err}"
+    output = capfd.readouterr()
+    assert "wr0ng-word" not in f"{caught.value.message}{caught.value.hint}{output.out}{output.err}"
 
 
 def assigned(url, *, flat=False, **indexes):
     matrix = samples.matrix(indexes=indexes)
-    own = PackageIndex(url=url, upload_times="none", flat=flat)
-    return msgspec.structs.replace(matrix, indexes={**matrix.indexes, "own": own})
+    package_index = PackageIndex(url=url, upload_times="none", flat=flat)
+    return msgspec.structs.replace(matrix, indexes={**matrix.indexes, "own": package_index})
 
 
 def test_pytorch_style_index_for_a_cuda_tag(stack, default, tmp_path):
-    own, public = LocalIndex(), sample()
+    local_index, public = LocalIndex(), sample()
     tag = "cp311-cp311-linux_x86_64"
-    own.wheel("torch", "2.6.0+cu124", ["nvidia-cublas-cu12==12.4.5.8", "numpy"], tag=tag)
-    own.wheel("torch", "2.6.0+cu124", ["numpy"], tag="cp311-cp311-win_amd64")
-    own.wheel("numpy", "99.0")  # the PyTorch index has such copies: none of them may win
-    first = stack.enter_context(serve(Site(files=own.pytorch_files("cu124"))))
+    local_index.wheel("torch", "2.6.0+cu124", ["nvidia-cublas-cu12==12.4.5.8", "numpy"], tag=tag)
+    local_index.wheel("torch", "2.6.0+cu124", ["numpy"], tag="cp311-cp311-win_amd64")
+    local_index.wheel("numpy", "99.0")  # the PyTorch index has such copies: none of them may win
+    first = stack.enter_context(serve(Site(files=local_index.pytorch_files("cu124"))))
     default(stack.enter_context(serve(Site(files=public.site_files()))).url("simple"))
-    found = wheels(assigned(first.url("whl/{cuda_tag}"), torch="own"), tmp_path)
-    torch = next(wheel for wheel in found if wheel.package == "torch")
+    resolved_wheels = wheels(assigned(first.url("whl/{cuda_tag}"), torch="own"), tmp_path)
+    torch = next(wheel for wheel in resolved_wheels if wheel.package == "torch")
     assert (torch.version, torch.index) == ("2.6.0+cu124", "own")
     assert torch.file == "torch-2.6.0+cu124-cp311-cp311-linux_x86_64.whl"
-    assert versions(found)["numpy"] == "2.2.6"
-    assert not first.asked("whl/cu124/numpy/")
+    assert versions(resolved_wheels)["numpy"] == "2.2.6"
+    assert not first.received_requests("whl/cu124/numpy/")
 
 
 def test_flashinfer_style_index_for_a_cuda_tag_and_a_torch(stack, default, tmp_path):
-    own = LocalIndex()
-    made = own.wheel("flashinfer-python", "0.2.5+cu124torch2.6", ["numpy", "torch==2.6.*"],
+    local_index = LocalIndex()
+    published_wheel = local_index.wheel(
+        "flashinfer-python", "0.2.5+cu124torch2.6", ["numpy", "torch==2.6.*"],
                      tag="cp38-abi3-linux_x86_64")  # fmt: skip
-    first = stack.enter_context(serve(Site(files=own.flashinfer_files("cu124", "2.6"))))
+    first = stack.enter_context(serve(Site(files=local_index.flashinfer_files("cu124", "2.6"))))
     default(stack.enter_context(serve(Site(files=sample().site_files()))).url("simple"))
     matrix = assigned(first.url("whl/{cuda_tag}/torch{torch}/"), **{"flashinfer-python": "own"})
     matrix.targets["small"] = msgspec.structs.replace(
         matrix.targets["small"], pins={"torch": "2.6.0", "flashinfer-python": "0.2.5"}
     )
-    found = wheels(matrix, tmp_path)
-    wheel = next(wheel for wheel in found if wheel.package == "flashinfer-python")
+    resolved_wheels = wheels(matrix, tmp_path)
+    wheel = next(wheel for wheel in resolved_wheels if wheel.package == "flashinfer-python")
     assert wheel.version == "0.2.5+cu124torch2.6"
-    assert wheel.size == len(made.data)  # neither size nor hash stands on such a page
-    assert wheel.sha256 == sha256(made.data)
+    assert wheel.size == len(published_wheel.data)  # neither size nor hash stands on such a page
+    assert wheel.sha256 == sha256(published_wheel.data)
 
 
 def test_a_flat_index(stack, default, tmp_path):
-    own = LocalIndex()
-    own.wheel("trl", "0.18.2", ["torch"])
-    links = "".join(f'<a href="packages/{item.file}">x</a>' for item in own.published).encode()
-    files = own.site_files() | {"links.html": links}
+    local_index = LocalIndex()
+    local_index.wheel("trl", "0.18.2", ["torch"])
+    links = "".join(
+        f'<a href="packages/{item.file}">x</a>' for item in local_index.published
+    ).encode()
+    files = local_index.site_files() | {"links.html": links}
     first = stack.enter_context(serve(Site(files=files)))
     default(stack.enter_context(serve(Site(files=sample().site_files()))).url("simple"))
     matrix = assigned(first.url("links.html"), flat=True, trl="own")
@@ -210,20 +213,22 @@ def test_a_flat_index(stack, default, tmp_path):
 
 
 def test_a_hostile_default_index_cannot_win_an_assigned_package(stack, default, tmp_path):
-    own, public = LocalIndex(), sample()
-    own.wheel("company-kernels", "1.0", ["torch"])
+    local_index, public = LocalIndex(), sample()
+    local_index.wheel("company-kernels", "1.0", ["torch"])
     public.wheel("company-kernels", "99.0", ["torch"])
-    first = stack.enter_context(serve(Site(files=own.site_files(api=False))))
+    first = stack.enter_context(serve(Site(files=local_index.site_files(api=False))))
     hostile = stack.enter_context(serve(Site(files=public.site_files())))
     default(hostile.url("simple"))
     matrix = assigned(first.url("simple"), **{"company-kernels": "own"})
-    wanted = {"company-kernels": Wanted(reason="for the test")}
-    matrix.targets["small"] = msgspec.structs.replace(matrix.targets["small"], requires=wanted)
-    found = wheels(matrix, tmp_path)
-    kernels = next(wheel for wheel in found if wheel.package == "company-kernels")
+    requirements = {"company-kernels": Wanted(reason="for the test")}
+    matrix.targets["small"] = msgspec.structs.replace(
+        matrix.targets["small"], requires=requirements
+    )
+    resolved_wheels = wheels(matrix, tmp_path)
+    kernels = next(wheel for wheel in resolved_wheels if wheel.package == "company-kernels")
     assert (kernels.version, kernels.index) == ("1.0", "own")
-    assert kernels.sha256 == sha256(own.published[0].data)
-    assert not hostile.asked("simple/company-kernels/")
+    assert kernels.sha256 == sha256(local_index.published[0].data)
+    assert not hostile.received_requests("simple/company-kernels/")
 
 
 def test_a_package_that_left_its_index_is_not_taken_from_another(stack, default, tmp_path):
@@ -298,13 +303,13 @@ def test_a_replaced_file_is_not_fetched(stack, default, tmp_path):
     index = sample()
     site = stack.enter_context(serve(Site(files=index.site_files())))
     default(site.url("simple"))
-    found = wheels(samples.matrix(), tmp_path)
+    resolved_wheels = wheels(samples.matrix(), tmp_path)
     other = LocalIndex()
     other.wheel("numpy", "2.2.6", files={"numpy/evil.py": b"import os\n"})
     site.files |= other.site_files()
-    lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=found)})
+    lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=resolved_wheels)})
     store = Store.open(tmp_path / "cache")
-    due = {wheel.sha256 for wheel in found if wheel.package == "numpy"}
+    required_hashes = {wheel.sha256 for wheel in resolved_wheels if wheel.package == "numpy"}
     with pytest.raises(IntegrityError, match="the lock says"):
-        Inputs(samples.matrix(), Context(store, Http(attempts=1))).bring(lock, due)
-    assert not any(store.file(key) for key in due)
+        Inputs(samples.matrix(), Context(store, Http(attempts=1))).bring(lock, required_hashes)
+    assert not any(store.file(key) for key in required_hashes)

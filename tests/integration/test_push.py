@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from imgbuild import codec
-from imgbuild.plan.seal import Seal
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.values import Arch
 from tests.support import docker_registry, images, memory_registry, needs, sample_project
 from tests.support.docker_registry import OwnRegistry
@@ -55,9 +55,9 @@ class Shop:
         """The repository that has all targets."""
         return f"{self.registry.host}/rl"
 
-    def seal(self, target: str = TARGET) -> Seal:
-        """The seal of a target."""
-        return codec.read(self.project.folder / "images" / target / "digests.json", Seal)
+    def digests_of(self, target: str = TARGET) -> TargetDigests:
+        """The digests of a target."""
+        return codec.read(self.project.folder / "images" / target / "digests.json", TargetDigests)
 
     def json(self, *arguments: str) -> Any:
         """What a verb answers."""
@@ -85,10 +85,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         project.write(DEBIAN, arches=("x86_64", "arm64"), user="imgbuild", uid=1000)
         add_targets(project.folder / "matrix.yaml")
         project.run("lock", "--all", "--keep")
-        made = Shop(project, registry, [])
-        made.pushed += made.json("push", TARGET, made.place)
-        made.pushed += made.json("push", "--all", made.place)
-        yield made
+        shop = Shop(project, registry, [])
+        shop.pushed += shop.json("push", TARGET, shop.place)
+        shop.pushed += shop.json("push", "--all", shop.place)
+        yield shop
 
 
 def output(*command: str) -> str:
@@ -98,19 +98,19 @@ def output(*command: str) -> str:
     return done.stdout.strip()
 
 
-def layers(sealed: Seal) -> set[str]:
+def layers(target_digests: TargetDigests) -> set[str]:
     """The digests of all layers and configurations of a target."""
-    return {layer.digest for image in sealed.arch.values() for layer in image.layers} | {
-        image.config for image in sealed.arch.values()
+    return {layer.digest for image in target_digests.arch.values() for layer in image.layers} | {
+        image.config for image in target_digests.arch.values()
     }
 
 
 def sent(writes: Sequence[docker_registry.Asked]) -> list[str]:
     """The digests of the blobs that requests have put."""
     return [
-        one.path.rpartition("digest=")[2].replace("%3A", ":")
-        for one in writes
-        if one.method == "PUT" and "digest=" in one.path
+        request.path.rpartition("digest=")[2].replace("%3A", ":")
+        for request in writes
+        if request.method == "PUT" and "digest=" in request.path
     ]
 
 
@@ -118,24 +118,24 @@ def test_the_first_push_moves_all_and_the_others_what_is_new(shop):
     first, again, newer, other = shop.pushed
     assert {row["state"] for row in first["blobs"]} == {"sent"}
     assert {row["digest"] for row in newer["blobs"] if row["state"] == "sent"} == (
-        layers(shop.seal(NEWER)) - layers(shop.seal())
+        layers(shop.digests_of(NEWER)) - layers(shop.digests_of())
     )
     assert {row["name"] for row in other["blobs"] if row["state"] == "sent"} == {"configuration"}
     assert again["sent"] == 0
     assert [item["digest"] for item in shop.pushed[1:]] == [
-        shop.seal(target).digest for target in TARGETS
+        shop.digests_of(target).digest for target in TARGETS
     ]
-    own = {digest for target in TARGETS for digest in layers(shop.seal(target))}
-    moved = [digest for digest in sent(shop.registry.writes()) if digest in own]
-    assert sorted(moved) == sorted(own)
+    locked_digests = {digest for target in TARGETS for digest in layers(shop.digests_of(target))}
+    moved = [digest for digest in sent(shop.registry.writes()) if digest in locked_digests]
+    assert sorted(moved) == sorted(locked_digests)
 
 
 def test_a_second_push_moves_nothing(shop):
-    before = len(shop.registry.asked())
+    before = len(shop.registry.received_requests())
     done = shop.json("push", "--all", shop.place)
     assert [item["sent"] for item in done] == [0, 0, 0]
     assert shop.registry.writes(before) == []
-    assert len(shop.registry.asked()) > before
+    assert len(shop.registry.received_requests()) > before
 
 
 def test_docker_pulls_both_architectures_and_runs_them(shop):
@@ -146,21 +146,22 @@ def test_docker_pulls_both_architectures_and_runs_them(shop):
     else:
         needs.missing("the kernel does not start arm64 programs", needs.INSTALL)
     for arch, machine in machines.items():
-        image = f"{shop.place}@{shop.seal().arch[arch].manifest}"
+        image = f"{shop.place}@{shop.digests_of().arch[arch].manifest}"
         platform = f"linux/{arch.oci}"
         try:
             output(docker, "pull", "--quiet", "--platform", platform, image)
-            said = output(docker, "run", "--rm", "--network=none", "--platform", platform, image,
+            container_output = output(
+            docker, "run", "--rm", "--network=none", "--platform", platform, image,
                           "python", "-c", LOOK)  # fmt: skip
         finally:
             subprocess.run([docker, "image", "rm", "--force", image], check=False,
                            capture_output=True)  # fmt: skip
-        assert said == f"42 1.0 {machine}"
+        assert container_output == f"42 1.0 {machine}"
     tagged = f"{shop.place}:{NEWER}"
     output(docker, "pull", "--quiet", tagged)
     identity = json.loads(output(docker, "image", "inspect", tagged))[0]["Id"]
     output(docker, "image", "rm", "--force", tagged)
-    assert identity == shop.seal(NEWER).digest
+    assert identity == shop.digests_of(NEWER).digest
 
 
 def test_podman_and_skopeo_have_the_same_digest(shop):
@@ -168,42 +169,46 @@ def test_podman_and_skopeo_have_the_same_digest(shop):
     for arch in Arch:
         image = output(podman, "pull", "--quiet", "--tls-verify=false", "--arch", arch.oci,
                        f"{shop.place}:{TARGET}")  # fmt: skip
-        found = json.loads(output(podman, "image", "inspect", image))[0]
+        image_facts = json.loads(output(podman, "image", "inspect", image))[0]
         output(podman, "image", "rm", "--force", image)
-        assert found["Architecture"] == arch.oci
-        assert f"sha256:{image}" == shop.seal().arch[arch].config
+        assert image_facts["Architecture"] == arch.oci
+        assert f"sha256:{image}" == shop.digests_of().arch[arch].config
     raw = output(skopeo, "inspect", "--tls-verify=false", f"docker://{shop.place}:{TARGET}")
     inspected = json.loads(raw)
-    assert inspected["Digest"] == shop.seal().digest
+    assert inspected["Digest"] == shop.digests_of().digest
     assert inspected["Labels"]["dev.imgbuild.target"] == TARGET
     names = {tag["name"] for row in shop.pushed for tag in row["tags"]}
     assert {re.sub("-20[0-9]{6}$", "", name) for name in names} == set(TARGETS)
     assert names <= set(inspected["RepoTags"])
 
 
-def test_ls_diff_and_pull_say_the_same_as_the_seals(shop, tmp_path):
+def test_list_diff_and_pull_agree_with_the_digests(shop, tmp_path):
     listed = shop.json("registry", "ls", shop.registry.host)
     assert {entry["target"]: entry["digest"] for entry in listed["entries"]} == {
-        target: shop.seal(target).digest for target in TARGETS
+        target: shop.digests_of(target).digest for target in TARGETS
     }
     old, new = (f"{shop.place}:{target}" for target in (TARGET, NEWER))
     remote, local = shop.json("diff", old, new), shop.json("diff", TARGET, NEWER)
     for arch in Arch:
-        own = {layer.digest for layer in shop.seal().arch[arch].layers}
-        fresh = [each for each in shop.seal(NEWER).arch[arch].layers if each.digest not in own]
-        for found in (remote, local):
-            part = found["arch"][arch]
+        layer_digests = {layer.digest for layer in shop.digests_of().arch[arch].layers}
+        fresh = [
+            each
+            for each in shop.digests_of(NEWER).arch[arch].layers
+            if each.digest not in layer_digests
+        ]
+        for comparison in (remote, local):
+            part = comparison["arch"][arch]
             assert part["pull"] == sum(layer.size for layer in fresh) > 0
             assert part["layers"] == [layer.name for layer in fresh]
         moved = {each["package"] for each in local["arch"][arch]["changes"]}
         assert moved == {"thewheel", "another"}
     out = tmp_path / "pulled"
     done = shop.json("pull", old, "--output", str(out))
-    assert (done["digest"], done["moved"]) == (shop.seal().digest, 0)
-    assert images.verified(out).digest == shop.seal().digest
+    assert (done["digest"], done["moved"]) == (shop.digests_of().digest, 0)
+    assert images.verified(out).digest == shop.digests_of().digest
     empty = Project(shop.project.folder, shop.project.index_url, cache=tmp_path / "cache")
     empty.run("pull", old, "--output", str(tmp_path / "again"))
-    assert images.verified(tmp_path / "again").digest == shop.seal().digest
+    assert images.verified(tmp_path / "again").digest == shop.digests_of().digest
 
 
 def test_a_revision_of_git_is_a_side(shop):
@@ -211,31 +216,31 @@ def test_a_revision_of_git_is_a_side(shop):
     name = ("-c", "user.name=test", "-c", "user.email=test@localhost")
     for words in (["init", "-q"], ["add", "images"], [*name, "commit", "-q", "-m", "locked"]):
         output(git, "-C", str(folder), *words)
-    found = shop.json("diff", f"{TARGET}@HEAD", NEWER)
-    assert found["before"] == f"{TARGET}@HEAD"
-    assert {each["package"] for each in found["arch"]["x86_64"]["changes"]} == {
+    comparison = shop.json("diff", f"{TARGET}@HEAD", NEWER)
+    assert comparison["before"] == f"{TARGET}@HEAD"
+    assert {each["package"] for each in comparison["arch"]["x86_64"]["changes"]} == {
         "thewheel", "another"
     }  # fmt: skip
 
 
 def test_layers_are_mounted_and_pushes_at_once_share_them(shop):
     """Two processes push the same target to a new repository: no byte of a blob is sent."""
-    before = len(shop.registry.asked())
+    before = len(shop.registry.received_requests())
     words = ("push", TARGET, f"{shop.registry.host}/mounted", "--mount-from", shop.place)
     with ThreadPoolExecutor() as threads:
         done = list(threads.map(lambda _: shop.json(*words), range(2)))
     assert [item["sent"] for answer in done for item in answer] == [0, 0]
-    assert layers(shop.seal()).isdisjoint(sent(shop.registry.writes(before)))
+    assert layers(shop.digests_of()).isdisjoint(sent(shop.registry.writes(before)))
 
 
 def test_pushes_at_once_send_each_blob_once(shop):
-    before = len(shop.registry.asked())
+    before = len(shop.registry.received_requests())
     words = [("push", target, f"{shop.registry.host}/at-once") for target in (*TARGETS, TARGET)]
     with ThreadPoolExecutor() as threads:
         list(threads.map(lambda each: shop.json(*each), words))
-    own = {digest for target in TARGETS for digest in layers(shop.seal(target))}
-    moved = [digest for digest in sent(shop.registry.writes(before)) if digest in own]
-    assert sorted(moved) == sorted(own)
+    locked_digests = {digest for target in TARGETS for digest in layers(shop.digests_of(target))}
+    moved = [digest for digest in sent(shop.registry.writes(before)) if digest in locked_digests]
+    assert sorted(moved) == sorted(locked_digests)
 
 
 def test_the_base_is_where_online_dockerfiles_find_it(shop, tmp_path):
@@ -258,7 +263,7 @@ def test_the_registry_holds_what_the_digests_say(shop):
     lines = output(*command).splitlines()
     assert lines[0].startswith(f"- computed, for what is in {shop.place}: 5 images")
     assert [line.rpartition(": ")[2] for line in lines[1:]] == ["equal"] * 3
-    lost = shop.seal().arch[Arch.ARM64].layers[-1].digest.removeprefix("sha256:")
+    lost = shop.digests_of().arch[Arch.ARM64].layers[-1].digest.removeprefix("sha256:")
     (data,) = shop.registry.storage.rglob(f"blobs/sha256/*/{lost}/data")
     whole = data.read_bytes()
     data.write_bytes(whole[:-1])
@@ -272,7 +277,7 @@ def test_the_registry_holds_what_the_digests_say(shop):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_push_that_is_killed_leaves_no_tag_and_goes_on(shop, how):
-    base = shop.seal().arch[Arch.X86_64].layers[0].digest
+    base = shop.digests_of().arch[Arch.X86_64].layers[0].digest
     reached, go_on = threading.Event(), threading.Event()
 
     def _hold(_: Answer) -> None:
@@ -291,14 +296,14 @@ def test_a_push_that_is_killed_leaves_no_tag_and_goes_on(shop, how):
         )
         assert reached.wait(60)
         running.send_signal(how)
-        said = running.communicate(timeout=60)[1]
+        messages = running.communicate(timeout=60)[1]
         go_on.set()
-        assert running.returncode == (130 if how is signal.SIGINT else -9), said
-        assert "Traceback" not in said
+        assert running.returncode == (130 if how is signal.SIGINT else -9), messages
+        assert "Traceback" not in messages
         assert registry.tags == {}
         arrived = {digest for _, digest in registry.blobs}
         registry.requests.clear()
         (done,) = shop.json("push", TARGET, where)
         present = {row["digest"] for row in done["blobs"] if row["state"] == "present"}
         assert arrived <= present
-        assert set(registry.tags.values()) == {shop.seal().digest}
+        assert set(registry.tags.values()) == {shop.digests_of().digest}

@@ -25,8 +25,8 @@ BOTH = (Arch.X86_64, Arch.ARM64)
 INSECURE = ("--src-tls-verify=false", "--dest-tls-verify=false")
 
 
-@pytest.fixture(scope="module", name="one")
-def _one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", name="single_arch")
+def _single_arch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return images.tiny(tmp_path_factory.mktemp("one"))
 
 
@@ -43,50 +43,50 @@ def _repository() -> str:
 
 def inspect(*reference: str) -> dict[str, object]:
     skopeo = needs.tool("skopeo")
-    found: dict[str, object] = json.loads(process.run([skopeo, "inspect", *reference]).stdout)
-    return found
+    image_facts: dict[str, object] = json.loads(process.run([skopeo, "inspect", *reference]).stdout)
+    return image_facts
 
 
-def test_skopeo_inspects_the_layout(one):
-    found = inspect(f"oci:{one}:tiny")
-    stored = layout.read(one).image(Arch.X86_64)
-    assert found["Digest"] == stored.manifest.digest
-    assert found["Layers"] == [layer.digest for layer in stored.layers]
-    assert found["Env"] == ["PATH=/bin", "WORD=two words"]
-    assert (found["Architecture"], found["Created"]) == ("amd64", images.CREATED)
+def test_skopeo_inspects_the_layout(single_arch):
+    image_facts = inspect(f"oci:{single_arch}:tiny")
+    stored = layout.read(single_arch).image(Arch.X86_64)
+    assert image_facts["Digest"] == stored.manifest.digest
+    assert image_facts["Layers"] == [layer.digest for layer in stored.layers]
+    assert image_facts["Env"] == ["PATH=/bin", "WORD=two words"]
+    assert (image_facts["Architecture"], image_facts["Created"]) == ("amd64", images.CREATED)
 
 
 def test_skopeo_finds_each_architecture(two):
     for arch in BOTH:
-        found = inspect("--override-arch", arch.oci, f"oci:{two}:tiny")
-        assert found["Architecture"] == arch.oci
+        image_facts = inspect("--override-arch", arch.oci, f"oci:{two}:tiny")
+        assert image_facts["Architecture"] == arch.oci
 
 
 @pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
-def test_skopeo_reads_archives(one, tmp_path, form):
-    archive.write(one, tmp_path / "tiny.tar", form, "tiny:1")
-    found = inspect(f"{form}:{tmp_path / 'tiny.tar'}:tiny:1")
-    diff_ids = layout.read(one).image(Arch.X86_64).diff_ids
+def test_skopeo_reads_archives(single_arch, tmp_path, form):
+    archive.write(single_arch, tmp_path / "tiny.tar", form, "tiny:1")
+    image_facts = inspect(f"{form}:{tmp_path / 'tiny.tar'}:tiny:1")
+    diff_ids = layout.read(single_arch).image(Arch.X86_64).diff_ids
     config = json.loads(
         process.run(
             [needs.tool("skopeo"), "inspect", "--config", f"{form}:{tmp_path / 'tiny.tar'}"]
         ).stdout
     )
-    assert found["Architecture"] == "amd64"
+    assert image_facts["Architecture"] == "amd64"
     assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
 
 
-def test_umoci_unpacks_the_same_tree(one, tmp_path):
+def test_umoci_unpacks_the_same_tree(single_arch, tmp_path):
     needs.root()
     umoci = needs.tool("umoci")
-    process.run([umoci, "unpack", "--image", f"{one}:tiny", str(tmp_path / "bundle")])
+    process.run([umoci, "unpack", "--image", f"{single_arch}:tiny", str(tmp_path / "bundle")])
     root = tmp_path / "bundle" / "rootfs"
     assert (root / "opt/hello").read_text() == "hello\n"
     assert (root / "opt/mine").stat().st_mode & 0o7777 == 0o4755
-    said = subprocess.run(
+    completed = subprocess.run(
         [root / "bin/busybox", "cat", root / "opt/hello"], capture_output=True, check=True
     )
-    assert said.stdout == b"hello\n"
+    assert completed.stdout == b"hello\n"
 
 
 def test_a_registry_keeps_every_digest(two, repository, tmp_path):
@@ -103,11 +103,13 @@ def test_a_registry_keeps_every_digest(two, repository, tmp_path):
 
 
 @pytest.fixture(name="docker_image")
-def _docker_image(one: Path, repository: str) -> Iterator[str]:
+def _docker_image(single_arch: Path, repository: str) -> Iterator[str]:
     """The name under which the image lies in the registry, and afterwards not in Docker."""
     skopeo = needs.tool("skopeo")
     name = f"{repository}:tiny"
-    process.run([skopeo, "copy", "--dest-tls-verify=false", f"oci:{one}:tiny", f"docker://{name}"])
+    process.run(
+        [skopeo, "copy", "--dest-tls-verify=false", f"oci:{single_arch}:tiny", f"docker://{name}"]
+    )
     yield name
     process.run([needs.docker(), "image", "rm", name], check=False)
 
@@ -137,10 +139,10 @@ def test_podman_pulls_and_runs_it(docker_image):
         process.run([podman, "image", "rm", docker_image], check=False)
 
 
-def test_podman_runs_an_oci_archive(one, tmp_path):
+def test_podman_runs_an_oci_archive(single_arch, tmp_path):
     podman = needs.podman()
     name = f"localhost/test-{uuid.uuid4().hex[:12]}:1"
-    archive.write(one, tmp_path / "tiny.tar", "oci-archive", name)
+    archive.write(single_arch, tmp_path / "tiny.tar", "oci-archive", name)
     try:
         process.run([podman, "load", "--input", str(tmp_path / "tiny.tar")])
         assert process.run([podman, "run", "--rm", name]).stdout == "hello\n"
@@ -174,31 +176,31 @@ def test_a_base_is_read_back_from_a_registry(two, repository, tmp_path):
         assert store.file(layer.digest.removeprefix("sha256:")) is None
 
 
-def test_a_base_in_dockers_own_format_is_translated(one, repository):
+def test_a_base_in_dockers_own_format_is_translated(single_arch, repository):
     skopeo = needs.tool("skopeo")
     pushed = f"docker://{repository}:tiny"
     command = [skopeo, "copy", "--format", "v2s2", "--dest-tls-verify=false"]
-    process.run([*command, f"oci:{one}:tiny", pushed])
+    process.run([*command, f"oci:{single_arch}:tiny", pushed])
     raw = process.run([skopeo, "inspect", "--raw", "--tls-verify=false", pushed]).stdout
     assert "vnd.docker" in raw
     base = base_image.base(f"{repository}@sha256:{sha256(raw.encode())}", Arch.X86_64)
-    stored = layout.read(one).image(Arch.X86_64)
+    stored = layout.read(single_arch).image(Arch.X86_64)
     assert [layer.digest for layer in base.layers] == [layer.digest for layer in stored.layers]
     gzip = "application/vnd.oci.image.layer.v1.tar+gzip"
     assert {layer.media_type for layer in base.layers} == {gzip}
 
 
-def test_an_absent_architecture_of_a_base_is_named(one, docker_image):
-    digest = layout.read(one).digest
+def test_an_absent_architecture_of_a_base_is_named(single_arch, docker_image):
+    digest = layout.read(single_arch).digest
     with pytest.raises(InputError, match="is for x86_64, not for arm64"):
         base_image.base(f"{docker_image.rpartition(':')[0]}@{digest}", Arch.ARM64)
 
 
-def test_a_damaged_layout_is_seen_before_anything_is_sent(one, tmp_path):
+def test_a_damaged_layout_is_seen_before_anything_is_sent(single_arch, tmp_path):
     out = tmp_path / "copy"
-    process.run(["cp", "-r", str(one), str(out)])
-    found = layout.read(out)
-    path = found.blob(found.image(Arch.X86_64).layers[0].digest)
+    process.run(["cp", "-r", str(single_arch), str(out)])
+    copied_layout = layout.read(out)
+    path = copied_layout.blob(copied_layout.image(Arch.X86_64).layers[0].digest)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(IntegrityError):
         images.verified(out)

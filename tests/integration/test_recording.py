@@ -39,10 +39,10 @@ def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None
     assert shown_tests(project, TARGET) == "no test record for this digest"
     done = project.run("smoke", TARGET, *SMOKE, "--record")
     (report,) = json.loads(done.stdout)
-    sealed = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]
+    target_digests = project.read(f"{TARGET}/digests.json")["arch"]["x86_64"]
     (run,) = project.read(f"{TARGET}/smoke.json")["runs"]
     assert (run["result"], run["tier"], run["through"]) == ("pass", "static", "root")
-    assert (run["digest"], run["config"]) == (sealed["manifest"], sealed["config"])
+    assert (run["digest"], run["config"]) == (target_digests["manifest"], target_digests["config"])
     assert (run["date"], run["seconds"]) == (report["started"], report["seconds"])
     assert run["seconds"] > 0
     assert run["passed"] == sum(case["outcome"] == "passed" for case in report["cases"]) > 5
@@ -50,8 +50,8 @@ def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None
 
     answer = project.folder / "answer.json"
     answer.write_text(done.stdout)
-    said = project.run("smoke", "--import", str(answer))
-    assert said.stdout == f"{TARGET} x86_64 static pass\n"
+    import_run = project.run("smoke", "--import", str(answer))
+    assert import_run.stdout == f"{TARGET} x86_64 static pass\n"
     assert len(project.read(f"{TARGET}/smoke.json")["runs"]) == 1
 
 

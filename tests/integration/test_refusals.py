@@ -19,8 +19,8 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
-from imgbuild.resolve import answer, explain, first_solve, request
-from imgbuild.resolve.answer import Refusal
+from imgbuild.resolve import answers, explain, first_solve, request
+from imgbuild.resolve.answers import Refusal
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.resolve.suggest import UNREAD
 from imgbuild.solve.problem import SolveProblem
@@ -42,14 +42,21 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
     """Asks for a package set that must be refused; its chain is short."""
     store = Store.open(tmp_path_factory.mktemp("cache"))
 
-    def ask(*wanted: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refusal:
+    def ask(*requirements: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refusal:
         assigned = request.indexes_of([index] if index else [], matrix())
-        asked, _ = request.read(wanted, [], assigned)
-        made = ResolveRequest(requests=asked, arches=(arch,), indexes=assigned, **more)  # type: ignore[arg-type]
-        found = answer.answer(made, projects.find(ROOT), matrix(), (), Context(store, Http()))
-        assert found.target is None
-        assert found.row == ()
-        refused = found.arch[arch].refused
+        package_requests, _ = request.read(requirements, [], assigned)
+        resolve_request = ResolveRequest(
+            requests=package_requests,
+            arches=(arch,),
+            indexes=assigned,
+            **more,  # type: ignore[arg-type]
+        )
+        resolve_answer = answers.answer(
+            resolve_request, projects.find(ROOT), matrix(), (), Context(store, Http())
+        )
+        assert resolve_answer.target is None
+        assert resolve_answer.row == ()
+        refused = resolve_answer.arch[arch].refused
         assert refused is not None
         assert 1 <= len(refused.reasons) <= 6
         assert 1 <= len(refused.nearest) <= 5
@@ -59,36 +66,36 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
 
 
 def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
-    found = refuse("torch==2.6.0", "tensordict==0.6.2", arch=Arch.ARM64, cuda="12.4")
-    torch, any_torch, tensordict = found.reasons
+    refusal = refuse("torch==2.6.0", "tensordict==0.6.2", arch=Arch.ARM64, cuda="12.4")
+    torch, any_torch, tensordict = refusal.reasons
     assert torch == "torch 2.6.0 (a CPU build: requires no CUDA library) on aarch64"
     assert any_torch.startswith("no torch on aarch64 is built for CUDA 12.4: ")
     assert any_torch.endswith("to 2.10.0: CPU builds")
     assert tensordict.startswith("tensordict 0.6.2: no Linux aarch64 wheel")
     near = "torch 2.11.0 and tensordict 0.8.0, with torch 2.11.0 for CUDA 13.0"
-    assert found.nearest[0] == f"{near} ({UNREAD})"
-    assert found.nearest[-1].startswith("the target cu130-verl0.9 on arm64: CUDA 13.0, torch")
+    assert refusal.nearest[0] == f"{near} ({UNREAD})"
+    assert refusal.nearest[-1].startswith("the target cu130-verl0.9 on arm64: CUDA 13.0, torch")
 
 
 @pytest.mark.parametrize("requested", ["tensordict==0.6.2", "tensordict<=0.6.2"])
 def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, requested: str) -> None:
-    found = refuse(requested, arch=Arch.ARM64, cuda="13.0")
-    assert found.reasons[0] == f"you asked for {requested}"
-    assert found.reasons[1].startswith(
+    refusal = refuse(requested, arch=Arch.ARM64, cuda="13.0")
+    assert refusal.reasons[0] == f"you asked for {requested}"
+    assert refusal.reasons[1].startswith(
         "tensordict 0.6.2: no Linux aarch64 wheel, nor has any version from 0.2.0 to 0.7.2"
     )
-    assert found.nearest[0].startswith("tensordict 0.8.0")
-    assert "0.1.2" not in str(found)
+    assert refusal.nearest[0].startswith("tensordict 0.8.0")
+    assert "0.1.2" not in str(refusal)
 
 
 @pytest.mark.long
 def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
-    found = refuse("trl==1.16.0", "vllm==0.8.5.post1")
-    chain = "\n".join(found.reasons)
+    refusal = refuse("trl==1.16.0", "vllm==0.8.5.post1")
+    chain = "\n".join(refusal.reasons)
     assert "trl 1.16.0 needs vllm>=0.11.1: trl/generation/vllm_client.py:" in chain
     assert "imports vllm.utils.network_utils, new in vllm 0.11.1" in chain
     assert "trl 1.16.0 names vllm<=0.31.0,>=0.22.0 as what it is made for (trl/import" in chain
-    near = [sample for sample in found.nearest if not sample.startswith("the target")]
+    near = [sample for sample in refusal.nearest if not sample.startswith("the target")]
     (vllm,) = [sample for sample in near if sample.startswith("vllm ")]
     assert vllm == "vllm 0.22.0, with torch 2.11.0 for CUDA 13.0"  # the oldest that trl names
     (trl,) = [sample for sample in near if sample.startswith("trl ")]
@@ -96,38 +103,38 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     version = tuple(map(int, trl.split(",")[0].split()[1].split(".")))
     # 0.18.2 is tested with this vLLM; from 0.24 on the trainer passes what it does not take.
     assert (0, 18, 2) <= version < (0, 24)
-    assert found.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64")
+    assert refusal.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64")
 
 
 def test_python_3_8_with_grpo(refuse: Refuse) -> None:
-    found = refuse("trl", python="3.8")
-    assert found.reasons == (
+    refusal = refuse("trl", python="3.8")
+    assert refusal.reasons == (
         "you asked for Python 3.8, and the bases of the matrix have 3.11 or 3.13",
         "trl from 0.12.0 on requires Python >=3.9; the newest for Python 3.8 is 0.11.4",
         "trl 0.11.4 has no trl.GRPOTrainer: it came in 0.14.0",
     )
-    assert found.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
+    assert refusal.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
 
 
 def test_flashinfer_of_torch_2_6_with_torch_2_7(refuse: Refuse) -> None:
     index = "flashinfer-python=flashinfer"
     wheel = "flashinfer-python==0.2.5+cu124torch2.6"
-    found = refuse("torch==2.7.0", wheel, index=index, cuda="12.6")
-    assert found.reasons[:2] == ("you asked for torch==2.7.0", f"you asked for {wheel}")
-    assert "is compiled for torch 2.6, as its version says" in found.reasons[2]
-    assert found.nearest[0] == f"torch 2.6.0 for CUDA 12.4 ({UNREAD})"
+    refusal = refuse("torch==2.7.0", wheel, index=index, cuda="12.6")
+    assert refusal.reasons[:2] == ("you asked for torch==2.7.0", f"you asked for {wheel}")
+    assert "is compiled for torch 2.6, as its version says" in refusal.reasons[2]
+    assert refusal.nearest[0] == f"torch 2.6.0 for CUDA 12.4 ({UNREAD})"
 
 
 def test_vllm_0_33_on_cuda_12_4(refuse: Refuse) -> None:
-    found = refuse("vllm==0.33.0", cuda="12.4")
-    assert found.reasons[:3] == (
+    refusal = refuse("vllm==0.33.0", cuda="12.4")
+    assert refusal.reasons[:3] == (
         "you asked for CUDA 12.4",
         "you asked for vllm==0.33.0",
         "vllm 0.33.0 requires torch==2.14.0 (its METADATA)",
     )
-    assert found.reasons[3].startswith("torch 2.14.0 (CUDA 13.0: requires cuda-toolkit==13.0")
-    assert found.nearest[0] == f"vllm 0.8.5.post1, with torch 2.6.0 for CUDA 12.4 ({UNREAD})"
-    assert found.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64: CUDA 12.4")
+    assert refusal.reasons[3].startswith("torch 2.14.0 (CUDA 13.0: requires cuda-toolkit==13.0")
+    assert refusal.nearest[0] == f"vllm 0.8.5.post1, with torch 2.6.0 for CUDA 12.4 ({UNREAD})"
+    assert refusal.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64: CUDA 12.4")
 
 
 def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
@@ -138,14 +145,14 @@ def test_a_target_that_cannot_be_resolved_is_explained_in_the_same_way(
     changed = msgspec.structs.replace(target, pins={**target.pins, "tensordict": "0.15.0"})
     other = first_solve.with_target(matrix(), "later", changed)
     before = NoSolution("no set of packages satisfies later", reasons=("many words",))
-    found = explain.explained(before, SolveProblem(other, "later", Arch.X86_64, context))
-    assert found is not before
+    explanation = explain.explained(before, SolveProblem(other, "later", Arch.X86_64, context))
+    assert explanation is not before
     assert any(
         reason.startswith("tensordict 0.15.0: its wheel was uploaded 2026")
-        for reason in found.reasons
+        for reason in explanation.reasons
     )
-    assert found.nearest
-    assert not [result for result in found.nearest if "the target later" in result]
-    assert not [reason for reason in found.reasons if "you asked for" in reason]
+    assert explanation.nearest
+    assert not [result for result in explanation.nearest if "the target later" in result]
+    assert not [reason for reason in explanation.reasons if "you asked for" in reason]
     same = explain.explained(before, SolveProblem(matrix(), "cu124-vllm", Arch.X86_64, context))
     assert same is before

@@ -20,7 +20,7 @@ import pytest
 from imgbuild.oci import documents, layout
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.plan import documents as image
+from imgbuild.plan import image_documents
 from imgbuild.values import Arch
 from tests.support import images, needs, sample_project
 from tests.support.sample_project import TARGET, Project
@@ -122,16 +122,16 @@ def manifest_of(image: str, arch: Arch) -> dict[str, list[dict[str, object]]]:
         if entry["platform"]["architecture"] == arch.oci:
             place = f"docker://{name}@{entry['digest']}"
             raw = skopeo("inspect", "--raw", "--tls-verify=false", place)
-    found: dict[str, list[dict[str, object]]] = json.loads(raw)
-    return found
+    manifest: dict[str, list[dict[str, object]]] = json.loads(raw)
+    return manifest
 
 
 @pytest.mark.parametrize("arch", Arch)
 def test_the_bases_layers_are_taken_as_they_are(sample, arch):
     below = manifest_of(sample.base, arch)["layers"]
     stored = images.verified(sample.output).image(arch)
-    own = stored.layers[: len(below)]
-    assert [(layer.digest, layer.size) for layer in own] == [
+    base_layers = stored.layers[: len(below)]
+    assert [(layer.digest, layer.size) for layer in base_layers] == [
         (layer["digest"], layer["size"]) for layer in below
     ]
     assert {layer.media_type for layer in stored.layers} == {documents.LAYER_GZIP}
@@ -210,10 +210,10 @@ def test_an_empty_cache_gives_the_same_digest(sample, tmp_path):
 
 def test_the_base_alone(sample, tmp_path):
     sample.project.run("build", TARGET, "--only", "base", "--output", str(tmp_path / "base"))
-    found = images.verified(tmp_path / "base")
+    image_layout = images.verified(tmp_path / "base")
     for arch in Arch:
         below = manifest_of(sample.base, arch)["layers"]
-        assert [layer.digest for layer in found.image(arch).layers] == [
+        assert [layer.digest for layer in image_layout.image(arch).layers] == [
             layer["digest"] for layer in below
         ]
 
@@ -243,7 +243,7 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
     record = LayerRecord(digest=packed.diff_id, size=size, diff_id=packed.diff_id, unpacked=size)
     twice = images.layer(tmp_path / "b", [images.text("word", "twice")])
     records = [record, twice[0], twice[0]]
-    config = image.config(images.plan(names="abc"), [each.diff_id for each in records])
+    config = image_documents.config(images.plan(names="abc"), [each.diff_id for each in records])
     types = {record.digest: documents.LAYER}
     summary = layout.ImageFiles(
         config=config,
@@ -282,19 +282,19 @@ class TestRefusals:
 
     def refuse(self, project, status, *words):
         done = project.run("lock", TARGET, status=status)
-        said = " ".join(done.stderr.split())
-        assert [word for word in words if word not in said] == [], said
+        message = " ".join(done.stderr.split())
+        assert [word for word in words if word not in message] == [], message
         assert not (project.folder / "images").exists() or project.files() == {}
 
     def test_a_lacking_architecture(self, project, pushed):
-        one = next(
+        digest = next(
             entry["digest"]
             for entry in json.loads(
                 skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{pushed.oci}")
             )["manifests"]
             if entry["platform"]["architecture"] == "amd64"
         )
-        image = f"{pushed.oci.partition('@')[0]}@{one}"
+        image = f"{pushed.oci.partition('@')[0]}@{digest}"
         project.write(sample_project.registry_base(image), arches=("arm64",))
         self.refuse(project, 2, image, "is for x86_64, not for arm64", "has this architecture")
 
@@ -338,7 +338,7 @@ class TestRefusals:
         self.refuse(project, 2, pushed.oci, "it has /usr/bin/python3.11", "interpreter", *words)
 
     def write_layers(self, project, members):
-        made = images.layer(project.folder.parent / "b", members)
+        layer = images.layer(project.folder.parent / "b", members)
         folder = project.folder.parent / "layout"
-        layout.write(folder, {Arch.X86_64: images.summary([made])}, TARGET)
+        layout.write(folder, {Arch.X86_64: images.summary([layer])}, TARGET)
         return folder

@@ -23,7 +23,7 @@ from imgbuild.oci import documents, layout
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import uploads
 from imgbuild.registry.client import Client, NotFound, UploadOutcome, bytes_source, file_source
-from imgbuild.registry.reference import Reference, Repository, parse
+from imgbuild.registry.image_reference import Reference, Repository, parse
 from imgbuild.values import Arch
 from tests.support import breaking_line, docker_registry, images, memory_registry, needs
 
@@ -151,8 +151,8 @@ def test_push_in_one_piece_and_in_chunks(repository, chunk):
     counted: list[int] = []
     outcome = Client(chunk=chunk).upload(repository, blob, advance=counted.append)
     assert (outcome, sum(counted)) == (UploadOutcome.UPLOADED, blob.size)
-    found = Descriptor(media_type="x", digest=blob.digest, size=blob.size)
-    assert Client().blob(repository, found) == blob.open(0).read()
+    descriptor = Descriptor(media_type="x", digest=blob.digest, size=blob.size)
+    assert Client().blob(repository, descriptor) == blob.open(0).read()
     assert Client().upload(repository, blob) is UploadOutcome.PRESENT
 
 
@@ -168,16 +168,16 @@ def test_a_blob_is_mounted(client, repository):
 
 
 def test_an_image_that_skopeo_reads(client, repository, tmp_path):
-    made = [images.layer(tmp_path / "b", [images.text("word", word)]) for word in ("a", "b")]
+    layers = [images.layer(tmp_path / "b", [images.text("word", word)]) for word in ("a", "b")]
     arches = (Arch.X86_64, Arch.ARM64)
-    layout.write(tmp_path / "l", {arch: images.summary(made, arch) for arch in arches}, "base")
+    layout.write(tmp_path / "l", {arch: images.summary(layers, arch) for arch in arches}, "base")
     stored = layout.read(tmp_path / "l")
     for arch in arches:
-        one = stored.image(arch)
-        for blob in (*one.layers, one.config):
+        image = stored.image(arch)
+        for blob in (*image.layers, image.config):
             source = file_source(stored.blob(blob.digest), blob.digest, blob.size)
             client.upload(repository, source)
-        data = stored.blob(one.manifest.digest).read_bytes()
+        data = stored.blob(image.manifest.digest).read_bytes()
         client.put_manifest(repository, data, documents.MANIFEST)
     data = stored.blob(stored.digest).read_bytes()
     assert client.put_manifest(repository, data, documents.INDEX, tag="one") == stored.digest
@@ -217,8 +217,8 @@ def test_a_line_that_breaks(repository, monkeypatch, cuts):
             len(cuts),
         )
     assert Client().has(repository, blob.digest) == blob.size
-    found = Descriptor(media_type="x", digest=blob.digest, size=blob.size)
-    assert Client().blob(repository, found) == blob.open(0).read()
+    descriptor = Descriptor(media_type="x", digest=blob.digest, size=blob.size)
+    assert Client().blob(repository, descriptor) == blob.open(0).read()
 
 
 # -- content discovery
@@ -233,10 +233,14 @@ def test_tags_and_referrers(client, repository):
     first = push(client, repository, None, subject=subject, artifactType=SBOM,
                  annotations={"name": "sbom"})  # fmt: skip
     second = push(client, repository, None, subject=subject, artifactType="text/plain")
-    found = client.referrers(repository, pushed.digest)
-    assert {one.digest for one in found} == {first.digest, second.digest}
-    (one,) = client.referrers(repository, pushed.digest, SBOM)
-    assert (one.digest, one.size, one.annotations) == (first.digest, first.size, {"name": "sbom"})
+    referrers = client.referrers(repository, pushed.digest)
+    assert {referrer.digest for referrer in referrers} == {first.digest, second.digest}
+    (referrer,) = client.referrers(repository, pushed.digest, SBOM)
+    assert (referrer.digest, referrer.size, referrer.annotations) == (
+        first.digest,
+        first.size,
+        {"name": "sbom"},
+    )
     assert client.referrers(repository, first.digest) == ()
     assert client.delete(repository, first.digest)
     assert [each.digest for each in client.referrers(repository, pushed.digest)] == [second.digest]
@@ -254,7 +258,10 @@ def test_a_catalog_of_more_than_one_page(client, tmp_path):
             folder = registry.storage / "docker/registry/v2/repositories" / name
             (folder / "_layers").mkdir(parents=True)
         assert list(client.repositories(registry.host)) == names
-        assert len([one for one in registry.asked() if "_catalog" in one.path]) == 2
+        listings = [
+            request for request in registry.received_requests() if "_catalog" in request.path
+        ]
+    assert len(listings) == 2
 
 
 # -- content management

@@ -26,8 +26,8 @@ from imgbuild.errors import FetchFailed
 from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, MANIFEST, descriptor, manifest_of
 from imgbuild.registry import logins
 from imgbuild.registry.client import Client, UploadOutcome, bytes_source
+from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.logins import RegistryLogin
-from imgbuild.registry.reference import Repository
 from imgbuild.system.console import console
 from tests.support import docker_registry, memory_registry
 
@@ -61,8 +61,8 @@ def configure(folder: Path, **content: object) -> None:
 
 
 def answer(user: str, secret: str) -> str:
-    found = json.dumps({"ServerURL": "x", "Username": user, "Secret": secret})
-    return f"echo '{found}'"
+    document = json.dumps({"ServerURL": "x", "Username": user, "Secret": secret})
+    return f"echo '{document}'"
 
 
 # -- programs
@@ -74,8 +74,8 @@ def test_the_program_for_a_host_comes_before_that_for_all(tmp_path):
     program(tmp_path, "one", answer("me", "of one"))
     assert logins.find("h:1") == RegistryLogin(("me", "of one"))
     assert logins.find("docker.io") == RegistryLogin(("me", "of all"))
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked == ["get h:1", "get https://index.docker.io/v1/"]
+    calls = (tmp_path / "asked").read_text().splitlines()
+    assert calls == ["get h:1", "get https://index.docker.io/v1/"]
 
 
 def test_a_program_may_answer_with_an_identity_token(tmp_path):
@@ -98,10 +98,10 @@ def test_a_program_without_an_answer(tmp_path, capsys, script, result):
     configure(tmp_path, credsStore="all", auths={"h:1": {"auth": auth}})
     program(tmp_path, "all", script)
     assert logins.find("h:1", console) == RegistryLogin(LOGIN)
-    said = " ".join(capsys.readouterr().err.split())
-    assert result in said
-    assert "my-secret" not in said
-    assert bool(result) == bool(said)
+    message = " ".join(capsys.readouterr().err.split())
+    assert result in message
+    assert "my-secret" not in message
+    assert bool(result) == bool(message)
 
 
 # -- a registry with TLS and a login
@@ -113,12 +113,12 @@ def secure(folder: Path, authority: trustme.CA, **settings: str) -> Iterator[Rep
     issued = authority.issue_cert("127.0.0.1")
     issued.private_key_pem.write_to_path(str(folder / "tls.key"))
     issued.cert_chain_pems[0].write_to_path(str(folder / "tls.crt"))
-    wanted = {
+    environment = {
         "REGISTRY_HTTP_TLS_CERTIFICATE": f"{folder}/tls.crt",
         "REGISTRY_HTTP_TLS_KEY": f"{folder}/tls.key",
         **settings,
     }
-    with docker_registry.serve(folder / "registry", wanted) as registry:
+    with docker_registry.serve(folder / "registry", environment) as registry:
         place = folder / "config/imgbuild/certs.d" / registry.host
         place.mkdir(parents=True)
         authority.cert_pem.write_to_path(str(place / "own.crt"))

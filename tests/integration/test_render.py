@@ -41,10 +41,10 @@ def project(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
     needs.network()  # for Debian's packages
     with dockerfile_project.project(
         tmp_path_factory.mktemp("render"), sdist=True, site=site
-    ) as made:
-        made.run("build", TARGET, "--only", "wheels", "--output", "build/wheels/small")
-        made.run("render", TARGET, "--format", "script", "--output", "small.sh")
-        yield made
+    ) as project:
+        project.run("build", TARGET, "--only", "wheels", "--output", "build/wheels/small")
+        project.run("render", TARGET, "--format", "script", "--output", "small.sh")
+        yield project
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def wheels(project: Project, tmp_path: Path) -> Path:
     return Path(shutil.copytree(project.folder / "build/wheels/small", tmp_path / "wheels"))
 
 
-def said(*words: str | Path) -> str:
+def printed(*words: str | Path) -> str:
     """What a command that succeeds says on stdout."""
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
@@ -90,8 +90,8 @@ def with_uv(tmp_path: Path) -> str:
 @pytest.fixture
 def with_pip() -> str:
     """A PATH on which there is no uv, and a Python that makes environments."""
-    found = subprocess.run([python(), "-c", "import ensurepip, venv"], check=False)
-    if found.returncode:
+    completed = subprocess.run([python(), "-c", "import ensurepip, venv"], check=False)
+    if completed.returncode:
         needs.missing(
             f"python{PYTHON} makes no environments", f"apt-get install python{PYTHON}-venv"
         )
@@ -103,7 +103,7 @@ def with_pip() -> str:
 
 def checked(venv: Path) -> None:
     """The environment has the files that the lock says, less what was dropped."""
-    assert said(venv / "bin/python", "-c", LOOK).strip() == f"42 {venv}"
+    assert printed(venv / "bin/python", "-c", LOOK).strip() == f"42 {venv}"
     assert (venv / "share/tools/x.txt").read_bytes() == b"x\n"  # not the rival's
     assert (venv / "share/common.txt").read_bytes() == b"of winner\n"  # not that of tools
     site = venv / f"lib/python{PYTHON}/site-packages"
@@ -236,20 +236,20 @@ def test_uv_installs_a_pylock(project, tmp_path):
     install = [find_uv_bin(), "pip", "install", "--preview", "--python", venv / "bin/python"]
     command = [*install, "--no-cache", "-r", "pylock.toml"]
     subprocess.run(command, cwd=tmp_path, env=project.environment(), check=True)
-    assert said(venv / "bin/python", "-c", LOOK).split()[0] == "42"
+    assert printed(venv / "bin/python", "-c", LOOK).split()[0] == "42"
 
 
 def test_steps_of_a_shell_make_the_members(tmp_path):
     """In a folder of the test's own. Only the paths that scripts of the image name are plain."""
     root = tmp_path / "ro ot"
-    own = FilesRecipe(
+    files_recipe = FilesRecipe(
         user=User(name="me", uid=1, gid=1, home=f"{root}/home/me"),
         workdir=f"{root}/work", cache=f"{tmp_path}/cache", links={f"{root}/venv/lib/a b": "c d"},
     )  # fmt: skip
     venv = VenvRecipe(prefix=f"{tmp_path}/venv", python=PYTHON, interpreter="/usr/bin/python3")
-    members = [*skeleton.venv_members(venv), *skeleton.files_members(own)]
+    members = [*skeleton.venv_members(venv), *skeleton.files_members(files_recipe)]
     # The entry point has one place in every image, so it is left to the builders' tests.
-    mine = {Arch.X86_64: [one for one in members if not one.path.startswith("opt/")]}
+    mine = {Arch.X86_64: [member for member in members if not member.path.startswith("opt/")]}
     for name, content in tree.sources(mine).items():
         (tmp_path / "context" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "context" / name).write_bytes(content)
@@ -282,9 +282,9 @@ def test_docker_builds_the_online_variant_from_its_folder_alone(project, tmp_pat
     command = [docker, "buildx", "build", "--network", "none", "--no-cache", "--load", "--tag", tag]
     subprocess.run([*command, str(folder)], check=True)
     try:
-        ran = said(docker, "run", "--rm", "--network", "none", tag, "python", "-c", LOOK)
+        ran = printed(docker, "run", "--rm", "--network", "none", tag, "python", "-c", LOOK)
     finally:
-        said(docker, "image", "rm", "--force", tag)
+        printed(docker, "image", "rm", "--force", tag)
     assert ran.split() == ["42", "/opt/venv"]
 
 
@@ -300,8 +300,8 @@ def test_the_steps_of_a_definition_file_run_in_its_base(project, tmp_path):
     text = (project.folder / "small.def").read_text()
     steps = text.partition("\n%post\n")[2].partition("\n%environment\n")[0]
     (tmp_path / "steps").write_text(steps)
-    loaded = said(docker, "load", "--quiet", "--input", archive).split()[-1]
-    said(docker, "tag", loaded, tag)
+    loaded = printed(docker, "load", "--quiet", "--input", archive).split()[-1]
+    printed(docker, "tag", loaded, tag)
     binds = {
         project.folder / "build/wheels/small": "/mnt",
         project.folder / "images/small": "/run/files",
@@ -314,13 +314,13 @@ def test_the_steps_of_a_definition_file_run_in_its_base(project, tmp_path):
     look = "cd /opt/venv; cat share/common.txt share/tools/x.txt; bin/python -c"
     look += " 'import made, rival, thewheel; print(made.WORD, thewheel.VALUE)'"
     try:
-        ran = said(*command, f"cp -r /run/files /imgbuild && sh /run/steps >&2 && {look}")
+        ran = printed(*command, f"cp -r /run/files /imgbuild && sh /run/steps >&2 && {look}")
         other = subprocess.run(
             [*command, "uname() { echo riscv64; }; . /run/steps"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     finally:
-        said(docker, "image", "rm", "--force", tag, loaded)
+        printed(docker, "image", "rm", "--force", tag, loaded)
     assert ran == "of winner\nx\ntwo words 42\n"
     assert other.returncode == 1
     assert "this definition file is for x86_64, and here is riscv64" in other.stderr
@@ -340,8 +340,8 @@ def test_apptainer_builds_the_definition_file(project, tmp_path):
         check=True,
     )
     command = [apptainer, "--quiet", "run", "--no-privs", "--cleanenv", image]
-    assert said(*command, "python", "-c", LOOK).split() == ["42", "/opt/venv"]
-    assert f"dev.imgbuild.target: {TARGET}" in said(apptainer, "inspect", "--labels", image)
+    assert printed(*command, "python", "-c", LOOK).split() == ["42", "/opt/venv"]
+    assert f"dev.imgbuild.target: {TARGET}" in printed(apptainer, "inspect", "--labels", image)
 
 
 def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):

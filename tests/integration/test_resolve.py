@@ -50,8 +50,8 @@ def no_root():
 
 
 def ask(matrix: Matrix, name: str, arch: Arch, store: Store) -> tuple[Wheel, ...]:
-    found, _ = resolve_wheels(matrix, name, arch, "3.11.2", no_root, Context(store, Http()))
-    return found
+    wheels, _ = resolve_wheels(matrix, name, arch, "3.11.2", no_root, Context(store, Http()))
+    return wheels
 
 
 @functools.cache
@@ -61,13 +61,13 @@ def matrix() -> Matrix:
 
 @pytest.mark.long
 def test_cu124_is_the_proven_package_set_and_twice_the_same(store, tmp_path):
-    found = ask(matrix(), "cu124-vllm", Arch.X86_64, store)
-    versions = {wheel.package: wheel.version for wheel in found}
+    wheels = ask(matrix(), "cu124-vllm", Arch.X86_64, store)
+    versions = {wheel.package: wheel.version for wheel in wheels}
     assert {package: versions.get(package) for package in PROVEN} == PROVEN
     assert {"pip", "uv"} <= versions.keys()
-    assert 155 <= len(found) <= 162
-    assert all(wheel.size > 0 and len(wheel.sha256) == 64 for wheel in found)
-    assert ask(matrix(), "cu124-vllm", Arch.X86_64, Store.open(tmp_path / "other")) == found
+    assert 155 <= len(wheels) <= 162
+    assert all(wheel.size > 0 and len(wheel.sha256) == 64 for wheel in wheels)
+    assert ask(matrix(), "cu124-vllm", Arch.X86_64, Store.open(tmp_path / "other")) == wheels
 
 
 def test_cu124_has_no_arm64_and_says_why(store):
@@ -101,9 +101,9 @@ def debian(store):
     """The root folder of the targets' base on this machine, made when a build asks for it."""
     if os.geteuid() != 0:
         needs.user_namespaces()
-    found = matrix()
-    base = found.bases[found.targets["cu130-vllm"].base]
-    with host_root(base, found.image.user, host_arch(), Context(store, Http())) as root:
+    repository_matrix = matrix()
+    base = repository_matrix.bases[repository_matrix.targets["cu130-vllm"].base]
+    with host_root(base, repository_matrix.image.user, host_arch(), Context(store, Http())) as root:
         yield root
 
 
@@ -111,10 +111,10 @@ def debian(store):
 @pytest.mark.engine
 @pytest.mark.parametrize("arch", list(Arch))
 def test_cu130_is_of_one_cuda_release_and_has_verl(arch, store, debian):
-    found, built = resolve_wheels(
+    wheels, built = resolve_wheels(
         matrix(), "cu130-vllm", arch, "3.11.2", debian, Context(store, Http())
     )
-    versions = {wheel.package: wheel.version for wheel in found}
+    versions = {wheel.package: wheel.version for wheel in wheels}
     (antlr,) = built
     assert (antlr.package, antlr.version) == ("antlr4-python3-runtime", "4.9.3")
     assert antlr.wheel.file == "antlr4_python3_runtime-4.9.3-py3-none-any.whl"
@@ -126,4 +126,4 @@ def test_cu130_is_of_one_cuda_release_and_has_verl(arch, store, debian):
         assert versions[component].startswith("13.0.")
     assert not [name for name in versions if name.endswith("-cu12")]
     other = Arch.ARM64 if arch is Arch.X86_64 else Arch.X86_64
-    assert not [wheel.file for wheel in found if other.wheel in wheel.file]
+    assert not [wheel.file for wheel in wheels if other.wheel in wheel.file]

@@ -25,26 +25,28 @@ def index() -> LocalIndex:
 
     On arm64 this torch is a CPU build, as the real one of its day is.
     """
-    made = sample_project.index()
-    made.published = [file for file in made.published if file.package != "torch"]
+    local_index = sample_project.index()
+    local_index.published = [file for file in local_index.published if file.package != "torch"]
     of_cuda = (
         "nvidia-cublas-cu12==12.4.5.8; platform_machine == 'x86_64'",
         "nvidia-cuda-runtime-cu12==12.4.127; platform_machine == 'x86_64'",
     )
-    made.wheel("torch", "2.6.0", of_cuda)
-    made.wheel("nvidia-cuda-runtime-cu12", "12.4.127")
-    made.wheel("engine", "1.0", ["torch==2.6.0"], files={"engine/__init__.py": HEAD})
-    made.wheel(
+    local_index.wheel("torch", "2.6.0", of_cuda)
+    local_index.wheel("nvidia-cuda-runtime-cu12", "12.4.127")
+    local_index.wheel("engine", "1.0", ["torch==2.6.0"], files={"engine/__init__.py": HEAD})
+    local_index.wheel(
         "engine", "2.0", ["torch==2.11.0"],
         files={"engine/__init__.py": HEAD, "engine/net.py": NET},
     )  # fmt: skip
-    made.wheel("trl", "0.18.0", files={"trl/__init__.py": b"class GRPOTrainer:\n    pass\n"})
-    made.wheel("trl", "0.19.0", files={"trl/__init__.py": CLIENT})
+    local_index.wheel("trl", "0.18.0", files={"trl/__init__.py": b"class GRPOTrainer:\n    pass\n"})
+    local_index.wheel("trl", "0.19.0", files={"trl/__init__.py": CLIENT})
     # Versions of tool name the engine that they support in an extra; the first does not know it.
-    made.wheel("tool", "0.9", files={"tool.py": b""})
+    local_index.wheel("tool", "0.9", files={"tool.py": b""})
     for version, spec in (("1.0", ">=0.5,<2"), ("1.1", "<2,>=0.5"), ("2.0", ">=2"), ("3.0", ">=3")):
-        made.wheel("tool", version, [f'engine{spec}; extra == "engine"'], files={"tool.py": b""})
-    return made
+        local_index.wheel(
+            "tool", version, [f'engine{spec}; extra == "engine"'], files={"tool.py": b""}
+        )
+    return local_index
 
 
 @pytest.fixture
@@ -56,16 +58,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def project(site: Site, tmp_path: Path) -> Project:
-    found = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
-    found.write(
+    project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+    project.write(
         sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
     )
-    return found
+    return project
 
 
 def test_a_package_set_with_its_reasons_and_a_row_to_paste(project: Project) -> None:
-    wanted = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64")
-    done = project.run("resolve", *wanted, "--full")
+    arguments = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64")
+    done = project.run("resolve", *arguments, "--full")
     lines = done.stdout.splitlines()
     words = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
     assert words["thewheel"] == "1.0 you asked for thewheel==1.0"
@@ -75,7 +77,7 @@ def test_a_package_set_with_its_reasons_and_a_row_to_paste(project: Project) -> 
     assert not (project.folder / "images").exists()
 
     matrix = project.folder / "matrix.yaml"
-    short = project.run("resolve", *wanted).stdout
+    short = project.run("resolve", *arguments).stdout
     assert "helper" not in short
     row = short[short.index("  cu124-thewheel1.0:") : short.index("# CUDA 12.4")]
     matrix.write_text(matrix.read_text(encoding="utf-8") + row, encoding="utf-8")
@@ -86,48 +88,51 @@ def test_a_package_set_with_its_reasons_and_a_row_to_paste(project: Project) -> 
 
 
 def test_the_same_request_is_answered_from_the_cache(site: Site, project: Project) -> None:
-    wanted = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64", "--json")
-    first = project.run("resolve", *wanted)
+    arguments = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64", "--json")
+    first = project.run("resolve", *arguments)
     before = len(site.requests)
-    second = project.run("resolve", *wanted)
+    second = project.run("resolve", *arguments)
     assert second.stdout == first.stdout
     assert "solved earlier today" in second.stderr
     assert len(site.requests) == before
-    assert project.run("resolve", *wanted, "--again").stdout == first.stdout
+    assert project.run("resolve", *arguments, "--again").stdout == first.stdout
     assert len(site.requests) > before
 
 
 def test_a_locked_target_is_the_first_answer(site: Site, project: Project) -> None:
     project.run("lock", "small")
     before = len(site.requests)
-    wanted = ("thewheel==1.0", "helper", "--arch", "x86_64")
-    found = json.loads(project.run("resolve", *wanted, "--json").stdout)
+    arguments = ("thewheel==1.0", "helper", "--arch", "x86_64")
+    answer = json.loads(project.run("resolve", *arguments, "--json").stdout)
     assert len(site.requests) == before
-    (target,) = found["locked"]
-    assert (target["target"], found["arch"]) == ("small", {})
+    (target,) = answer["locked"]
+    assert (target["target"], answer["arch"]) == ("small", {})
     assert target["versions"] == {"thewheel": "1.0", "helper": "0.5"}
-    assert "small has thewheel 1.0, helper 0.5" in project.run("resolve", *wanted).stdout
-    solved = json.loads(project.run("resolve", *wanted, "torch", "--solve", "--json").stdout)
+    assert "small has thewheel 1.0, helper 0.5" in project.run("resolve", *arguments).stdout
+    solved = json.loads(project.run("resolve", *arguments, "torch", "--solve", "--json").stdout)
     assert (solved["locked"], list(solved["arch"])) == ([], ["x86_64"])
     project.run("resolve", "thewheel==9.0", "--arch", "x86_64", "--cuda", "12.4", status=8)
 
 
 def test_what_the_code_says_moves_what_is_free_to_move(project: Project) -> None:
-    wanted = ("engine==1.0", "trl", "--arch", "x86_64", "--cuda", "12.4", "--json")
-    found = json.loads(project.run("resolve", *wanted).stdout)
-    assert found["target"]["pins"] == {"engine": "1.0", "torch": "2.6.0", "trl": "0.18.0"}
-    assert found["checks"] == ["metadata", "imports", "calls", "support", "rules"]
-    assert sorted(found["unchecked"]) == ["cuda", "elf"]
-    packages = {item["package"]: item for item in found["arch"]["x86_64"]["packages"]}
+    arguments = ("engine==1.0", "trl", "--arch", "x86_64", "--cuda", "12.4", "--json")
+    answer = json.loads(project.run("resolve", *arguments).stdout)
+    assert answer["target"]["pins"] == {"engine": "1.0", "torch": "2.6.0", "trl": "0.18.0"}
+    assert answer["checks"] == ["metadata", "imports", "calls", "support", "rules"]
+    assert sorted(answer["unchecked"]) == ["cuda", "elf"]
+    packages = {item["package"]: item for item in answer["arch"]["x86_64"]["packages"]}
     assert packages["trl"]["version"] == "0.18.0"
     assert packages["trl"]["why"] == ["you asked for trl"]
     assert not (project.folder / "images").exists()
 
 
 def test_versions_within_the_range_of_an_extra_come_first(project: Project) -> None:
-    found = project.run("resolve", "engine==1.0", "tool", "--arch", "x86_64")
-    assert "tool    1.1    you asked for tool; supports engine<2,>=0.5 by its extra" in found.stdout
-    assert "warning" not in found.stderr
+    completed = project.run("resolve", "engine==1.0", "tool", "--arch", "x86_64")
+    assert (
+        "tool    1.1    you asked for tool; supports engine<2,>=0.5 by its extra"
+        in completed.stdout
+    )
+    assert "warning" not in completed.stderr
 
 
 @pytest.mark.parametrize(("request_of_tool", "version"), [("tool>=2", "3.0"), ("tool<1", "0.9")])
@@ -135,17 +140,17 @@ def test_the_warning_of_the_audit_is_printed_if_no_version_is_within_the_range(
     project: Project, request_of_tool: str, version: str
 ) -> None:
     words = ("resolve", "engine==1.0", request_of_tool, "--arch", "x86_64")
-    found, shown = project.run(*words), json.loads(project.run(*words, "--json").stdout)
+    completed, shown = project.run(*words), json.loads(project.run(*words, "--json").stdout)
     warned = f"tool {version} supports engine>=3 by its extra engine, and engine is 1.0"
     count = int(version == "3.0")  # 0.9 has no range
-    assert f"tool    {version}" in found.stdout
-    assert found.stderr.count(f"warning: x86_64: {warned} (tool {version} tool-") == count
+    assert f"tool    {version}" in completed.stdout
+    assert completed.stderr.count(f"warning: x86_64: {warned} (tool {version} tool-") == count
     assert [warned in text for text in shown["arch"]["x86_64"]["warnings"]] == [True] * count
 
 
 def test_an_impossible_package_set_has_its_own_status_and_a_chain(project: Project) -> None:
-    wanted = ("engine==1.0", "trl==0.19.0", "--arch", "x86_64", "--cuda", "12.4")
-    done = project.run("resolve", *wanted, status=8)
+    arguments = ("engine==1.0", "trl==0.19.0", "--arch", "x86_64", "--cuda", "12.4")
+    done = project.run("resolve", *arguments, status=8)
     assert done.stdout == ""
     assert "because trl 0.19.0 needs engine>=2.0: trl/__init__.py:1 imports" in done.stderr
     assert "suggestion: trl 0.18.0, with torch 2.6.0 for CUDA 12.4" in done.stderr
@@ -154,48 +159,50 @@ def test_an_impossible_package_set_has_its_own_status_and_a_chain(project: Proje
 def test_each_architecture_for_itself(project: Project) -> None:
     arches = ("--arch", "x86_64,arm64", "--cuda", "12.4", "--json")
     done = project.run("resolve", "thewheel==1.0", "torch==2.6.0", *arches, status=8)
-    found = json.loads(done.stdout)
-    assert found["arch"]["x86_64"]["refused"] is None
-    refused = found["arch"]["arm64"]["refused"]
+    answer = json.loads(done.stdout)
+    assert answer["arch"]["x86_64"]["refused"] is None
+    refused = answer["arch"]["arm64"]["refused"]
     assert refused["reasons"][:2] == [
         "torch 2.6.0 (a CPU build: requires no CUDA library) on aarch64",
         "no torch on aarch64 is built for CUDA 12.4: 2.6.0: CPU builds",
     ]
-    assert found["target"]["arch"] == ["x86_64"]
-    assert found["target"]["exclude"]["arm64"] == "; ".join(refused["reasons"])
+    assert answer["target"]["arch"] == ["x86_64"]
+    assert answer["target"]["exclude"]["arm64"] == "; ".join(refused["reasons"])
 
 
 OLD_USER = b"from transformers.tokens import Old\n\n\nclass GRPOTrainer:\n    pass\n"
 USER = b"class GRPOTrainer:\n    pass\n"
 
 
-def one_wheel_that_differs() -> LocalIndex:
+def arch_dependent_index() -> LocalIndex:
     """A trl whose wheel for arm64 uses a name that the newer transformers took away."""
-    made = index()
-    made.published = [file for file in made.published if file.package != "torch"]
-    made.wheel("torch", "2.6.0", ["nvidia-cuda-runtime-cu12==12.4.127"])
-    made.wheel("trl", "0.20.0", ["transformers"], tag="cp311-cp311-manylinux_2_17_x86_64",
+    local_index = index()
+    local_index.published = [file for file in local_index.published if file.package != "torch"]
+    local_index.wheel("torch", "2.6.0", ["nvidia-cuda-runtime-cu12==12.4.127"])
+    local_index.wheel("trl", "0.20.0", ["transformers"], tag="cp311-cp311-manylinux_2_17_x86_64",
                files={"trl/__init__.py": USER})  # fmt: skip
-    made.wheel("trl", "0.20.0", ["transformers"], tag="cp311-cp311-manylinux_2_17_aarch64",
+    local_index.wheel("trl", "0.20.0", ["transformers"], tag="cp311-cp311-manylinux_2_17_aarch64",
                files={"trl/__init__.py": OLD_USER})  # fmt: skip
     for version, name in (("4.50.0", b"Old"), ("5.0.0", b"New")):
         tokens = {"transformers/__init__.py": HEAD, "transformers/tokens.py": name + b" = 1\n"}
-        made.wheel("transformers", version, files=tokens)
-    return made
+        local_index.wheel("transformers", version, files=tokens)
+    return local_index
 
 
 def test_what_one_architecture_teaches_holds_for_the_one_before_it(
     site: Site, project: Project
 ) -> None:
-    site.files |= one_wheel_that_differs().site_files()
-    wanted = ("trl==0.20.0", "torch==2.6.0", "--cuda", "12.4", "--json")
+    site.files |= arch_dependent_index().site_files()
+    arguments = ("trl==0.20.0", "torch==2.6.0", "--cuda", "12.4", "--json")
 
     def _versions(arches: str) -> dict[str, str]:
-        found = json.loads(project.run("resolve", *wanted, "--arch", arches).stdout)["arch"]
+        resolutions = json.loads(project.run("resolve", *arguments, "--arch", arches).stdout)[
+            "arch"
+        ]
         return {
             arch: item["version"]
-            for arch in found
-            for item in found[arch]["packages"]
+            for arch in resolutions
+            for item in resolutions[arch]["packages"]
             if item["package"] == "transformers"
         }
 

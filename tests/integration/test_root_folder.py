@@ -68,9 +68,11 @@ def test_a_layer_with_other_bytes_is_not_unpacked(tiny: Layout, store: Store) ->
     right = tiny.image(ARCH).layers[1]
     path = tiny.blob(right.digest)
     data = path.read_bytes()
-    other, made = images.layer(tiny.path.parent / "other", [images.text("opt/hello", "poison\n")])
+    other, blob_path = images.layer(
+        tiny.path.parent / "other", [images.text("opt/hello", "poison\n")]
+    )
     path.unlink()
-    path.write_bytes(made.read_bytes())
+    path.write_bytes(blob_path.read_bytes())
     assert other.digest != right.digest
     with (
         pytest.raises(IntegrityError, match=f"{path.name} is damaged"),

@@ -90,9 +90,9 @@ def test_status_and_streams_are_the_commands(folder: Path) -> None:
 def test_as_data(folder: Path, through: str) -> None:
     done = run(folder, words(through, "--json"))
     assert done.returncode == 7, done.stderr
-    found = json.loads(done.stdout)
-    assert "told\n" in found.pop("stderr")
-    assert found == {
+    answer = json.loads(done.stdout)
+    assert "told\n" in answer.pop("stderr")
+    assert answer == {
         "target": TARGET,
         "arch": "x86_64",
         "through": through,
@@ -130,11 +130,11 @@ def test_the_container_has_what_is_asked_for(folder: Path, through: str, tmp_pat
     )
     assert done.returncode == 3, done.stderr
     assert done.stdout == f"b,c d;e=f;a 'quoted' $x;secret;p;;\n/opt\n{os.geteuid()}\nfile\n"
-    made = folder / "made-here"
-    assert (made.read_text(), made.stat().st_uid) == ("made\n", os.geteuid())
+    created_file = folder / "made-here"
+    assert (created_file.read_text(), created_file.stat().st_uid) == ("made\n", os.geteuid())
     assert sorted(path.name for path in data.iterdir()) == ["file", "new"]
     assert "ead-only file system" in done.stderr
-    made.unlink()
+    created_file.unlink()
 
 
 def test_what_path_variables_name_is_the_same_inside(
@@ -237,12 +237,12 @@ def test_a_root_folder_has_no_command_to_copy(folder: Path) -> None:
 
 @pytest.mark.parametrize("through", ENGINES[:3], indirect=True)
 def test_a_command_to_copy_has_no_effect(folder: Path, through: str) -> None:
-    kept = sorted(path for path in folder.rglob("*") if "cache" not in path.parts)
+    paths = sorted(path for path in folder.rglob("*") if "cache" not in path.parts)
     done = run(folder, words(through, "--dry-run", "-e", "A=b c"), HF_TOKEN="secret")
     assert done.returncode == 0, done.stderr
     assert "secret" not in done.stdout + done.stderr
     assert len(done.stdout.splitlines()) == 1
-    assert sorted(path for path in folder.rglob("*") if "cache" not in path.parts) == kept
+    assert sorted(path for path in folder.rglob("*") if "cache" not in path.parts) == paths
     if through != "apptainer":
         assert f"imgbuild load {TARGET}" in done.stderr
         assert engine.inspect(engine.require(through), f"{TARGET}:latest") is None
@@ -252,8 +252,8 @@ def test_a_command_to_copy_has_no_effect(folder: Path, through: str) -> None:
 def test_the_copied_command_does_the_same(folder: Path, through: str) -> None:
     first = run(folder, words(through, script="true"))  # the image is loaded, or the SIF made
     assert through == "apptainer" or f"loading {TARGET} into {through}, " in first.stderr
-    asked = words(through, "--dry-run", "-e", "A=b c", script='echo "$A $HF_TOKEN"')
-    result = run(folder, asked, HF_TOKEN="another")
+    arguments = words(through, "--dry-run", "-e", "A=b c", script='echo "$A $HF_TOKEN"')
+    result = run(folder, arguments, HF_TOKEN="another")
     done = subprocess.run(
         ["sh", "-c", result.stdout], cwd=folder, env={**os.environ, "HF_TOKEN": "secret"},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,

@@ -51,65 +51,65 @@ def _shell(root: Path) -> Callable[..., Result]:
 
 
 def test_the_command_sees_the_image_alone(shell, root):
-    found = shell("ls /; pwd; cat /etc/passwd; id -u; hostname", cwd="/bin")
-    assert found.status == 0, found
-    assert found.stdout.split() == [
+    completed = shell("ls /; pwd; cat /etc/passwd; id -u; hostname", cwd="/bin")
+    assert completed.status == 0, completed
+    assert completed.stdout.split() == [
         *("bin", "dev", "etc", "proc", "sys", "tmp"),
         *("/bin", "root:x:0:0::/:/bin/sh", "0", "imgbuild"),
     ]
 
 
 def test_status_and_streams_are_the_commands(shell):
-    found = shell("cat; echo out; echo bad >&2; exit 7")
-    assert (found.status, found.stdout, found.stderr) == (7, "out\n", "bad\n")
+    completed = shell("cat; echo out; echo bad >&2; exit 7")
+    assert (completed.status, completed.stdout, completed.stderr) == (7, "out\n", "bad\n")
     assert shell("kill -9 $$").status == 128 + signal.SIGKILL
 
 
 def test_a_readonly_root_takes_files_in_tmp_alone(shell):
     script = "for place in / /etc /tmp /dev/shm; do (echo >$place/new) && echo $place; done"
-    found = shell(script, readonly=True)
-    assert found.stdout.split() == ["/tmp", "/dev/shm"], found
-    assert "/etc/new: Read-only file system" in found.stderr
+    completed = shell(script, readonly=True)
+    assert completed.stdout.split() == ["/tmp", "/dev/shm"], completed
+    assert "/etc/new: Read-only file system" in completed.stderr
     assert shell(script).stdout.split() == ["/", "/etc", "/tmp", "/dev/shm"]
 
 
 def test_only_the_given_environment_is_seen(shell, monkeypatch):
     monkeypatch.setenv("SECRET", "s3cr3t")
-    found = shell("env", env={"A": "two words", "PATH": "/bin"})
-    variables = dict(line.split("=", 1) for line in found.stdout.splitlines())
+    completed = shell("env", env={"A": "two words", "PATH": "/bin"})
+    variables = dict(line.split("=", 1) for line in completed.stdout.splitlines())
     assert variables["A"] == "two words"
     assert variables["HOME"] == "/root"
     assert "SECRET" not in variables
 
 
 def test_processes_are_its_own(shell):
-    found = shell("ls -d /proc/[0-9]* | cat")
+    completed = shell("ls -d /proc/[0-9]* | cat")
     # The waiting first process, the shell, and the two of the pipe.
-    assert 1 < len(found.stdout.split()) <= 4
+    assert 1 < len(completed.stdout.split()) <= 4
 
 
 def test_without_network_there_is_a_loopback_only(shell):
-    found = shell("ls /sys/class/net /proc/sys/net/ipv4/conf; ip -o addr; " + TALK)
-    assert found.status == 0, found
-    lines = [line for line in found.stdout.splitlines() if line.startswith(("1:", "2:", "3:"))]
+    completed = shell("ls /sys/class/net /proc/sys/net/ipv4/conf; ip -o addr; " + TALK)
+    assert completed.status == 0, completed
+    lines = [line for line in completed.stdout.splitlines() if line.startswith(("1:", "2:", "3:"))]
     assert {line.split()[1] for line in lines} == {"lo"}
-    assert "127.0.0.1/8" in found.stdout
-    assert "said by itself" in found.stdout
+    assert "127.0.0.1/8" in completed.stdout
+    assert "said by itself" in completed.stdout
 
 
 def test_with_network_it_has_the_hosts(shell):
-    found = shell("ls /proc/sys/net/ipv4/conf; cat /etc/resolv.conf", network=True)
+    completed = shell("ls /proc/sys/net/ipv4/conf; cat /etc/resolv.conf", network=True)
     hosts = {path.name for path in Path("/proc/sys/net/ipv4/conf").iterdir()}
-    assert hosts <= set(found.stdout.split())
-    assert Path("/etc/resolv.conf").read_text() in found.stdout
+    assert hosts <= set(completed.stdout.split())
+    assert Path("/etc/resolv.conf").read_text() in completed.stdout
 
 
 def test_scratch_folders_are_fresh_and_do_not_stay(shell, root):
     for _ in range(2):
-        found = shell(
+        completed = shell(
             "ls /tmp /dev/shm; touch /tmp/imgbuild-x /dev/shm/imgbuild-x; stat -c %a /tmp /dev/shm"
         )
-        assert sorted(found.stdout.split()) == ["/dev/shm:", "/tmp:", "1777", "1777"]
+        assert sorted(completed.stdout.split()) == ["/dev/shm:", "/tmp:", "1777", "1777"]
     assert not (root / "tmp/imgbuild-x").exists()
     assert not Path("/dev/shm/imgbuild-x").exists()
 
@@ -130,8 +130,8 @@ def test_binds_are_read_only_unless_said(shell, tmp_path):
 def test_a_file_is_bound_too(shell, tmp_path):
     (tmp_path / "file").write_text("one file")
     for target in ("/opt/file", "/tmp/file"):
-        found = shell(f"cat {target}", binds=[Bind(source=tmp_path / "file", target=target)])
-        assert found.stdout == "one file"
+        completed = shell(f"cat {target}", binds=[Bind(source=tmp_path / "file", target=target)])
+        assert completed.stdout == "one file"
 
 
 @pytest.fixture(name="image")
@@ -191,14 +191,14 @@ def test_a_mount_point_below_a_file_is_an_error(image, tmp_path):
 
 
 def test_the_machine_cannot_be_reconfigured(shell):
-    found = shell("touch /sys/new; echo 1 >/sys/kernel/profiling")
-    assert found.status != 0
-    assert "Read-only" in found.stderr
+    completed = shell("touch /sys/new; echo 1 >/sys/kernel/profiling")
+    assert completed.status != 0
+    assert "Read-only" in completed.stderr
 
 
 def test_devices_work(shell):
-    found = shell("echo gone >/dev/null; stat -c %F /dev/null /dev/urandom")
-    assert found.stdout.splitlines() == ["character special file"] * 2
+    completed = shell("echo gone >/dev/null; stat -c %F /dev/null /dev/urandom")
+    assert completed.stdout.splitlines() == ["character special file"] * 2
 
 
 def test_a_device_that_is_bound_can_be_used(shell):
@@ -212,9 +212,9 @@ def test_a_device_that_is_bound_can_be_used(shell):
 
 
 def test_a_folder_that_is_missing_fails_in_words(shell):
-    found = shell("true", cwd="/absent")
-    assert found.status != 0
-    assert "absent" in found.stderr
+    completed = shell("true", cwd="/absent")
+    assert completed.status != 0
+    assert "absent" in completed.stderr
 
 
 def mounts(root: Path) -> list[str]:
@@ -238,15 +238,15 @@ def test_nothing_stays_mounted_or_running_after_a_kill(root):
 
 def running(mark: str) -> list[str]:
     """The processes with `mark` in an argument."""
-    found = []
+    process_ids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
         if words[0] == "sleep" and any(mark in word for word in words):
-            found.append(path.parent.name)
-    return found
+            process_ids.append(path.parent.name)
+    return process_ids
 
 
 def wait(condition: Callable[[], bool]) -> None:
@@ -300,7 +300,7 @@ def test_a_failing_set_up_is_told_apart_from_a_failing_command(root, shell, monk
 
 
 def test_the_command_can_be_an_ordinary_user(shell):
-    found = shell("id -u; id -g; touch /new", user=(1000, 1001))
-    assert found.stdout.split() == ["1000", "1001"]
+    completed = shell("id -u; id -g; touch /new", user=(1000, 1001))
+    assert completed.stdout.split() == ["1000", "1001"]
     if os.geteuid() == 0:
-        assert found.status != 0  # the folder is root's
+        assert completed.status != 0  # the folder is root's

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.engine
 def _place(tmp_path: Path) -> Iterator[Place]:
     needs.user_namespaces()
     tmp_path.chmod(0o755)
-    with place_in(tmp_path) as found:
-        yield found
+    with place_in(tmp_path) as place:
+        yield place
 
 
 BOMB = """
@@ -45,14 +45,14 @@ os.kill(-1, 9)
 
 def test_processes_and_memory_are_limited(place):
     confined = Confined(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
-    found = inside(place, PYTHON, "-c", BOMB, user=confined)
-    word, count = found.stdout.split()
+    completed = inside(place, PYTHON, "-c", BOMB, user=confined)
+    word, count = completed.stdout.split()
     assert word == "made"
     assert 0 < int(count) < 50
     take = "data = b'x' * (400 << 20); print('taken')"
-    found = inside(place, PYTHON, "-c", take, user=confined)
-    assert found.stdout == ""
-    assert found.status != 0
+    completed = inside(place, PYTHON, "-c", take, user=confined)
+    assert completed.stdout == ""
+    assert completed.status != 0
 
 
 SPARE = """
@@ -72,8 +72,8 @@ def test_where_there_is_one_id_it_is_never_that_of_root():
         [unshare, "--user", "--map-root-user", sys.executable, "-c", SPARE],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    said = "not built as root" if os.geteuid() == 0 else "0\n"
-    assert said in done.stdout
+    expected = "not built as root" if os.geteuid() == 0 else "0\n"
+    assert expected in done.stdout
 
 
 TOGETHER = """
@@ -104,8 +104,8 @@ def test_control_groups_limit_all_processes_together(place):
     abandoned = Path(places[0], "imgbuild-4194305")  # an id above all that there are
     abandoned.mkdir(exist_ok=True)
     before = {path for base in places for path in Path(base).glob("imgbuild-*")}
-    found = inside(place, PYTHON, "-c", TOGETHER, user=confined)
-    assert found.stdout in ("", "0\n", "1\n", "2\n")  # 80 MiB each
+    completed = inside(place, PYTHON, "-c", TOGETHER, user=confined)
+    assert completed.stdout in ("", "0\n", "1\n", "2\n")  # 80 MiB each
     after = {path for base in places for path in Path(base).glob("imgbuild-*")}
     ended = [path for path in after if not Path("/proc", path.name.partition("-")[2]).exists()]
     assert set(ended) - before == set()
@@ -118,12 +118,12 @@ def test_control_groups_limit_swap():
     if not all(os.access(base, os.W_OK) for base in places):
         needs.missing("control groups cannot be made", "run it as root, outside of a container")
     with subprocess.Popen(["sleep", "10"]) as process:
-        made = control_groups.control_groups(limits, process.pid)
-        assert made
-        found = [Path(folder, name) for folder in made for name in control_groups.SWAP]
-        given = {path.name: int(path.read_text()) for path in found if path.exists()}
+        groups = control_groups.control_groups(limits, process.pid)
+        assert groups
+        swap_files = [Path(folder, name) for folder in groups for name in control_groups.SWAP]
+        given = {path.name: int(path.read_text()) for path in swap_files if path.exists()}
         process.kill()
-    control_groups.remove_groups(made)
+    control_groups.remove_groups(groups)
     if not given:
         needs.missing("the kernel does not count swap", "start it with swapaccount=1")
     assert given in ({"memory.swap.max": 0}, {"memory.memsw.limit_in_bytes": 200 << 20})

@@ -61,16 +61,16 @@ UNFILTERED_OPEN = {
 def _place(tmp_path: Path) -> Iterator[Place]:
     needs.user_namespaces()
     tmp_path.chmod(0o755)
-    with place_in(tmp_path) as found:
-        yield found
+    with place_in(tmp_path) as place:
+        yield place
 
 
-def check(found: dict[str, str], *, root: bool) -> None:
+def check(outcomes: dict[str, str], *, root: bool) -> None:
     """Every way is stopped, and by the filter where it is the filter's to stop."""
-    assert {name: how for name, how in found.items() if how == "escaped"} == {}
-    assert {name: found[name] for name in FILTERED} == FILTERED
-    assert {name: how for name, how in found.items() if how not in STOPPED} == {}
-    assert not root or found["mode_of_null"] == "EROFS"
+    assert {name: how for name, how in outcomes.items() if how == "escaped"} == {}
+    assert {name: outcomes[name] for name in FILTERED} == FILTERED
+    assert {name: how for name, how in outcomes.items() if how not in STOPPED} == {}
+    assert not root or outcomes["mode_of_null"] == "EROFS"
 
 
 @pytest.mark.parametrize("user", USERS)
@@ -83,8 +83,8 @@ def test_no_way_leads_out(place, user):
 @pytest.mark.parametrize("user", USERS)
 def test_without_the_filter_no_way_leads_to_the_host(place, user, monkeypatch):
     monkeypatch.setattr(sandbox, "_filter", lambda: b"")
-    found = tried(place, user=USERS[user])
-    escaped = {name for name, how in found.items() if how == "escaped"}
+    outcomes = tried(place, user=USERS[user])
+    escaped = {name for name, how in outcomes.items() if how == "escaped"}
     assert escaped <= UNFILTERED_OPEN
 
 
@@ -107,9 +107,9 @@ def test_a_folder_that_is_left_open_is_no_working_folder(place, monkeypatch):
     words = (PYTHON, "-c", "import os; print(sorted(os.listdir('/proc/self/fd')))")
     try:
         for number in (folder, *range(3, 16)):
-            found = inside(place, "/usr/bin/cat", "etc/passwd", cwd=f"/proc/self/fd/{number}")
-            assert found.stdout == ""
-            assert "cannot change to the folder" in found.stderr
+            completed = inside(place, "/usr/bin/cat", "etc/passwd", cwd=f"/proc/self/fd/{number}")
+            assert completed.stdout == ""
+            assert "cannot change to the folder" in completed.stderr
         assert inside(place, *words).stdout == "['0', '1', '2', '3']\n"  # 3 is the listing itself
     finally:
         os.close(folder)
@@ -121,14 +121,14 @@ def test_the_program_of_the_sandbox_cannot_be_started(place):
     script.write_text("#!/etc/self\n")
     script.chmod(0o755)
     for command in ("/proc/self/exe", "/etc/self", "/etc/script"):
-        found = inside(place, command, "-c", "print('started')")
-        assert found.stdout == ""
-        assert "is the program of the sandbox itself" in found.stderr
+        completed = inside(place, command, "-c", "print('started')")
+        assert completed.stdout == ""
+        assert "is the program of the sandbox itself" in completed.stderr
 
 
 def test_a_terminal_is_not_the_commands(place):
-    found = inside(place, "/usr/bin/cat", "/dev/tty")
-    assert found.status != 0
+    completed = inside(place, "/usr/bin/cat", "/dev/tty")
+    assert completed.status != 0
     look = "import os; print(os.getsid(0) == os.getpid())"
     assert inside(place, PYTHON, "-c", look).stdout == "True\n"
 
@@ -169,14 +169,14 @@ def test_nowhere_are_devices_or_set_id_programs_of_use(place):
 
 def test_a_missing_library_is_told_once(place, monkeypatch, capsys):
     monkeypatch.setattr(seccomp, "LIBRARY", "libabsent.so.2")
-    for made in (seccomp.program, sandbox._filter):
-        made.cache_clear()
+    for cached_function in (seccomp.program, sandbox._filter):
+        cached_function.cache_clear()
     try:
         for _ in range(2):
             assert inside(place, "/usr/bin/true").status == 0
     finally:
-        for made in (seccomp.program, sandbox._filter):
-            made.cache_clear()
+        for cached_function in (seccomp.program, sandbox._filter):
+            cached_function.cache_clear()
     assert capsys.readouterr().err.count("is not installed") == 1
 
 

@@ -12,7 +12,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
-from imgbuild.lock.lock import make_lock
+from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import PackageIndex, Sdist, Wanted
@@ -68,9 +68,9 @@ def store(tmp_path_factory):
 def root(store):
     if os.geteuid() != 0:
         needs.user_namespaces()
-    found = load(ROOT / "matrix.yaml")
+    matrix = load(ROOT / "matrix.yaml")
     with host_root(
-        found.bases["debian-12"], found.image.user, host_arch(), Context(store, Http())
+        matrix.bases["debian-12"], matrix.image.user, host_arch(), Context(store, Http())
     ) as ask:
         yield ask
 
@@ -81,10 +81,10 @@ def sample(site, **changes):
     matrix = samples.matrix(
         pins={"demo": "1.0"}, indexes={"demo": "own"}, requires={"pip": Wanted(reason=REASON)}
     )
-    own = PackageIndex(url=site.url("simple"), upload_times="none")
+    package_index = PackageIndex(url=site.url("simple"), upload_times="none")
     return msgspec.structs.replace(
         matrix,
-        indexes={**matrix.indexes, "own": own},
+        indexes={**matrix.indexes, "own": package_index},
         sdists={"demo": sdist},
         requires={},
         bases=load(ROOT / "matrix.yaml").bases,
@@ -93,8 +93,8 @@ def sample(site, **changes):
 
 @pytest.fixture
 def site():
-    with serve(Site()) as found:
-        yield found
+    with serve(Site()) as site:
+        yield site
 
 
 def publish(site, files, name="demo-1.0.tar.gz"):
@@ -107,13 +107,13 @@ def build(matrix, root, store) -> BuiltWheel:
     wheels, built = resolve_wheels(
         matrix, "small", host_arch(), "3.11.2", root, Context(store, Http())
     )
-    (found,) = built
+    (built_wheel,) = built
     assert [wheel.package for wheel in wheels] == ["pip"]  # what the built wheel requires
-    return found
+    return built_wheel
 
 
-def forget(store, found):
-    path = store.file(found.wheel.sha256)
+def forget(store, built_wheel):
+    path = store.file(built_wheel.wheel.sha256)
     assert path is not None
     path.unlink()
 
@@ -146,17 +146,17 @@ def test_nothing_of_the_surroundings_gets_in(site, root, store, monkeypatch):
 def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
     matrix = sample(site)
-    found = build(matrix, root, store)
-    resolution = Resolution(wheels=(), built=(found,))
+    built_wheel = build(matrix, root, store)
+    resolution = Resolution(wheels=(), built=(built_wheel,))
     lock = make_lock(matrix, "small", {host_arch(): resolution})
-    forget(store, found)
-    Inputs(matrix, Context(store, Http())).bring(lock, {found.wheel.sha256})
-    assert store.file(found.wheel.sha256) is not None
-    forget(store, found)
-    other = msgspec.structs.replace(found, env={"DEMO": "other"})
+    forget(store, built_wheel)
+    Inputs(matrix, Context(store, Http())).bring(lock, {built_wheel.wheel.sha256})
+    assert store.file(built_wheel.wheel.sha256) is not None
+    forget(store, built_wheel)
+    other = msgspec.structs.replace(built_wheel, env={"DEMO": "other"})
     lock = make_lock(matrix, "small", {host_arch(): Resolution(wheels=(), built=(other,))})
     with pytest.raises(IntegrityError, match="the lock says"):
-        Inputs(matrix, Context(store, Http())).bring(lock, {found.wheel.sha256})
+        Inputs(matrix, Context(store, Http())).bring(lock, {built_wheel.wheel.sha256})
 
 
 TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"
@@ -186,8 +186,8 @@ def audited(site, root, store):
     return make_lock(matrix, "small", {host_arch(): resolution}), matrix, built
 
 
-def drop(store, found):
-    for item in (found.wheel, found.sdist, *found.requires):
+def drop(store, built_wheel):
+    for item in (built_wheel.wheel, built_wheel.sdist, *built_wheel.requires):
         store.drop_file(item.sha256)
 
 
@@ -202,11 +202,11 @@ def test_the_code_of_a_built_wheel_is_audited_though_no_cache_has_it(site, root,
     assert caught.value.hint == "run once without --offline"
     inputs = Inputs(matrix, Context(store, Http()))
     report = audit_lock(lock, host_arch(), inputs, checks=checks, drop=True)
-    found = [one for one in report.findings if one.check == "imports"]
-    assert [(one.severity, one.where) for one in found] == [
+    import_findings = [finding for finding in report.findings if finding.check == "imports"]
+    assert [(finding.severity, finding.where) for finding in import_findings] == [
         (Severity.ERROR, "trl 9.0 trl/__init__.py:2")
     ]
-    assert site.asked("packages/demo-1.0.tar.gz")
+    assert site.received_requests("packages/demo-1.0.tar.gz")
     # What was built stays; what was fetched to build it is dropped like all that was fetched.
     assert store.file(built.wheel.sha256) is not None
     assert store.file(built.sdist.sha256) is None
@@ -219,8 +219,8 @@ def test_the_code_of_a_built_wheel_is_audited_though_no_cache_has_it(site, root,
 def test_a_build_may_ask_for_more_than_it_declares(site, root, store):
     files = {"pyproject.toml": PYPROJECT, "tools/own.py": BACKEND, "setup.py": SETUP}
     publish(site, files)
-    found = build(sample(site), root, store)
-    assert {"packaging", "setuptools", "wheel"} <= {wheel.package for wheel in found.requires}
+    built_wheel = build(sample(site), root, store)
+    assert {"packaging", "setuptools", "wheel"} <= {wheel.package for wheel in built_wheel.requires}
 
 
 def refused(site, root, store, files, **changes):
@@ -269,13 +269,13 @@ def test_antlr_as_verl_needs_it_has_the_same_bytes_in_another_cache(root, store,
         matrix.targets["cu124-vllm"], pins={"antlr4-python3-runtime": "4.9.3"}, requires={}
     )
     matrix = msgspec.structs.replace(matrix, targets={"small": target}, requires={})
-    found: list[BuiltWheel] = []
+    built_wheels: list[BuiltWheel] = []
     for cache in (store, Store.open(tmp_path / "other")):
         wheels, built = resolve_wheels(
             matrix, "small", host_arch(), "3.11.2", root, Context(cache, Http())
         )
         assert wheels == ()
-        found += built
-    assert found[0] == found[1]
-    again = make(found[0], root(), "3.11.2", Context(store, Http()))
-    assert again == found[0].wheel
+        built_wheels += built
+    assert built_wheels[0] == built_wheels[1]
+    again = make(built_wheels[0], root(), "3.11.2", Context(store, Http()))
+    assert again == built_wheels[0].wheel

@@ -40,10 +40,10 @@ HONEST = "    shutil.copy(WHEEL, made)\n    return NAME\n"
 @pytest.fixture(scope="module", name="root")
 def _root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     needs.user_namespaces()
-    found = load(ROOT / "matrix.yaml")
-    base = msgspec.structs.replace(found.bases["debian-12"], packages=("python3", "usr-is-merged"))
+    matrix = load(ROOT / "matrix.yaml")
+    base = msgspec.structs.replace(matrix.bases["debian-12"], packages=("python3", "usr-is-merged"))
     context = Context(Store.open(tmp_path_factory.mktemp("cache")), Http())
-    with host_root(base, found.image.user, host_arch(), context) as ask:
+    with host_root(base, matrix.image.user, host_arch(), context) as ask:
         yield ask()
 
 

@@ -93,9 +93,11 @@ def image(folder: Path) -> tuple[layout.ImageFiles, str, int]:
 
 def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> bool:
     """Write the layout of the image, and say whether its layer is right; False for an error."""
-    one = layout.ImageFiles(config=files.config, manifest=files.manifest, layers={digest: source})
+    image_files = layout.ImageFiles(
+        config=files.config, manifest=files.manifest, layers={digest: source}
+    )
     try:
-        layout.write(out, {Arch.X86_64: one}, "tiny")
+        layout.write(out, {Arch.X86_64: image_files}, "tiny")
     except (ImgbuildError, OSError):
         return False
     blob = layout.blob(out, digest)

@@ -122,11 +122,11 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
 
 def check_tree(of: layout.Layout, path: Path, offset: int) -> set[str]:
     """Every path of the image is in the squashfs as it is; what is there beside them."""
-    wanted, found = squashed.expected(squashed.tree(of, ARCH)), squashed.read(path, offset)
-    differing = {name: (wanted[name], found.get(name)) for name in wanted
-                 if found.get(name) != wanted[name]}  # fmt: skip
+    expected, actual = squashed.expected(squashed.tree(of, ARCH)), squashed.read(path, offset)
+    differing = {name: (expected[name], actual.get(name)) for name in expected
+                 if actual.get(name) != expected[name]}  # fmt: skip
     assert not differing
-    return found.keys() - wanted.keys()
+    return actual.keys() - expected.keys()
 
 
 SIF = ("build", "--format", "sif")
@@ -158,10 +158,12 @@ def test_a_squashfs_has_the_files_of_its_image(odd, tmp_path):
 
 def test_extended_attributes_come_along(tmp_path):
     needs.root()
-    made = info("bin/ping")
-    made.pax_headers = {"SCHILY.xattr.user.note": "kept"}
-    found = make_layout(tmp_path / "image", [members((made, b"a program"))])
-    convert.convert(found, ARCH, tmp_path / "x.sqsh", convert.ConvertOptions(format="squashfs"))
+    header = info("bin/ping")
+    header.pax_headers = {"SCHILY.xattr.user.note": "kept"}
+    image_layout = make_layout(tmp_path / "image", [members((header, b"a program"))])
+    convert.convert(
+        image_layout, ARCH, tmp_path / "x.sqsh", convert.ConvertOptions(format="squashfs")
+    )
     subprocess.run(
         [needs.tool("unsquashfs", "squashfs-tools"), "-quiet", "-no-progress", "-xattrs",
          "-dest", tmp_path / "root", tmp_path / "x.sqsh"],
@@ -176,24 +178,26 @@ def test_extended_attributes_come_along(tmp_path):
 def test_attributes_that_no_squashfs_holds_are_named_once(tmp_path):
     rows = []
     for number in range(2000):
-        made = info(f"srv/{number}")
-        made.pax_headers = {"SCHILY.xattr.system.posix_acl_access": "\x02\x01"}
-        rows.append((made, b""))
-    found = make_layout(tmp_path / "image", [members(*rows)])
+        header = info(f"srv/{number}")
+        header.pax_headers = {"SCHILY.xattr.system.posix_acl_access": "\x02\x01"}
+        rows.append((header, b""))
+    image_layout = make_layout(tmp_path / "image", [members(*rows)])
     done = subprocess.run(
-        [sys.executable, "-m", "imgbuild", *SIF, "--from", found.path,
+        [sys.executable, "-m", "imgbuild", *SIF, "--from", image_layout.path,
          "--output", tmp_path / "x.sif"],
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
-    said = " ".join(done.stderr.split())
-    assert said.count("posix_acl_access") == 1
-    assert "/srv/0 and others lose it" in said
+    messages = " ".join(done.stderr.split())
+    assert messages.count("posix_acl_access") == 1
+    assert "/srv/0 and others lose it" in messages
     assert len(squashed.read(tmp_path / "x.sif", squashed.start(tmp_path / "x.sif"))) > 2000
 
 
 def test_the_bytes_follow_from_the_image_alone(odd, tmp_path):
     """Another name, folder, umask, clock's zone, SOURCE_DATE_EPOCH, one process or two."""
-    made = convert.convert(odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions(processors=2))
+    conversion = convert.convert(
+        odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions(processors=2)
+    )
     other = tmp_path / "another folder"
     shutil.copytree(odd.path, other / "layout")
     index = other / "layout/index.json"
@@ -217,10 +221,10 @@ def test_the_bytes_follow_from_the_image_alone(odd, tmp_path):
         check=True,
     )
     [answer] = json.loads(done.stdout)
-    assert (answer["name"], made.name) == ("nightly", "odd")
-    assert answer["digest"] == made.digest
+    assert (answer["name"], conversion.name) == ("nightly", "odd")
+    assert answer["digest"] == conversion.digest
     assert answer["image"] == odd.image(ARCH).manifest.digest
-    assert (other / "x.sif").read_bytes() == made.output.read_bytes()
+    assert (other / "x.sif").read_bytes() == conversion.output.read_bytes()
 
 
 def test_a_damaged_layer_leaves_nothing_behind(odd, tmp_path):
@@ -240,12 +244,12 @@ def test_a_damaged_layer_leaves_nothing_behind(odd, tmp_path):
 
 
 def test_what_a_killed_run_left_is_removed_and_what_another_writes_is_not(odd, tmp_path):
-    free, held = (tmp_path / f".odd.sif.{name}.tmp" for name in (16 * "d", 16 * "b"))
+    free, locked_file = (tmp_path / f".odd.sif.{name}.tmp" for name in (16 * "d", 16 * "b"))
     free.write_bytes(b"half a file")
-    with held.open("wb") as file:
+    with locked_file.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         convert.convert(odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions())
-    assert sorted(path.name for path in tmp_path.iterdir()) == [held.name, "odd.sif"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [locked_file.name, "odd.sif"]
 
 
 def test_an_interrupt_leaves_nothing_behind(odd, tmp_path):

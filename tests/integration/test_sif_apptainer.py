@@ -17,7 +17,7 @@ from imgbuild import codec
 from imgbuild.container import apptainer as running
 from imgbuild.oci import layout
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import parse, parse_repository
+from imgbuild.registry.image_reference import parse, parse_repository
 from imgbuild.sif import convert, files
 from imgbuild.values import Arch, sha256
 from tests.support import docker_registry, needs, ordinary, smoke_environment, squashed
@@ -85,15 +85,16 @@ def test_exec_has_the_environment_of_the_image_and_not_the_callers_packages(sif,
     (tmp_path / "alpha.py").write_text("VALUE = 'the wrong one'\n")
     hostile = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere", "PATH": os.environ["PATH"],
                "APPTAINERENV_EXTRA": "given", "LD_LIBRARY_PATH": "/nowhere"}  # fmt: skip
-    said = apptainer("exec", sif, "python", "-c", look, env=hostile).stdout
-    assert said.startswith(f"{PREFIX}/bin/python ")
-    assert str(tmp_path) not in said
-    assert said.endswith(" given\n")
-    found = apptainer("exec", sif, "env", env=hostile).stdout.splitlines()
+    output = apptainer("exec", sif, "python", "-c", look, env=hostile).stdout
+    assert output.startswith(f"{PREFIX}/bin/python ")
+    assert str(tmp_path) not in output
+    assert output.endswith(" given\n")
+    variables = apptainer("exec", sif, "env", env=hostile).stdout.splitlines()
     assert (
-        "PATH=/opt/venv/bin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin" in found
+        "PATH=/opt/venv/bin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin"
+        in variables
     )
-    assert f"LD_LIBRARY_PATH={files.LIBRARIES}" in found
+    assert f"LD_LIBRARY_PATH={files.LIBRARIES}" in variables
 
 
 def test_what_an_image_of_anybodys_says_of_python_and_its_home(sample, tmp_path):
@@ -107,19 +108,19 @@ def test_what_an_image_of_anybodys_says_of_python_and_its_home(sample, tmp_path)
     out = tmp_path / "mine.sif"
     convert.convert(layout.read(place), ARCH, out, convert.ConvertOptions())
     hostile = {"PYTHONPATH": "/the/callers", "PYTHONHOME": "/nowhere"}
-    said = apptainer("exec", out, "env", env=hostile)
-    found = said.stdout.splitlines()
-    assert "PYTHONPATH=/opt/mine" in found
-    assert not {"PYTHONHOME=/nowhere", "HOME=/root/of/the/image", "UID=1000"} & set(found)
-    assert said.stderr == ""
+    completed = apptainer("exec", out, "env", env=hostile)
+    variables = completed.stdout.splitlines()
+    assert "PYTHONPATH=/opt/mine" in variables
+    assert not {"PYTHONHOME=/nowhere", "HOME=/root/of/the/image", "UID=1000"} & set(variables)
+    assert completed.stderr == ""
     bound = ("--home", f"{tmp_path}:/home/me", "--env", "PYTHONPATH=/my/code")
-    found = apptainer("exec", *bound, out, "env").stdout.splitlines()
-    assert {"HOME=/home/me", "PYTHONPATH=/my/code"} <= set(found)
+    variables = apptainer("exec", *bound, out, "env").stdout.splitlines()
+    assert {"HOME=/home/me", "PYTHONPATH=/my/code"} <= set(variables)
 
 
 def test_inspect_tells_where_it_came_from(sif, sample):
-    said = json.loads(apptainer("inspect", "--json", "--labels", sif).stdout)
-    labels = said["data"]["attributes"]["labels"]
+    inspection = json.loads(apptainer("inspect", "--json", "--labels", sif).stdout)
+    labels = inspection["data"]["attributes"]["labels"]
     assert labels[files.IMAGE_LABEL] == sample.digest
     lock = codec.encode({"a": "lock"})
     assert labels[files.LOCK_LABEL] == f"sha256:{sha256(lock)}"
@@ -143,8 +144,8 @@ def test_a_user_without_any_right_runs_it_in_a_home_of_his_own(sif):
     code = "import alpha, os, pathlib; pathlib.Path.home().joinpath('x').write_text('x');"
     code += " print(alpha.VALUE, os.getuid(), pathlib.Path.home())"
     # A package set of wheels alone has no PYTHONNOUSERSITE; the images of targets have.
-    said = as_nobody("exec", *bound, "--env", "PYTHONNOUSERSITE=1", sif, "python", "-c", code)
-    assert said.stdout == "2 65534 /home/me\n"
+    completed = as_nobody("exec", *bound, "--env", "PYTHONNOUSERSITE=1", sif, "python", "-c", code)
+    assert completed.stdout == "2 65534 /home/me\n"
     assert (home / "x").read_text() == "x"
     refused = as_nobody("exec", sif, "mkdir", "/opt/new", check=False)
     assert refused.returncode != 0
@@ -161,8 +162,8 @@ for place in (pathlib.Path(os.environ["PYTHONPYCACHEPREFIX"]), pathlib.Path.home
 print("both can be written")
 """
     for words in (("--containall",), ("--containall", "--no-home"), ("--contain", "--cleanenv")):
-        said = as_nobody("run", *words, sif, "python", "-c", code)
-        assert said.stdout == "both can be written\n", words
+        completed = as_nobody("run", *words, sif, "python", "-c", code)
+        assert completed.stdout == "both can be written\n", words
 
 
 def test_without_a_network_nothing_is_reached(sif):
@@ -205,15 +206,19 @@ def test_apptainer_makes_the_same_of_the_pushed_image(sample, sif, tmp_path):
     apptainer("build", "--no-https", "--disable-cache", *fast, theirs, f"docker://{place}")
     assert apptainer("run", theirs, "python", "-c", "print(6 * 7)").stdout == "42\n"
     # All its files belong to the caller, who is root here: owners are left out, and so are times.
-    found = _without_owners(squashed.read(theirs, squashed.start(theirs)))
+    apptainer_tree = _without_owners(squashed.read(theirs, squashed.start(theirs)))
     mine = _without_owners(squashed.read(sif, squashed.start(sif)))
-    differing = {name for name in found.keys() | mine.keys() if found.get(name) != mine.get(name)}
+    differing = {
+        name
+        for name in apptainer_tree.keys() | mine.keys()
+        if apptainer_tree.get(name) != mine.get(name)
+    }
     differing = {name for name in differing if not name.startswith(f"/{files.HOME}/")}
     assert differing == {"/root", "/var/tmp"}  # which both add; Apptainer gives both mode 0755
 
 
-def _without_owners(found: dict[str, squashed.Facts]) -> dict[str, tuple[object, ...]]:
-    return {name: (kind, mode, what) for name, (kind, mode, _, what, _) in found.items()}
+def _without_owners(tree: dict[str, squashed.Facts]) -> dict[str, tuple[object, ...]]:
+    return {name: (kind, mode, what) for name, (kind, mode, _, what, _) in tree.items()}
 
 
 def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(sample, tmp_path):
@@ -320,7 +325,7 @@ def test_the_gpu_tier_is_run_with_nv(sif, driver, monkeypatch):
     with ordinary.home() as work:
         binds = {"/smoke_tests": SMOKE}
         work.chmod(0o1777)
-        asked = running.ApptainerOptions(binds=binds, work=work, gpus=True, user=(54321, 54321))
+        options = running.ApptainerOptions(binds=binds, work=work, gpus=True, user=(54321, 54321))
         look = ["python", "/smoke_tests/doctor.py", "--gpus", "1"]
-        done = running.run(needs.apptainer(), sif, look, asked)
+        done = running.run(needs.apptainer(), sif, look, options)
     assert "/.singularity.d/libs/libcuda.so.1 sees 0 GPUs (CUDA error 100), 1 were" in done.stdout

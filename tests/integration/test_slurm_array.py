@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.network]
 
 @pytest.fixture(scope="module", name="project")
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    with slurm_project.project(tmp_path_factory.mktemp("an array, 100%")) as made:
-        yield made
+    with slurm_project.project(tmp_path_factory.mktemp("an array, 100%")) as project:
+        yield project
 
 
 @pytest.fixture(scope="module", name="built")
@@ -32,10 +32,10 @@ def _built(project: Project) -> Project:
     layers.parent.mkdir()
     layers.write_text("a file where the layout of `two` is to go")
     failed = project.run("build", "--all", "--on", "slurm", "--throttle", "2", "--json", status=1)
-    said = json.loads(failed.stdout)
-    assert [item["target"] for item in said["built"]] == ["one", "three"]
-    assert [report["target"] for report in said["failed"]] == ["two"]
-    assert "build/two" in said["failed"][0]["cases"][0]["message"]
+    answer = json.loads(failed.stdout)
+    assert [item["target"] for item in answer["built"]] == ["one", "three"]
+    assert [report["target"] for report in answer["failed"]] == ["two"]
+    assert "build/two" in answer["failed"][0]["cases"][0]["message"]
     assert "1 of 3 targets failed: two" in failed.stderr
     layers.unlink()
     again = project.run("build", "--all", "--on", "slurm")
@@ -46,8 +46,11 @@ def _built(project: Project) -> Project:
 
 def test_only_what_failed_is_submitted_again(built: Project) -> None:
     first, second = orders(built, "build")[:2]
-    asked = [json.loads((each / "order.json").read_text()) for each in (first, second)]
-    assert [[task["target"] for task in one["tasks"]] for one in asked] == [list(TARGETS), ["two"]]
+    order_documents = [json.loads((each / "order.json").read_text()) for each in (first, second)]
+    assert [[task["target"] for task in order["tasks"]] for order in order_documents] == [
+        list(TARGETS),
+        ["two"],
+    ]
     assert "#SBATCH --array=0-2%2\n" in (first / "array.sh").read_text()
     for line in built.run("digest", "--all").stdout.splitlines():
         target, digest = line.split()
@@ -67,12 +70,14 @@ def test_reports_of_all_tasks_come_together(built: Project, tmp_path: Path) -> N
     junit = tmp_path / "report.xml"
     done = built.run("smoke", "--all", *command, "--junit", str(junit), "--json", status=1)
     reports = json.loads(done.stdout)
-    assert [one["target"] for one in reports] == list(TARGETS)
-    outcomes = [{case["name"]: case["outcome"] for case in one["cases"]} for one in reports]
+    assert [report["target"] for report in reports] == list(TARGETS)
+    outcomes = [{case["name"]: case["outcome"] for case in target["cases"]} for target in reports]
     assert {each["versions"] for each in outcomes} == {"passed"}
     assert {each["compiler"] for each in outcomes} == {"skipped"}
     suites = ElementTree.parse(junit).getroot()
-    assert [suite.get("name") for suite in suites] == [f"{one} x86_64 static" for one in TARGETS]
+    assert [suite.get("name") for suite in suites] == [
+        f"{target} x86_64 static" for target in TARGETS
+    ]
 
 
 def started(project: Project, *words: str) -> subprocess.Popen[str]:
@@ -85,7 +90,7 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
     def _runs() -> bool:
-        return any(list(one.glob("*.state.json")) for one in orders(project, "build")[before:])
+        return any(list(order.glob("*.state.json")) for order in orders(project, "build")[before:])
 
     until(_runs, "a task runs")
     return process
@@ -94,18 +99,22 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
 def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
     process = started(built, "--no-resume")
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=slurm_project.PATIENCE)
-    assert process.returncode == 130, said
-    assert "the tasks that had not ended are cancelled" in said
+    _, messages = process.communicate(timeout=slurm_project.PATIENCE)
+    assert process.returncode == 130, messages
+    assert "the tasks that had not ended are cancelled" in messages
     folder = orders(built, "build")[-1]
     until(lambda: not queue(built), "Slurm has nothing of it any more")
-    finished = {one.name for one in folder.glob("*.state.json") if '"status": 0' in one.read_text()}
-    left = [one for one in TARGETS if f"{one}.state.json" not in finished]
+    finished = {
+        state_file.name
+        for state_file in folder.glob("*.state.json")
+        if '"status": 0' in state_file.read_text()
+    }
+    left = [target for target in TARGETS if f"{target}.state.json" not in finished]
     assert left
     done = built.run("build", "--all", "--on", "slurm")
     assert f"{len(left)} to submit, 0 in the queue already" in done.stderr
-    asked = json.loads((orders(built, "build")[-1] / "order.json").read_text())
-    assert [task["target"] for task in asked["tasks"]] == left
+    order = json.loads((orders(built, "build")[-1] / "order.json").read_text())
+    assert [task["target"] for task in order["tasks"]] == left
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 
@@ -125,9 +134,9 @@ def test_a_task_that_slurm_ends_is_told(built: Project) -> None:
     process = started(built, "--no-resume", "--leave")
     [first] = {name.partition("_")[0] for name in queue(built)}
     slurm_project.slurm(built, "scancel", first)
-    _, said = process.communicate(timeout=slurm_project.PATIENCE)
-    assert process.returncode == 1, said
-    assert "cancelled" in said
+    _, messages = process.communicate(timeout=slurm_project.PATIENCE)
+    assert process.returncode == 1, messages
+    assert "cancelled" in messages
     assert f"{first}_2" not in queue(built)
 
 
@@ -137,5 +146,5 @@ def test_what_sbatch_refuses_is_told_and_nothing_is_left(built: Project) -> None
         "build", "--all", "--no-resume", "--on", "slurm", "--partition", "nowhere", status=1
     )
     assert "invalid partition" in done.stderr.lower()
-    left = [one for one in orders(built, "build") if (one / "order.json").exists()]
+    left = [order for order in orders(built, "build") if (order / "order.json").exists()]
     assert left == before

@@ -43,12 +43,12 @@ def _image(tmp_path: Path) -> Path:
 def job(image: Path, folder: Path, *command: str, **more: object) -> Path:
     """The script of a job in `image`, with a folder for scratch files."""
     (folder / "scratch").mkdir(exist_ok=True)
-    made = jobs.script(
+    job_script = jobs.script(
         samples.lock(), "sha256:0", jobs.ScriptKind.SINGLE, jobs.Allocation(),
         jobs.Container(image=str(image)), command=command, scratch=str(folder / "scratch"), **more,
     )  # fmt: skip
     path = folder / "job.sh"
-    path.write_text(jobs.text(made, None))
+    path.write_text(jobs.text(job_script, None))
     return path
 
 
@@ -96,7 +96,7 @@ def test_variables_reach_the_image_and_nothing_else(image, tmp_path, export):
     needs.apptainer()
     (tmp_path / "talk").write_text("echo hello\n")
     (tmp_path / "scratch").mkdir()
-    made = jobs.script(
+    job_script = jobs.script(
         samples.lock(samples.wheel("ray", "2.47.1")), "sha256:0", jobs.ScriptKind.SINGLE,
         jobs.Allocation(more=(f"--export={export}",) if export else ()),
         jobs.Container(image=str(image)), command=("/bin/busybox", "env"),
@@ -104,7 +104,7 @@ def test_variables_reach_the_image_and_nothing_else(image, tmp_path, export):
         scratch=str(tmp_path / "scratch"), passed=("TOKEN",),
     )  # fmt: skip
     path = tmp_path / "job.sh"
-    path.write_text(jobs.text(made, None))
+    path.write_text(jobs.text(job_script, None))
     home = {"HOME": str(tmp_path), "NCCL_DEBUG": "WARN", "TOKEN": "a secret"}
     env = needs.slurm() | home | ({} if export else {"BASH_ENV": str(tmp_path / "talk")})
     status, log = slurm_project.job(Project(tmp_path, "", None, env), path)

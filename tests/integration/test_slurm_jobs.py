@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.lock.lock import read_lock
+from imgbuild.lock.lock_file import read_lock
 from imgbuild.slurm import jobs
 from imgbuild.slurm.jobs import Container
 from tests.support import needs, samples, slurm_project
@@ -76,8 +76,8 @@ time.sleep(600)
 
 @pytest.fixture(scope="module", name="project")
 def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    with slurm_project.ray_project(tmp_path_factory.mktemp("jobs")) as made:
-        yield made
+    with slurm_project.ray_project(tmp_path_factory.mktemp("jobs")) as project:
+        yield project
 
 
 @pytest.fixture(name="user")
@@ -106,7 +106,7 @@ def script(project: Project, folder: Path, *words: str) -> Path:
     return path
 
 
-def said(log: str) -> object:
+def printed_value(log: str) -> object:
     """The line of JSON that a job printed."""
     [line] = re.findall(r"^[\[{].*[\]}]$", log, re.MULTILINE)
     return json.loads(line)
@@ -114,8 +114,8 @@ def said(log: str) -> object:
 
 def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
     """Run a script as that user; nothing may be left on the nodes."""
-    own = Project(project.folder, "", None, {**project.env, **user})
-    ended = slurm_project.job(own, path)
+    user_project = Project(project.folder, "", None, {**project.env, **user})
+    ended = slurm_project.job(user_project, path)
     assert list(Path(user["TMPDIR"]).iterdir()) == [], ended[1]
     return ended
 
@@ -138,7 +138,7 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
     path.write_text(head + line + "exec <<<'for no step'\n" + rest)
     status, log = run(project, user, path)
     assert status == 7, log
-    assert said(log) == {
+    assert printed_value(log) == {
         "prefix": "/opt/venv",
         "word": "two words",
         "token": "a secret",
@@ -167,7 +167,7 @@ def test_ray_over_two_nodes(project: Project, user: dict[str, str], tmp_path: Pa
     assert status == 9, log  # the command's own
     assert "Ray: 2 of 2 nodes have registered" in log
     # Two CPUs of each node by the allocation, whatever cores this machine has.
-    assert said(log) == [2, ["two words"], ["/opt/venv"], 4.0]
+    assert printed_value(log) == [2, ["two words"], ["/opt/venv"], 4.0]
 
 
 VERL = """\
@@ -187,16 +187,16 @@ def test_verl_is_told_of_the_nodes_and_joins_their_ray(
     verl = samples.lock(*(samples.wheel(name, "1.0") for name in ("ray", "verl")))
     image = Container(image=str(project.folder / "build" / f"{TARGET}.sif"))
     command = ("python", str(tmp_path / "main.py"), "data.train_files=a b")
-    made = jobs.script(
+    job_script = jobs.script(
         msgspec.structs.replace(locked, arch=verl.arch), "sha256:0", jobs.ScriptKind.VERL,
         jobs.Allocation(nodes=2, gpus=1, cpus=1), image, command=command,
     )  # fmt: skip
     path = tmp_path / "job.sh"
-    path.write_text(jobs.text(made, None).replace("#SBATCH --gpus-per-node=1\n", ""))
+    path.write_text(jobs.text(job_script, None).replace("#SBATCH --gpus-per-node=1\n", ""))
     status, log = run(project, user, path)
     assert status == 0, log
     words = ["data.train_files=a b", "trainer.nnodes=2", "trainer.n_gpus_per_node=1"]
-    assert said(log) == [words, 2, 2.0]
+    assert printed_value(log) == [words, 2, 2.0]
 
 
 def test_a_job_that_is_cancelled_saves_and_leaves_nothing(
@@ -206,10 +206,12 @@ def test_a_job_that_is_cancelled_saves_and_leaves_nothing(
     saved = tmp_path / "saved"
     words = ("--", "python", str(tmp_path / "train.py"), str(saved))
     path = script(project, tmp_path, "--cpus-per-task", "1", *words)
-    own = Project(project.folder, "", None, {**project.env, **user})
-    number = slurm_project.slurm(own, "sbatch", "--parsable", str(path), cwd=tmp_path).strip()
+    user_project = Project(project.folder, "", None, {**project.env, **user})
+    number = slurm_project.slurm(
+        user_project, "sbatch", "--parsable", str(path), cwd=tmp_path
+    ).strip()
     slurm_project.until(saved.exists, "the training has started")
-    slurm_project.slurm(own, "scancel", number)
+    slurm_project.slurm(user_project, "scancel", number)
     slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
     [log] = tmp_path.glob(f"*-{number}.log")
     # What the program used is removed only after it has ended.
@@ -251,8 +253,8 @@ def test_a_folder_of_somebody_else_takes_no_file(
     trap = f'mkdir -p "$TMPDIR"; ln -s {other} "$TMPDIR/imgbuild-$SLURM_JOB_ID"\n'
     head, line, rest = path.read_text().partition("set -euo pipefail\n")
     path.write_text(head + line + trap + rest)
-    own = Project(project.folder, "", None, {**project.env, **user})
-    status, log = slurm_project.job(own, path)
+    user_project = Project(project.folder, "", None, {**project.env, **user})
+    status, log = slurm_project.job(user_project, path)
     assert status == 1, log
     assert "is not yours: another --scratch" in log
     assert (list(other.iterdir()), (tmp_path / "ran").exists()) == ([], False)
@@ -275,18 +277,18 @@ def test_doctor_explains_what_a_user_brought_along(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "modules/ray.py").touch()
-    own = Project(project.folder, "", None, {**project.env, **user})
+    user_project = Project(project.folder, "", None, {**project.env, **user})
     sif = str(project.folder / "build" / f"{TARGET}.sif")
     words = ("doctor", TARGET, "--through", "apptainer", "--sif-file", sif)
     # imgbuild itself is started without the user's PYTHONPATH; Apptainer hands this one on.
-    own.env["APPTAINERENV_PYTHONPATH"] = own.env.pop("PYTHONPATH")
-    own.env["APPTAINER_BIND"] = str(tmp_path)
-    done = own.run(*words, status=1)
+    user_project.env["APPTAINERENV_PYTHONPATH"] = user_project.env.pop("PYTHONPATH")
+    user_project.env["APPTAINER_BIND"] = str(tmp_path)
+    done = user_project.run(*words, status=1)
     assert f"error: packages: ray is imported from {tmp_path}/modules/ray.py" in done.stdout
     assert "unset PYTHONPATH, or start with apptainer --cleanenv" in done.stdout
-    del own.env["APPTAINERENV_PYTHONPATH"]
-    report = json.loads(own.run(*words, "--apptainer=--cleanenv", "--json").stdout)
-    assert {one["severity"] for one in report["findings"]} <= {"note", "warning"}
+    del user_project.env["APPTAINERENV_PYTHONPATH"]
+    report = json.loads(user_project.run(*words, "--apptainer=--cleanenv", "--json").stdout)
+    assert {finding["severity"] for finding in report["findings"]} <= {"note", "warning"}
 
 
 @pytest.mark.parametrize("through", ["root", "docker"])
@@ -295,7 +297,7 @@ def test_doctor_looks_from_within_any_way_of_running(project: Project, through: 
         needs.docker()
     done = project.run("doctor", TARGET, "--through", through, "--json")
     report = json.loads(done.stdout)
-    found = {one["check"]: one["message"] for one in report["findings"]}
-    assert found["packages"] == "all come from /opt/venv"
-    assert "id 1234" in found["user"]
+    messages = {finding["check"]: finding["message"] for finding in report["findings"]}
+    assert messages["packages"] == "all come from /opt/venv"
+    assert "id 1234" in messages["user"]
     assert (report["target"], report["tier"]) == (TARGET, "doctor")

@@ -77,15 +77,15 @@ class GRPOConfig:
 
 def index() -> LocalIndex:
     """Packages by the names that the job needs."""
-    made = sample_project.index()
-    made.wheel("vllm", "0.8.5")
+    index = sample_project.index()
+    index.wheel("vllm", "0.8.5")
     points = b"[console_scripts]\ntrl = trl.cli:main\naccelerate = trl.launch:main\n"
-    made.wheel("trl", "0.18.2", files={
+    index.wheel("trl", "0.18.2", files={
         "trl/__init__.py": b"", "trl/cli.py": SERVER, "trl/launch.py": LAUNCH,
         "trl/trainer/__init__.py": b"", "trl/trainer/grpo_config.py": CONFIG,
         "trl-0.18.2.dist-info/entry_points.txt": points,
     })  # fmt: skip
-    return made
+    return index
 
 
 @pytest.fixture(scope="module", name="project")
@@ -94,9 +94,9 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     needs.network()
     needs.apptainer()
     with serve(Site(files=index().site_files())) as site:
-        made = Project(tmp_path_factory.mktemp("server"), site.url("simple"), None, env)
-        made.write(slurm_project.BASE)
-        path = made.folder / "matrix.yaml"
+        project = Project(tmp_path_factory.mktemp("server"), site.url("simple"), None, env)
+        project.write(slurm_project.BASE)
+        path = project.folder / "matrix.yaml"
         pins = 'thewheel: "1.0"}'
         path.write_text(
             path.read_text()
@@ -104,8 +104,8 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
             .replace("named: [thewheel]", "named: [torch]")
         )
         for verb in (("lock",), ("build",), ("build", "--format", "sif")):
-            made.run(*verb, TARGET)
-        yield made
+            project.run(*verb, TARGET)
+        yield project
 
 
 def run(project: Project, folder: Path, *words: str) -> tuple[int, str]:

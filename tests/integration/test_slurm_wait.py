@@ -28,17 +28,17 @@ def _queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     yield
-    for number in held(tmp_path):
+    for number in pending_jobs(tmp_path):
         subprocess.run(["scancel", number], check=True)
 
 
-def held(folder: Path) -> list[str]:
+def pending_jobs(folder: Path) -> list[str]:
     """Numbers of the jobs that were submitted in `folder` and are not over."""
-    said = subprocess.run(
+    completed = subprocess.run(
         ["squeue", "--noheader", "--me", "--format=%i %Z"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    rows = [line.split(maxsplit=1) for line in said.stdout.splitlines()]
+    rows = [line.split(maxsplit=1) for line in completed.stdout.splitlines()]
     return [number for number, place in rows if place == str(folder)]
 
 
@@ -49,8 +49,8 @@ def once_held(folder: Path, then: Callable[[str], object]) -> Iterator[None]:
 
     def _look() -> None:
         while not over.is_set():
-            if found := held(folder):
-                then(found[0])
+            if jobs := pending_jobs(folder):
+                then(jobs[0])
                 return
             over.wait(0.5)
 
@@ -142,4 +142,4 @@ def test_an_interrupt_takes_the_job_out_of_the_queue(tmp_path):
     interrupt = once_held(tmp_path, lambda _: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(Interrupted, match="are cancelled"), interrupt:
         ended("sleep 600", tmp_path, "--hold")
-    slurm_project.until(lambda: not held(tmp_path), "the job is gone")
+    slurm_project.until(lambda: not pending_jobs(tmp_path), "the job is gone")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from imgbuild.report import Case
-from imgbuild.smoke import run as smoke
+from imgbuild.smoke import runner
 from tests.support import needs, smoke_environment
 
 REPOSITORY = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ class Sample:
         (folder / "wheels").mkdir()
         self.wheels = smoke_environment.good(folder / "wheels")
         self.expect: dict[str, Any] = {
-            "format": smoke.FORMAT,
+            "format": runner.FORMAT,
             "target": "small",
             "arch": "x86_64",
             "prefix": str(folder / "venv"),
@@ -163,9 +163,9 @@ def leaving(sample):
 )
 def test_a_broken_package_set_fails_and_says_why(sample, case, break_it, words):
     break_it(sample)
-    found = sample.run(case)[case]
-    assert found.outcome == "failed"
-    assert words in found.message
+    case_result = sample.run(case)[case]
+    assert case_result.outcome == "failed"
+    assert words in case_result.message
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,9 @@ def test_a_kernel_of_sglang_that_does_not_compile_is_told(sample):
     assert (sound.outcome, sound.message) == ("passed", "activation compiled for sm_90")
     source = sample.site / "sglang/jit_kernel/activation.py"
     source.write_text(source.read_text().replace("2 * number", "2 * unknown"))
-    found = sample.run("sglang kernels")["sglang kernels"]
-    assert found.outcome == "failed"
-    assert re.search(r"activation: <stdin>:1:\d+: error: .unknown. undeclared", found.log)
+    case_result = sample.run("sglang kernels")["sglang kernels"]
+    assert case_result.outcome == "failed"
+    assert re.search(r"activation: <stdin>:1:\d+: error: .unknown. undeclared", case_result.log)
     source.unlink()
     none = sample.run("sglang kernels")["sglang kernels"]
     assert none.message == "error: SGLang has none of the kernels that this case knows"
@@ -300,9 +300,11 @@ def test_a_compiler_compiles_and_its_absence_is_told(sample, monkeypatch):
     sample.expect["debian"] = ["g++", "gcc"]
     assert sample.run("compiler")["compiler"].outcome == "passed"
     monkeypatch.setenv("PATH", "/nonexistent")
-    found = sample.run("compiler")["compiler"]
-    assert found.outcome == "failed"
-    assert found.message.startswith("FileNotFoundError: [Errno 2] No such file or directory: 'cc'")
+    case_result = sample.run("compiler")["compiler"]
+    assert case_result.outcome == "failed"
+    assert case_result.message.startswith(
+        "FileNotFoundError: [Errno 2] No such file or directory: 'cc'"
+    )
 
 
 def test_what_the_lock_lacks_is_skipped(sample):
@@ -317,9 +319,9 @@ def test_a_driver_library_in_the_image_is_refused(sample):
     library = sample.folder / "venv/lib/stubs/libcuda.so"
     library.parent.mkdir()
     library.write_bytes(b"")
-    found = sample.run("system")["system"]
-    assert found.outcome == "failed"
-    assert str(library) in found.log
+    case_result = sample.run("system")["system"]
+    assert case_result.outcome == "failed"
+    assert str(library) in case_result.log
 
 
 def test_a_stub_that_the_loader_finds_is_no_driver(sample):
@@ -327,8 +329,8 @@ def test_a_stub_that_the_loader_finds_is_no_driver(sample):
     stub = sample.folder / "stubs/libcuda.so.1"
     stub.parent.mkdir()
     subprocess.run(["gcc", "-shared", "-o", stub, "-x", "c", os.devnull], check=True)
-    found = sample.run("system", LD_LIBRARY_PATH=str(stub.parent))["system"]
-    assert f"a CUDA driver library is in the image: {stub}" in found.log
+    case_result = sample.run("system", LD_LIBRARY_PATH=str(stub.parent))["system"]
+    assert f"a CUDA driver library is in the image: {stub}" in case_result.log
 
 
 def test_root_is_refused(sample):
@@ -337,9 +339,9 @@ def test_root_is_refused(sample):
 
 
 def test_what_the_lock_lacks_is_skipped_and_no_pass(sample):
-    found = sample.run("*", tier="cpu")
-    assert found["grpo step"].outcome == "skipped"
-    assert found["grpo step"].message == "the lock has no trl"
+    case_results = sample.run("*", tier="cpu")
+    assert case_results["grpo step"].outcome == "skipped"
+    assert case_results["grpo step"].message == "the lock has no trl"
     assert sample.run("triton*")["triton launcher"].outcome == "skipped"
 
 
@@ -349,7 +351,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(
-    ("expect", "words", "said"),
+    ("expect", "words", "message"),
     [
         ("{", [], "expect.json: Expecting property name"),
         ("{}", [], "expect.json: missing keys: packages, prefix, cache"),
@@ -370,7 +372,9 @@ EXPECTED = {
         (json.dumps(EXPECTED), ["--model=/absent"], "/absent: no config.json in this folder"),
     ],
 )
-def test_invalid_input_of_the_runner_is_an_error_before_a_case_runs(expect, words, said, tmp_path):
+def test_invalid_input_of_the_runner_is_an_error_before_a_case_runs(
+    expect, words, message, tmp_path
+):
     (tmp_path / "expect.json").write_text(expect)
     command = [sys.executable, str(SCRIPTS / "run.py"), "--tier=cpu"]
     done = subprocess.run(
@@ -378,7 +382,7 @@ def test_invalid_input_of_the_runner_is_an_error_before_a_case_runs(expect, word
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
     assert not done.stdout
 
 

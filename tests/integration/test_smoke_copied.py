@@ -57,8 +57,8 @@ SMOKE = ("env/bin/imgbuild", "smoke", "--through", "root", "--tier", "static", "
 
 
 def test_a_layout_is_tested_with_what_was_copied(folder):
-    made = offline(folder, sys.executable, "-m", "venv", "env")
-    assert made.returncode == 0, made.stderr
+    completed = offline(folder, sys.executable, "-m", "venv", "env")
+    assert completed.returncode == 0, completed.stderr
     install = ("env/bin/pip", "install", "--no-index", "--find-links", "wheels", "imgbuild")
     done = offline(folder, *install)
     assert done.returncode == 0, done.stderr

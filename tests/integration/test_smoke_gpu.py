@@ -161,7 +161,7 @@ def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) ->
     """What cases said that began at once, a row each; `share` of them may use the GPU at once."""
     log = folder / "log"
 
-    def _one(name: str) -> None:
+    def _take_turn(name: str) -> None:
         waited = folder / name
         env = {"SMOKE_TURN": str(folder / "turn"), "SMOKE_SHARE": str(share)}
         done = python(folder, script, log, name, **env, SMOKE_WAITED=str(waited))
@@ -169,7 +169,7 @@ def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) ->
         assert float(waited.read_text()) >= 0
 
     with ThreadPoolExecutor(len(names)) as pool:
-        for _ in pool.map(_one, names):
+        for _ in pool.map(_take_turn, names):
             pass
     return [row.split() for row in log.read_text().splitlines()]
 
@@ -177,25 +177,25 @@ def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) ->
 def at_once(rows: Sequence[Sequence[str]]) -> list[frozenset[str]]:
     """Who held a place together: each time one came in."""
     inside: set[str] = set()
-    found = []
+    groups = []
     for name, word, *_ in rows:
         if word == "begins":
             inside.add(name)
-            found.append(frozenset(inside))
+            groups.append(frozenset(inside))
         else:
             inside.remove(name)
-    return found
+    return groups
 
 
 def test_cases_take_turns(tmp_path):
-    assert [len(held) for held in at_once(take(tmp_path, "abc", 1))] == [1, 1, 1]
+    assert [len(group) for group in at_once(take(tmp_path, "abc", 1))] == [1, 1, 1]
 
 
 def test_cases_share_and_some_are_alone(tmp_path):
-    held = at_once(take(tmp_path, ["a", "b", "alone", "c", "d", "alone too"], 3, SHARED))
-    assert len(held) == 6
-    assert max(map(len, held)) in (2, 3)
-    assert all(len(names) == 1 for names in held if any("alone" in name for name in names))
+    groups = at_once(take(tmp_path, ["a", "b", "alone", "c", "d", "alone too"], 3, SHARED))
+    assert len(groups) == 6
+    assert max(map(len, groups)) in (2, 3)
+    assert all(len(names) == 1 for names in groups if any("alone" in name for name in names))
 
 
 def test_as_many_as_may_are_in_at_once(tmp_path):

@@ -19,7 +19,7 @@ from imgbuild.container.root_folder import root_folder
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tree import remove
 from imgbuild.report import Report, passed
-from imgbuild.smoke import result, run, sif
+from imgbuild.smoke import result, runner, sif
 from imgbuild.values import Arch
 from tests.support import needs, ordinary, smoke_environment
 from tests.support.inprocess_project import Command
@@ -66,10 +66,12 @@ def check(report: Report) -> None:
         "import pip": "passed",
         "imports": "passed",
     }, report.cases
-    said = {case.name: case.message for case in report.cases}
-    assert said["compiler"] == "the lock has no gcc"
-    assert said["entry points"].endswith("has none of the packages that entry_points.json names")
-    assert f"user id {smoke_environment.USER.uid}," in said["system"]
+    messages = {case.name: case.message for case in report.cases}
+    assert messages["compiler"] == "the lock has no gcc"
+    assert messages["entry points"].endswith(
+        "has none of the packages that entry_points.json names"
+    )
+    assert f"user id {smoke_environment.USER.uid}," in messages["system"]
     assert (report.target, report.arch, report.tier) == ("small", Arch.X86_64, "static")
 
 
@@ -77,7 +79,7 @@ def test_a_root_folder_needs_no_engine(built, wheels, tmp_path):
     needs.user_namespaces()
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
-    [report] = run.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
+    [report] = runner.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
     check(report)
 
 
@@ -140,7 +142,9 @@ def test_a_root_folder_that_is_there_is_used(built, wheels, tmp_path):
     settings = run_in_image.running(built, Arch.X86_64)
     with root_folder(built, Arch.X86_64, store) as root:
         shutil.rmtree(root.path / "opt/venv/lib/python3.11/site-packages/alpha")
-        report = run.smoke_root(lock, root, Arch.X86_64, "static", settings=settings, store=store)
+        report = runner.smoke_root(
+            lock, root, Arch.X86_64, "static", settings=settings, store=store
+        )
     failed = {case.name: case.message for case in report.cases if case.outcome == "failed"}
     assert "alpha/__init__.py: No such file" in failed["files"]
     assert "ModuleNotFoundError: No module named 'alpha'" in failed["import alpha"]
@@ -150,16 +154,16 @@ def test_a_root_folder_that_is_there_is_used(built, wheels, tmp_path):
 def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
     ask: Callable[[], str] = getattr(needs, kind)
     ask()
-    found = engine.require(kind)
-    before = _containers(found)
+    container_engine = engine.require(kind)
+    before = _containers(container_engine)
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     try:
-        [report] = run.smoke(lock, built, Arch.X86_64, ["static"], through=kind, store=store)
+        [report] = runner.smoke(lock, built, Arch.X86_64, ["static"], through=kind, store=store)
     finally:
-        engine.remove(found, "small:latest")
+        engine.remove(container_engine, "small:latest")
     check(report)
-    assert _containers(found) == before
+    assert _containers(container_engine) == before
 
 
 @pytest.mark.parametrize("kind", ["docker", "podman", "root"])
@@ -169,7 +173,7 @@ def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path)
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     try:
-        [report] = run.smoke(
+        [report] = runner.smoke(
             lock, built, Arch.X86_64, ["static"], through=kind, store=store, arbitrary_user=True
         )
     finally:
@@ -179,7 +183,7 @@ def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path)
     assert not failed, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
     assert "the root is read-only" in system.log
-    assert f"user id {run.ARBITRARY_USER[0]}," in system.message
+    assert f"user id {runner.ARBITRARY_USER[0]}," in system.message
 
 
 @pytest.mark.apptainer
@@ -201,12 +205,14 @@ def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     assert system.outcome == "passed"
     assert "the root is read-only" in system.log
     if os.geteuid() == 0:
-        assert f"user id {run.ARBITRARY_USER[0]}," in system.message
+        assert f"user id {runner.ARBITRARY_USER[0]}," in system.message
     assert not passed(none.cases)  # here is no GPU, or the image has nothing to test on it
 
 
-def _containers(found: engine.Engine) -> set[str]:
-    done = subprocess.run(found.command("ps", "-aq"), capture_output=True, text=True, check=True)
+def _containers(container_engine: engine.Engine) -> set[str]:
+    done = subprocess.run(
+        container_engine.command("ps", "-aq"), capture_output=True, text=True, check=True
+    )
     return set(done.stdout.split())
 
 
@@ -215,9 +221,9 @@ def test_the_active_environment_is_tested(wheels, tmp_path, monkeypatch):
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path / "cache")
-    [report] = run.smoke_here(lock, Arch.X86_64, ["static"], store=store)
+    [report] = runner.smoke_here(lock, Arch.X86_64, ["static"], store=store)
     outcomes = {case.name: case.outcome for case in report.cases}
     assert outcomes["versions"] == "passed", report.cases
     assert outcomes["import alpha"] == "passed"
-    [report] = run.smoke_here(lock, Arch.X86_64, ["gpu"], store=store)
+    [report] = runner.smoke_here(lock, Arch.X86_64, ["gpu"], store=store)
     assert not passed(report.cases) or report.cases[0].outcome == "passed"

@@ -30,9 +30,9 @@ def _wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     needs.tool("gcc")
     folder = tmp_path_factory.mktemp("wheels")
     compiler = [f"{name}=={version}" for name, version in COMPILER.items()]
-    found = damaged.download(folder, [*compiler, f"nvidia-cuda-runtime=={SOUND}"])
-    found += damaged.download(folder / "other", [f"nvidia-cuda-runtime=={OTHER}"])
-    return {path.name.split("-")[0] + "-" + path.name.split("-")[1]: path for path in found}
+    paths = damaged.download(folder, [*compiler, f"nvidia-cuda-runtime=={SOUND}"])
+    paths += damaged.download(folder / "other", [f"nvidia-cuda-runtime=={OTHER}"])
+    return {path.name.split("-")[0] + "-" + path.name.split("-")[1]: path for path in paths}
 
 
 def environment(folder: Path, wheels: dict[str, Path], runtime: str) -> Path:
@@ -42,9 +42,9 @@ def environment(folder: Path, wheels: dict[str, Path], runtime: str) -> Path:
             continue
         with zipfile.ZipFile(path) as archive:
             for item in archive.infolist():
-                made = Path(archive.extract(item, folder))
-                if item.external_attr >> 16 & 0o100 and made.is_file():
-                    made.chmod(0o755)
+                extracted_path = Path(archive.extract(item, folder))
+                if item.external_attr >> 16 & 0o100 and extracted_path.is_file():
+                    extracted_path.chmod(0o755)
     return folder / "nvidia/cu13"
 
 
@@ -63,8 +63,8 @@ def case(folder: Path, home: Path, packages: dict[str, str]) -> tuple[str, str, 
         text=True,
         check=False,
     )
-    [found] = json.loads(done.stdout)["cases"]
-    return found["outcome"], found["message"], found["log"]
+    [case_result] = json.loads(done.stdout)["cases"]
+    return case_result["outcome"], case_result["message"], case_result["log"]
 
 
 def test_the_nvcc_of_the_runtimes_cuda_compiles(wheels, tmp_path):

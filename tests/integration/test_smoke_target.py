@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from tests.support import damaged, needs
 
 ROOT = Path(__file__).parents[2]
@@ -80,16 +80,16 @@ def test_with_an_nvcc_of_another_cuda_its_case_fails(built, tmp_path):
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             for item in archive.infolist():
-                made = Path(archive.extract(item, site))
-                if made.is_file():
-                    made.chmod(item.external_attr >> 16 & 0o777 | 0o644)
+                extracted_path = Path(archive.extract(item, site))
+                if extracted_path.is_file():
+                    extracted_path.chmod(item.external_attr >> 16 & 0o777 | 0o644)
     with damaged.container(built[0], TARGET) as container:
         container.put(site, SITE)
         container.damage(f"chmod -R a+rX {SITE}/nvidia")
-        locked = locks.read_lock(ROOT / "images", TARGET)
-        found = container.cases(locked, "static", "nvcc|compiler", tmp_path)
-    assert found["compiler"][0] == "passed"  # gcc is as it was
-    outcome, message = found["nvcc"]
+        locked = lock_file.read_lock(ROOT / "images", TARGET)
+        cases = container.cases(locked, "static", "nvcc|compiler", tmp_path)
+    assert cases["compiler"][0] == "passed"  # gcc is as it was
+    outcome, message = cases["nvcc"]
     assert (outcome, message.split(":")[:2]) == (
         "failed",
         ["error", " nvcc is of CUDA 13.1, nvidia-cuda-runtime of 13.0"],

@@ -77,10 +77,10 @@ while True:
 
 def command(store: Path, site: Site, names: list[str], ballast: str = "") -> list[str]:
     """The command line of a process that downloads `names` of `site`."""
-    wanted = [
+    downloads = [
         (name, len(site.files[name]), sha256(site.files[name]), site.url(name)) for name in names
     ]
-    return [sys.executable, "-c", DOWNLOAD, json.dumps([str(store), wanted, ballast])]
+    return [sys.executable, "-c", DOWNLOAD, json.dumps([str(store), downloads, ballast])]
 
 
 def start(line: list[str]) -> subprocess.Popen[str]:
@@ -130,8 +130,8 @@ def test_a_download_survives_being_killed_again_and_again(tmp_path: Path, site: 
     )
     path = Path(json.loads(done.stdout)[sha256(data)])
     assert path.read_bytes() == data
-    asked = [headers.get("Range") for headers in site.asked("big")]
-    assert asked == [None, *(f"bytes={size}-" for size in at_kill)]
+    ranges = [headers.get("Range") for headers in site.received_requests("big")]
+    assert ranges == [None, *(f"bytes={size}-" for size in at_kill)]
     assert list((root / "scratch").glob("*")) == [], "the next process removed what was left"
     assert list((root / "live").glob("*")) == []
 
@@ -177,7 +177,7 @@ def test_processes_that_wait_for_each_other_download_once(tmp_path: Path, site: 
     for process in processes:
         _, stderr = process.communicate()
         assert process.returncode == 0, stderr
-    assert len(site.asked("big")) == 1
+    assert len(site.received_requests("big")) == 1
 
 
 def test_a_waiting_process_takes_over_from_a_killed_one(tmp_path: Path, site: Site) -> None:
@@ -191,7 +191,7 @@ def test_a_waiting_process_takes_over_from_a_killed_one(tmp_path: Path, site: Si
     first.communicate()
     _, stderr = second.communicate()
     assert second.returncode == 0, stderr
-    ranges = [headers.get("Range") for headers in site.asked("big")]
+    ranges = [headers.get("Range") for headers in site.received_requests("big")]
     assert len(ranges) == 2
     assert int(str(ranges[1]).removeprefix("bytes=").removesuffix("-")) >= 2_000_000
 

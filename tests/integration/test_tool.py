@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import imgbuild
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference, parse_repository
+from imgbuild.registry.image_reference import Reference, parse_repository
 from imgbuild.values import Arch
 from tests.support import ci_repository, docker_registry, needs
 from tests.support.sample_project import Project
@@ -48,24 +48,24 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     for name in ("made", "ready"):
         (folder / ".venv" / name).touch()
     project = Project(folder, "", cache=None)
-    made = ci_repository.run_job(
+    job_run = ci_repository.run_job(
         project, "release", "build", {"TAG": TAG}, folder / "build/scripts"
     )
-    assert made.status == 0, made.said
+    assert job_run.status == 0, job_run.said
     yield project
     shutil.rmtree(folder)
 
 
 def test_it_holds_the_versions_that_the_tool_is_tested_with(checkout):
-    lock = locks.read_lock(checkout.folder / "tool/images", NAME)
+    lock = lock_file.read_lock(checkout.folder / "tool/images", NAME)
     pinned = dict(
         line.partition(";")[0].strip().split("==")
         for line in (ROOT / "tools/constraints.txt").read_text().splitlines()
     )
-    held = {wheel.package: wheel.version for wheel in lock.arch[Arch.X86_64].wheels}
-    assert held.pop(NAME) == imgbuild.__version__
-    assert held == {name: pinned[name] for name in held}
-    assert {"uv", "cryptography", "typer", "msgspec"} <= held.keys()
+    versions = {wheel.package: wheel.version for wheel in lock.arch[Arch.X86_64].wheels}
+    assert versions.pop(NAME) == imgbuild.__version__
+    assert versions == {name: pinned[name] for name in versions}
+    assert {"uv", "cryptography", "typer", "msgspec"} <= versions.keys()
 
 
 def test_it_is_built_and_runs_and_is_published(checkout, tmp_path):
@@ -90,7 +90,12 @@ def test_it_is_built_and_runs_and_is_published(checkout, tmp_path):
         ]
         named = Reference(repository.host, repository.name, tag=imgbuild.__version__)
         index = client.manifest(named)
-        seal = json.loads((checkout.folder / "tool/images/imgbuild/digests.json").read_bytes())
-        assert index.descriptor.digest == seal["digest"]
-        kinds = {one.artifact_type for one in client.referrers(repository, seal["digest"])}
+        target_digests = json.loads(
+            (checkout.folder / "tool/images/imgbuild/digests.json").read_bytes()
+        )
+        assert index.descriptor.digest == target_digests["digest"]
+        kinds = {
+            referrer.artifact_type
+            for referrer in client.referrers(repository, target_digests["digest"])
+        }
         assert len(kinds) >= 2, kinds  # the lock and its provenance lie beside it

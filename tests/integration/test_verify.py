@@ -25,12 +25,12 @@ from imgbuild.attest.sbom import cyclonedx
 from imgbuild.attest.signing import forms
 from imgbuild.oci import layout
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, index
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import plan
-from imgbuild.plan.seal import Seal
-from imgbuild.registry import artifacts
+from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client, bytes_source
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.image_reference import Reference, Repository
 from imgbuild.values import Arch, sha256
 from tests.support import docker_registry, images, needs, sample_project
 from tests.support.docker_registry import OwnRegistry
@@ -61,8 +61,8 @@ class Sample:
         return Repository(self.registry.host, NAME)
 
     @property
-    def sealed(self) -> Seal:
-        return codec.read(self.project.folder / f"images/{TARGET}/digests.json", Seal)
+    def target_digests(self) -> TargetDigests:
+        return codec.read(self.project.folder / f"images/{TARGET}/digests.json", TargetDigests)
 
     def verify(self, *options: str, status: int = 0, reference: str = "") -> dict[str, str]:
         """Check → outcome, as the consumer's imgbuild answers."""
@@ -70,8 +70,8 @@ class Sample:
             "verify", reference or self.reference, *options, "--json", status=status
         )
         return {
-            " ".join(filter(None, (one["name"], one["arch"]))): one["outcome"]
-            for one in json.loads(done.stdout)["checks"]
+            " ".join(filter(None, (check["name"], check["arch"]))): check["outcome"]
+            for check in json.loads(done.stdout)["checks"]
         }
 
     def signed(self, *options: str, status: int = 0) -> dict[str, str]:
@@ -80,9 +80,9 @@ class Sample:
 
     def file(self, digest: str) -> Path:
         """Where the registry keeps a blob or a manifest."""
-        found = list(self.registry.storage.rglob(f"blobs/sha256/*/{digest[7:]}/data"))
-        assert len(found) == 1
-        return found[0]
+        paths = list(self.registry.storage.rglob(f"blobs/sha256/*/{digest[7:]}/data"))
+        assert len(paths) == 1
+        return paths[0]
 
 
 @pytest.fixture(name="sample", scope="module")
@@ -112,8 +112,8 @@ def _base(folder: Path, site: Site) -> str:
         *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),
         images.text("usr/bin/python3.11", "", mode=0o755),
     ]
-    made = [images.layer(folder / "blobs", members)]
-    layout.write(folder / "base", {arch: images.summary(made, arch) for arch in Arch}, "base")
+    layers = [images.layer(folder / "blobs", members)]
+    layout.write(folder / "base", {arch: images.summary(layers, arch) for arch in Arch}, "base")
     return sample_project.serve_image(site, folder / "base", "upstream/base")
 
 
@@ -129,26 +129,31 @@ def cosign(*arguments: str, cwd: Path | None = None) -> str:
 
 
 def test_a_consumer_verifies_all_of_it_and_builds_it_again(sample):
-    found = sample.signed("--blobs", "--rebuild")
-    assert set(found.values()) == {"passed"}
-    assert {"signature", "lock", "provenance", "rebuild", "layer bytes"} <= found.keys()
+    outcomes = sample.signed("--blobs", "--rebuild")
+    assert set(outcomes.values()) == {"passed"}
+    assert {"signature", "lock", "provenance", "rebuild", "layer bytes"} <= outcomes.keys()
     assert {
         f"SBOM {kind} {arch}" for kind in ("CycloneDX", "SPDX") for arch in BOTH
-    } <= found.keys()
+    } <= outcomes.keys()
 
 
 def test_cosign_accepts_signature_and_statements(sample):
     key = ("--key", str(sample.keys / "cosign.pub"), "--insecure-ignore-tlog")
-    sealed = sample.sealed
+    target_digests = sample.target_digests
     lock = sha256((sample.project.folder / f"images/{TARGET}/lock.json").read_bytes())
-    for digest in (sealed.digest, *(one.manifest for one in sealed.arch.values())):
+    for digest in (
+        target_digests.digest,
+        *(arch_digests.manifest for arch_digests in target_digests.arch.values()),
+    ):
         name = f"{sample.registry.host}/{NAME}@{digest}"
         assert digest in cosign("verify", *key, name)
-        said = _statement(cosign("verify-attestation", *key, "--type", "slsaprovenance1", name))
-        assert provenance.basis(said) is not None
-        assert lock in said.decode()
-    for one in sealed.arch.values():
-        name = f"{sample.registry.host}/{NAME}@{one.manifest}"
+        statement = _statement(
+            cosign("verify-attestation", *key, "--type", "slsaprovenance1", name)
+        )
+        assert provenance.basis(statement) is not None
+        assert lock in statement.decode()
+    for arch_digests in target_digests.arch.values():
+        name = f"{sample.registry.host}/{NAME}@{arch_digests.manifest}"
         for kind in ("cyclonedx", "spdxjson"):
             cosign("verify-attestation", *key, "--type", kind, name)
 
@@ -160,26 +165,26 @@ def _statement(answer: str) -> bytes:
 
 def _stored(sample: Sample) -> dict[str, tuple[str, str]]:
     """What → its digest, and the check that refuses it when a byte of it is flipped."""
-    client, sealed = Client(), sample.sealed
-    arm = sealed.arch[Arch.ARM64]
+    client, target_digests = Client(), sample.target_digests
+    arm = target_digests.arch[Arch.ARM64]
 
-    bill = (cyclonedx.MEDIA_TYPE, "sbom.cdx.json")
+    sbom_file = (cyclonedx.MEDIA_TYPE, "sbom.cdx.json")
 
     def _file(subject: str, kind: str, name: str) -> str:
-        (one,) = artifacts.find(client, sample.repository, subject, kind)
-        return f"sha256:{sha256(one.files[name].data)}"
+        (artifact,) = artifact_store.find(client, sample.repository, subject, kind)
+        return f"sha256:{sha256(artifact.files[name].data)}"
 
     return {
         "layer": (arm.layers[-1].digest, "layer bytes"),
         "config": (arm.config, "manifest"),
         "manifest": (arm.manifest, "manifest"),
-        "SBOM": (_file(arm.manifest, *bill), "SBOM CycloneDX arm64"),
+        "SBOM": (_file(arm.manifest, *sbom_file), "SBOM CycloneDX arm64"),
         "provenance": (
-            _file(sealed.digest, in_toto.PAYLOAD_TYPE, "provenance.json"), "provenance",
+            _file(target_digests.digest, in_toto.PAYLOAD_TYPE, "provenance.json"), "provenance",
         ),
-        "lock": (_file(sealed.digest, bundle.ARTIFACT_TYPE, "lock.json"), "lock"),
-        "seal": (_file(sealed.digest, bundle.ARTIFACT_TYPE, "digests.json"), "lock"),
-        "signature": (_signature(client, sample, sealed.digest), "signature"),
+        "lock": (_file(target_digests.digest, bundle.ARTIFACT_TYPE, "lock.json"), "lock"),
+        "digests": (_file(target_digests.digest, bundle.ARTIFACT_TYPE, "digests.json"), "lock"),
+        "signature": (_signature(client, sample, target_digests.digest), "signature"),
     }  # fmt: skip
 
 
@@ -198,48 +203,56 @@ def test_a_byte_flipped_on_the_registrys_disk_is_refused(sample):
         whole = path.read_bytes()
         middle = len(whole) // 2
         path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-        found = sample.signed("--blobs", status=9)
-        assert found[check] == "failed", (what, found)
+        outcomes = sample.signed("--blobs", status=9)
+        assert outcomes[check] == "failed", (what, outcomes)
         path.write_bytes(whole)
     assert "failed" not in sample.signed("--blobs").values()
 
 
 def test_a_lock_that_lies_is_found_out_by_building_it(sample):
-    """Another layer, and lock, seal, documents and SBOMs that fit it: only a build can tell."""
+    """Another layer, and lock, digests, documents and SBOMs that fit it: only a build can tell."""
     here = sample.project.folder / "images" / TARGET
     honest = bundle.read_folder(here)
     client, repository = Client(), Repository(sample.registry.host, "evil")
-    known = seals.sealed_records(honest.sealed)
-    victim = next(one for one in honest.sealed.arch[Arch.X86_64].layers if one.name == "thewheel")
+    records = image_digests.layer_records(honest.target_digests)
+    victim = next(
+        layer
+        for layer in honest.target_digests.arch[Arch.X86_64].layers
+        if layer.name == "thewheel"
+    )
     record, path = images.layer(sample.keys / "evil", [images.text("opt/evil", "evil\n")])
-    known[victim.id] = record
-    sealed = seals.seal(honest.lock, known)
-    assert sealed.digest != honest.sealed.digest
+    records[victim.id] = record
+    target_digests = image_digests.digests_of(honest.lock, records)
+    assert target_digests.digest != honest.target_digests.digest
     client.upload(repository, bytes_source(path.read_bytes()))
     manifests = {}
     for arch in Arch:
-        made = seals.documents(plan(honest.lock, arch), known, None)
-        manifests[arch] = made.manifest
-        client.upload(repository, bytes_source(made.config))
-        for layer in made.layers:
+        arch_documents = image_digests.documents(plan(honest.lock, arch), records, None)
+        manifests[arch] = arch_documents.manifest
+        client.upload(repository, bytes_source(arch_documents.config))
+        for layer in arch_documents.layers:
             if layer.digest != record.digest:
                 client.upload(repository, bytes_source(sample.file(layer.digest).read_bytes()))
-        client.put_manifest(repository, made.manifest, MANIFEST)
+        client.put_manifest(repository, arch_documents.manifest, MANIFEST)
     client.put_manifest(repository, index(manifests), INDEX, tag="one")
     assert client.resolve(Reference(sample.registry.host, "evil", "one")) == Descriptor(
-        media_type=INDEX, digest=sealed.digest, size=len(index(manifests))
+        media_type=INDEX, digest=target_digests.digest, size=len(index(manifests))
     )
     evil = msgspec.structs.replace(
-        honest, sealed=sealed, data={**honest.data, "digests.json": codec.encode(sealed)}
+        honest,
+        target_digests=target_digests,
+        data={**honest.data, "digests.json": codec.encode(target_digests)},
     )
-    for due in attachments.artifacts(evil, tuple(Arch), _claimed(honest, sealed)):
-        artifacts.attach(client, repository, due.subject, due.artifact_type, due.files)
+    for artifact in attachments.artifacts(evil, tuple(Arch), _claimed(honest, target_digests)):
+        artifact_store.attach(
+            client, repository, artifact.subject, artifact.artifact_type, artifact.files
+        )
     name = f"{sample.registry.host}/evil:one"
     assert "failed" not in sample.verify("--blobs", reference=name).values()
-    found = sample.verify("--rebuild", reference=name, status=9)
-    assert [check for check, how in found.items() if how == "failed"] == ["rebuild"]
-    own = ("--lock", str(here))
-    assert sample.verify(*own, reference=name, status=9)["image"] == "failed"
+    outcomes = sample.verify("--rebuild", reference=name, status=9)
+    assert [check for check, how in outcomes.items() if how == "failed"] == ["rebuild"]
+    lock_option = ("--lock", str(here))
+    assert sample.verify(*lock_option, reference=name, status=9)["image"] == "failed"
     assert (
         sample.verify("--key", str(sample.keys / "cosign.pub"), reference=name, status=9)[
             "signature"
@@ -248,9 +261,9 @@ def test_a_lock_that_lies_is_found_out_by_building_it(sample):
     )
 
 
-def _claimed(honest: bundle.LockBundle, sealed: Seal) -> bytes:
+def _claimed(honest: bundle.LockBundle, target_digests: TargetDigests) -> bytes:
     circumstances = provenance.BuildDetails(lock=sha256(honest.data["lock.json"]), matrix="0" * 64)
-    return provenance.statement(honest.lock, sealed, tuple(Arch), circumstances)
+    return provenance.statement(honest.lock, target_digests, tuple(Arch), circumstances)
 
 
 def test_keyless_asks_cosign_and_tells_its_refusal(sample):
@@ -266,12 +279,12 @@ def test_keyless_asks_cosign_and_tells_its_refusal(sample):
 
 def test_statements_are_what_was_attached(sample):
     """cosign's view of the SBOM's statement is the SBOM itself."""
-    arm = sample.sealed.arch[Arch.ARM64].manifest
-    (one,) = artifacts.find(Client(), sample.repository, arm, cyclonedx.MEDIA_TYPE)
+    arm = sample.target_digests.arch[Arch.ARM64].manifest
+    (artifact,) = artifact_store.find(Client(), sample.repository, arm, cyclonedx.MEDIA_TYPE)
     answer = cosign(
         "verify-attestation", "--key", str(sample.keys / "cosign.pub"), "--insecure-ignore-tlog",
         "--type", "cyclonedx", f"{sample.registry.host}/{NAME}@{arm}",
     )  # fmt: skip
-    said: Any = json.loads(_statement(answer))
-    assert said["predicateType"] == in_toto.CYCLONEDX
-    assert said["predicate"] == json.loads(one.files["sbom.cdx.json"].data)
+    statement: Any = json.loads(_statement(answer))
+    assert statement["predicateType"] == in_toto.CYCLONEDX
+    assert statement["predicate"] == json.loads(artifact.files["sbom.cdx.json"].data)

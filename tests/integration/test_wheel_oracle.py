@@ -74,8 +74,11 @@ def test_the_oracle_sees_differences(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for pattern in list(oracle.ACCEPTED):
         rest = {key: why for key, why in oracle.ACCEPTED.items() if key != pattern}
         monkeypatch.setattr(oracle, "ACCEPTED", rest)
-        found = oracle.compare([wheel], tmp_path)
-        assert any(re.search(pattern.replace("INFO", oracle.INFO), _path(one)) for one in found)
+        differences = oracle.compare([wheel], tmp_path)
+        assert any(
+            re.search(pattern.replace("INFO", oracle.INFO), _path(difference))
+            for difference in differences
+        )
         monkeypatch.undo()
 
 

@@ -16,10 +16,10 @@ from imgbuild import codec
 from imgbuild.attest.sbom.packages import Package, SbomPackages, packages_path
 from imgbuild.cves.installed import InstalledSource
 from imgbuild.cves.source import Advisory
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.lock.resolution import Deb, Resolution
 from imgbuild.matrix.load import load
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch
 from tests.support import extended, samples
@@ -37,8 +37,8 @@ OLD = "3.0.14-1~deb12u1"  # of openssl, one update before the fix
 
 def record(name: str) -> dict[str, Any]:
     """The advisory `name` as JSON's own types."""
-    found: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return document
 
 
 def pypi(name: str, version: str) -> InstalledSource:
@@ -55,7 +55,7 @@ def debian(name: str, version: str) -> InstalledSource:
 
 def named(advisories: Sequence[Advisory]) -> list[tuple[str, str]]:
     """Package and first id of each, sorted."""
-    return sorted((one.package.name, one.ids[0]) for one in advisories)
+    return sorted((advisory.package.name, advisory.ids[0]) for advisory in advisories)
 
 
 @dataclass
@@ -83,7 +83,7 @@ class OsvSite:
             return 200, self.raw[path]
         if path == "/v1/querybatch":
             queries = json.loads(body)["queries"]
-            return 200, json.dumps({"results": [self._result(one) for one in queries]}).encode()
+            return 200, json.dumps({"results": [self._result(query) for query in queries]}).encode()
         name = unquote(path.removeprefix("/v1/vulns/"))
         if name not in self.records:
             return 404, b'{"code": 5, "message": "Bug not found."}'
@@ -97,8 +97,11 @@ class OsvSite:
         result: dict[str, Any] = {}
         if part:
             result["vulns"] = [
-                {"id": one, "modified": self.records.get(one, {}).get("modified", "2025-01-01")}
-                for one in part
+                {
+                    "id": identity,
+                    "modified": self.records.get(identity, {}).get("modified", "2025-01-01"),
+                }
+                for identity in part
             ]
         if start + self.page < len(ids):
             result["next_page_token"] = str(start + self.page)
@@ -151,7 +154,9 @@ def site_of(names: Sequence[str] = ALL) -> OsvSite:
         ("Debian:12", "openssl", OLD): [OPENSSL, UPDATE],
     }
     return OsvSite(
-        about={key: [one for one in ids if one in names] for key, ids in about.items()},
+        about={
+            key: [identity for identity in ids if identity in names] for key, ids in about.items()
+        },
         records={name: record(name) for name in names},
     )
 
@@ -175,19 +180,19 @@ def project(folder: Path, accepted: str = "") -> None:
         wheels=(samples.wheel("torch", "2.5.1+cu124"), samples.wheel("vllm", "0.8.5.post1")),
         debs=debs,
     )
-    lock = locks.make_lock(load(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution})
+    lock = lock_file.make_lock(load(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution})
     images = folder / "images"
-    codec.write(locks.lock_path(images, TARGET), lock)
-    said = {
+    codec.write(lock_file.lock_path(images, TARGET), lock)
+    metadata = {
         debs[0].sha256: Package(file=debs[0].file, source="openssl"),
         debs[1].sha256: Package(file=debs[1].file, source="python3-defaults"),
     }
-    codec.write(packages_path(images), SbomPackages(packages=said))
+    codec.write(packages_path(images), SbomPackages(packages=metadata))
 
 
-def seal(folder: Path) -> str:
+def digests_of(folder: Path) -> str:
     """Write the digests of the lock of `project`: that of its manifest."""
-    lock = locks.read_lock(folder / "images", TARGET)
-    sealed = seals.seal(lock, extended.records([plan(lock, Arch.X86_64)]))
-    codec.write(seals.seal_path(folder / "images", TARGET), sealed)
-    return sealed.arch[Arch.X86_64].manifest
+    lock = lock_file.read_lock(folder / "images", TARGET)
+    target_digests = image_digests.digests_of(lock, extended.records([plan(lock, Arch.X86_64)]))
+    codec.write(image_digests.digests_path(folder / "images", TARGET), target_digests)
+    return target_digests.arch[Arch.X86_64].manifest

@@ -34,7 +34,7 @@ def wheel(
     contents[f"{name}-{version}.dist-info/METADATA"] = head
     path = wheels.make(folder, contents, name=name, version=version)
     data = path.read_bytes()
-    found = Wheel(
+    locked_wheel = Wheel(
         package=package,
         version=version,
         index="pypi",
@@ -42,7 +42,7 @@ def wheel(
         size=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
     )
-    return found, path
+    return locked_wheel, path
 
 
 def package_set(
@@ -54,33 +54,35 @@ def package_set(
     arch: Arch = Arch.X86_64,
     glibc: str = "2.36",
     partial: bool = False,
-    known: Mapping[str, str] | None = None,
+    unread_versions: Mapping[str, str] | None = None,
     library: Library | None = None,
 ) -> PackageSet:
     """A package set of `packages`: "name==version" → path in the wheel → content."""
     paths: dict[str, Path] = {}
-    found = []
+    locked_wheels = []
     for pinned, files in packages.items():
         package, _, version = pinned.partition("==")
         added = (metadata or {}).get(pinned, "")
-        made, path = wheel(folder / "wheels", package, version or "1.0", files, metadata=added)
-        paths[made.sha256] = path
-        found.append(made)
+        locked_wheel, path = wheel(
+            folder / "wheels", package, version or "1.0", files, metadata=added
+        )
+        paths[locked_wheel.sha256] = path
+        locked_wheels.append(locked_wheel)
     return open_package_set(
-        found,
+        locked_wheels,
         library or Library(Store.open(folder / "cache"), processes=1),
         python=python,
         arch=arch,
         glibc=glibc,
-        locate=lambda one: paths[one.sha256],
+        locate=lambda item: paths[item.sha256],
         partial=partial,
-        known=known,
+        unread_versions=unread_versions,
     )
 
 
-def changed(one: Value, **changes: object) -> Value:
+def changed(value: Value, **changes: object) -> Value:
     """The same value with some fields changed."""
-    return msgspec.structs.replace(one, **changes)
+    return msgspec.structs.replace(value, **changes)
 
 
 def subjects(findings: Iterable[Finding]) -> list[str]:

@@ -28,25 +28,25 @@ class Line:
         with client, socket.create_connection(self.server) as server:
             back = threading.Thread(target=_copy, args=(server, client), daemon=True)
             back.start()
-            carried = 0
+            lock_bundle = 0
             while piece := _read(client):
                 with self.lock:
                     cut = self.cuts[0] if self.cuts else None
-                    broken = cut is not None and carried + len(piece) >= cut
+                    broken = cut is not None and lock_bundle + len(piece) >= cut
                     if broken:
                         self.broken += 1
                         self.cuts.pop(0)
-                piece = piece[: cut - carried] if broken and cut is not None else piece
+                piece = piece[: cut - lock_bundle] if broken and cut is not None else piece
                 server.sendall(piece)
-                carried += len(piece)
+                lock_bundle += len(piece)
                 with self.lock:
                     self.sent += len(piece)
                 if broken:
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     break
-            for one in (server, client):
+            for endpoint in (server, client):
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    endpoint.shutdown(socket.SHUT_RDWR)
             back.join()
 
 

@@ -31,8 +31,8 @@ runners:
 """
 
 
-@pytest.fixture(scope="module", name="made")
-def _made(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+@pytest.fixture(scope="module", name="shared_sample")
+def _shared_sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMGBUILD_CACHE", str(folder / "cache"))
@@ -41,11 +41,11 @@ def _made(tmp_path_factory: pytest.TempPathFactory) -> Sample:
 
 
 @pytest.fixture(name="sample")
-def _sample(made: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+def _sample(shared_sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     """A copy of the project in a folder of the test."""
-    folder = Path(shutil.copytree(made.folder, tmp_path / "project"))
+    folder = Path(shutil.copytree(shared_sample.folder, tmp_path / "project"))
     monkeypatch.chdir(folder)
-    return dataclasses.replace(made, folder=folder)
+    return dataclasses.replace(shared_sample, folder=folder)
 
 
 @pytest.fixture(name="place")
@@ -70,9 +70,9 @@ def script(sample: Sample, target: TargetJobs, text: str = RUNNERS, **more: obje
 
 def of(sample: Sample, text: str = RUNNERS, *, again: bool = False, gate: str = "") -> TargetJobs:
     """The jobs of the target with one architecture."""
-    found = read_settings(sample, text + gate)
-    made = jobs.jobs(TARGET, (Arch.X86_64,), sample.seal, found, again=again)
-    return jobs.labelled(made, found)
+    ci_settings = read_settings(sample, text + gate)
+    target_jobs = jobs.jobs(TARGET, (Arch.X86_64,), sample.target_digests, ci_settings, again=again)
+    return jobs.labelled(target_jobs, ci_settings)
 
 
 def ended(folder: Path, job: CiJob, step: str, exit_code: int = 0, *, digest: str = "") -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference, parse_repository
+from imgbuild.registry.image_reference import Reference, parse_repository
 from tests.support import sample_project, smoke_environment
 from tests.support.docker_registry import OwnRegistry
 from tests.support.local_index import LocalIndex
@@ -51,14 +51,14 @@ CAUSE = "no driver of the third kind"
 def index() -> LocalIndex:
     """The index of the sample project, with pip, a torch that has the modules users start from, and
     a wheel with intact files whose import fails."""
-    made = sample_project.index()
-    made.published = [item for item in made.published if item.package != "torch"]
-    made.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"], files=TORCH)
+    index = sample_project.index()
+    index.published = [item for item in index.published if item.package != "torch"]
+    index.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"], files=TORCH)
     pip = smoke_environment.pip()
-    made.add("pip", pip.name, pip.read_bytes())
+    index.add("pip", pip.name, pip.read_bytes())
     code = f"import helper\nVALUE = helper.VALUE\nraise OSError({CAUSE!r})\n".encode()
-    made.wheel("thewheel", "3.0", ["helper"], files={"thewheel/__init__.py": code})
-    return made
+    index.wheel("thewheel", "3.0", ["helper"], files={"thewheel/__init__.py": code})
+    return index
 
 
 def make(folder: Path, index_url: str) -> Project:
@@ -86,8 +86,8 @@ def pin(project: Project, target: str, version: str) -> None:
     """Change the version of `thewheel` in one target, lock it, and commit that."""
     path = project.folder / "matrix.yaml"
     before, row, after = path.read_text().partition(f"  {target}:\n")
-    own, comma, rest = after.partition("flashinfer")
-    head, _, tail = own.partition('thewheel: "')
+    target_text, comma, rest = after.partition("flashinfer")
+    head, _, tail = target_text.partition('thewheel: "')
     path.write_text(f'{before}{row}{head}thewheel: "{version}{tail[3:]}{comma}{rest}')
     project.run("lock", target, "--keep")
     commit(project.folder, f"{target}: thewheel {version}")
@@ -130,7 +130,7 @@ def run_job(project: Project, workflow: str, job: str, env: dict[str, str], fold
     outputs, summary = folder / "outputs", folder / "summary"
     outputs.write_text("")
     summary.write_text("")
-    status, said = 0, []
+    status, messages = 0, []
     for step in steps:
         if "run" not in step or (status and step.get("if") != "always()"):
             continue
@@ -147,11 +147,13 @@ def run_job(project: Project, workflow: str, job: str, env: dict[str, str], fold
             },
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        said.append(f"{step['name']}:\n{done.stdout}{done.stderr}")
+        messages.append(f"{step['name']}:\n{done.stdout}{done.stderr}")
         status = status or done.returncode
     pairs = (line.partition("=") for line in outputs.read_text().splitlines())
-    found = {name: json.loads(value) for name, _, value in pairs}
-    return Ran(status=status, said="\n".join(said), outputs=found, summary=summary.read_text())
+    job_outputs = {name: json.loads(value) for name, _, value in pairs}
+    return Ran(
+        status=status, said="\n".join(messages), outputs=job_outputs, summary=summary.read_text()
+    )
 
 
 def with_programs(folder: Path) -> str:
@@ -176,16 +178,16 @@ class Sample:
         """The tags of a repository that are a target's, and what each names."""
         repository = parse_repository(self.place(name))
         client = Client(origin=True)
-        found = [tag for tag in client.tags(repository) if not tag.startswith("sha256-")]
+        tags = [tag for tag in client.tags(repository) if not tag.startswith("sha256-")]
         done = {}
-        for tag in found:
+        for tag in tags:
             named = client.resolve(Reference(repository.host, repository.name, tag=tag))
             assert named is not None
             done[tag] = named.digest
         return done
 
     def digest(self, target: str) -> str:
-        """The digest that the seal has."""
+        """The digest that digests.json has."""
         text: str = self.project.read(f"{target}/digests.json")["digest"]
         return text
 

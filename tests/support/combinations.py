@@ -96,17 +96,17 @@ class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def is_said_by(self, finding: Finding) -> bool:
         """Whether `finding` names the fault of this record, and its place."""
-        evidence, wanted = finding.evidence, self.breaks
+        evidence, fault = finding.evidence, self.breaks
         if evidence is None or SEVERITY[finding.severity] < SEVERITY[self.level]:
             return False
         place = f"{evidence.file}:{evidence.line}" if evidence.line else evidence.file
-        said = " ".join((evidence.subject, finding.message, *evidence.symbols))
+        text = " ".join((evidence.subject, finding.message, *evidence.symbols))
         return (
-            evidence.relation in wanted.relation
-            and evidence.package == wanted.package
-            and (not wanted.other or evidence.other in (wanted.other, ""))
-            and wanted.subject.lower() in said.lower()
-            and any(one in ("", place, evidence.file) for one in self.at)
+            evidence.relation in fault.relation
+            and evidence.package == fault.package
+            and (not fault.other or evidence.other in (fault.other, ""))
+            and fault.subject.lower() in text.lower()
+            and any(location in ("", place, evidence.file) for location in self.at)
         )
 
 
@@ -140,10 +140,10 @@ class Laboratory:
 
     def outcome(self, record: Combination) -> Outcome:
         """The broken and the healthy combination of a record, audited."""
-        found = tuple(filter(record.is_said_by, self.findings(record)))
+        findings = tuple(filter(record.is_said_by, self.findings(record)))
         healthy = self.findings(record.neighbour)
-        alarms = tuple(one for one in healthy if one.severity is Severity.ERROR)
-        return Outcome(record=record, found=found, alarms=alarms)
+        alarms = tuple(finding for finding in healthy if finding.severity is Severity.ERROR)
+        return Outcome(record=record, found=findings, alarms=alarms)
 
     def findings(self, record: Combination) -> tuple[Finding, ...]:
         """What the audit says of the packages of `record` alone."""
@@ -151,14 +151,16 @@ class Laboratory:
         picked = pick(record.packages, machine, self.indexes, self.http)
         assert not picked.lacking, f"{record.id}: no wheel of {', '.join(picked.lacking)}"
         with Library(self.store, Blocks(self.http), processes=1) as library:
-            books = [library.book(wheel, picked.urls[wheel.sha256]) for wheel in picked.wheels]
-            for book in books:
-                self._read_members(book, record.members.get(book.package, ()))
+            library_wheels = [
+                library.wheel(wheel, picked.urls[wheel.sha256]) for wheel in picked.wheels
+            ]
+            for library_wheel in library_wheels:
+                self._read_members(library_wheel, record.members.get(library_wheel.package, ()))
             with self.store.scratch() as folder:
                 if record.script:
-                    books.append(library.book(*_script(folder, record.script)))
+                    library_wheels.append(library.wheel(*_script(folder, record.script)))
                 package_set = PackageSet(
-                    books,
+                    library_wheels,
                     library,
                     python=record.python,
                     arch=record.arch,
@@ -167,29 +169,33 @@ class Laboratory:
                 )
                 return self._judged(package_set, record, library)
 
-    def _read_members(self, book: LibraryWheel, members: tuple[str, ...]) -> None:
+    def _read_members(self, library_wheel: LibraryWheel, members: tuple[str, ...]) -> None:
         """Read those of the named shared objects that it has, and no others."""
-        known = {facts.file: facts for facts in book.kept_elves() or ()}
-        missing = [member for member in members if member in book.files and member not in known]
+        facts_by_file = {facts.file: facts for facts in library_wheel.stored_elves() or ()}
+        missing = [
+            member
+            for member in members
+            if member in library_wheel.files and member not in facts_by_file
+        ]
         for member in missing:
-            known[member] = self._read_elf(book, member)
-        if missing or book.kept_elves() is None:
-            book.keep_elves(tuple(known.values()))
+            facts_by_file[member] = self._read_elf(library_wheel, member)
+        if missing or library_wheel.stored_elves() is None:
+            library_wheel.keep_elves(tuple(facts_by_file.values()))
 
-    def _read_elf(self, book: LibraryWheel, file: str) -> ElfFacts:
-        local = self.store_of_the_machine.file(book.wheel.sha256)
+    def _read_elf(self, library_wheel: LibraryWheel, file: str) -> ElfFacts:
+        local = self.store_of_the_machine.file(library_wheel.wheel.sha256)
         if local is not None:
             opened: Callable[[], Iterator[bytes]] = partial(
-                open_content(local, book.wheel.file).chunks, file
+                open_content(local, library_wheel.wheel.file).chunks, file
             )
             facts = read_elf(opened, file)
         else:
-            content = RemoteContent(str(book.where), book.wheel.file, self.http)
+            content = RemoteContent(str(library_wheel.where), library_wheel.wheel.file, self.http)
             with self.store.scratch() as folder:
                 path = folder / "member"
-                self._download(str(book.where), content.members()[file], path)
+                self._download(str(library_wheel.where), content.members()[file], path)
                 facts = read_elf(partial(_inflated, path), file)
-        assert facts is not None, f"{book.wheel.file}: {file} is no shared object"
+        assert facts is not None, f"{library_wheel.wheel.file}: {file} is no shared object"
         return facts
 
     def _judged(

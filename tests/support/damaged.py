@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.report import Tier
-from imgbuild.smoke import run
+from imgbuild.smoke import runner
 from imgbuild.smoke.result import RunSettings
 from imgbuild.values import Arch
 from tests.support import downloads
@@ -32,26 +32,26 @@ class Container:
     def __init__(self, docker: str, reference: str) -> None:
         self.docker = docker
         words = [docker, "run", "--detach", "--network=none", reference, "sleep", "3600"]
-        self.name = _said(words).strip()
+        self.name = _output(words).strip()
 
     def damage(self, script: str) -> None:
         """Run a shell script in it as root."""
-        _said([self.docker, "exec", "--user=0", self.name, "sh", "-euc", script])
+        _output([self.docker, "exec", "--user=0", self.name, "sh", "-euc", script])
 
     def put(self, source: Path, target: str) -> None:
         """Copy a file into it, or what is in a folder."""
         inside = f"{source}/." if source.is_dir() else str(source)
-        _said([self.docker, "cp", inside, f"{self.name}:{target}"])
+        _output([self.docker, "cp", inside, f"{self.name}:{target}"])
 
     def cases(self, lock: Lock, tier: Tier, only: str, scratch: Path) -> dict[str, tuple[str, str]]:
         """Outcome and message of each case, as the image's own user."""
-        expect = scratch / run.EXPECT
-        expect.write_bytes(msgspec.json.encode(run.expectation(lock, Arch.X86_64)))
-        self.put(SCRIPTS, run.PLACE)
-        self.put(expect, f"{run.PLACE}/{run.EXPECT}")
-        self.damage(f"chmod -R a+rX {run.PLACE}")
+        expect = scratch / runner.EXPECT
+        expect.write_bytes(msgspec.json.encode(runner.expectation(lock, Arch.X86_64)))
+        self.put(SCRIPTS, runner.PLACE)
+        self.put(expect, f"{runner.PLACE}/{runner.EXPECT}")
+        self.damage(f"chmod -R a+rX {runner.PLACE}")
         how = RunSettings(timeout_factor=4, only=only)
-        command = run.command_line(lock.settings.prefix, tier, how)
+        command = runner.command_line(lock.settings.prefix, tier, how)
         done = subprocess.run(
             [self.docker, "exec", self.name, *command],
             capture_output=True,
@@ -59,21 +59,21 @@ class Container:
             check=False,
         )
         assert done.returncode in (0, 1), done.stderr
-        found = json.loads(done.stdout)["cases"]
-        return {case["name"]: (case["outcome"], case["message"]) for case in found}
+        cases = json.loads(done.stdout)["cases"]
+        return {case["name"]: (case["outcome"], case["message"]) for case in cases}
 
 
 @contextlib.contextmanager
 def container(docker: str, reference: str) -> Iterator[Container]:
     """A container of an image, removed at the end."""
-    made = Container(docker, reference)
+    container = Container(docker, reference)
     try:
-        yield made
+        yield container
     finally:
-        subprocess.run([docker, "rm", "--force", made.name], capture_output=True, check=False)
+        subprocess.run([docker, "rm", "--force", container.name], capture_output=True, check=False)
 
 
-def _said(command: list[str]) -> str:
+def _output(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

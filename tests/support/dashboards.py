@@ -6,7 +6,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from imgbuild.lock.lock import read_lock
+from imgbuild.lock.lock_file import read_lock
 
 ROOT = Path(__file__).parents[2]
 # Requirements of ray[default] in each locked version (tests/integration/test_env_sources.py reads
@@ -25,12 +25,12 @@ def needed(version: str) -> set[str]:
 
 def lacking() -> dict[str, tuple[str, list[str]]]:
     """Each locked target with Ray: Ray's version, and the packages that its dashboard lacks."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    rows: dict[str, tuple[str, list[str]]] = {}
     for path in sorted(ROOT.glob("images/*/lock.json")):
         lock = read_lock(ROOT / "images", path.parent.name)
         for resolution in lock.arch.values():
             version = resolution.versions.get("ray")
             if version is not None:
                 packages = sorted(needed(version) - resolution.versions.keys())
-                assert found.setdefault(lock.target, (version, packages)) == (version, packages)
-    return found
+                assert rows.setdefault(lock.target, (version, packages)) == (version, packages)
+    return rows

@@ -31,10 +31,16 @@ def info(
     xattrs: Mapping[str, str] | None = None,
 ) -> tarfile.TarInfo:
     """The header of one member of data.tar."""
-    made = tarfile.TarInfo(name)
-    made.type, made.mode, made.linkname, made.gid, made.mtime = kind, mode, target, gid, TIME
-    made.pax_headers = dict(xattrs or {})
-    return made
+    header = tarfile.TarInfo(name)
+    header.type, header.mode, header.linkname, header.gid, header.mtime = (
+        kind,
+        mode,
+        target,
+        gid,
+        TIME,
+    )
+    header.pax_headers = dict(xattrs or {})
+    return header
 
 
 def folder(name: str, mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
@@ -44,9 +50,9 @@ def folder(name: str, mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
 def file(
     name: str, data: bytes = b"", mode: int = 0o644, gid: int = 0
 ) -> tuple[tarfile.TarInfo, bytes]:
-    made = info(name, mode=mode, gid=gid)
-    made.size = len(data)
-    return made, data
+    header = info(name, mode=mode, gid=gid)
+    header.size = len(data)
+    return header, data
 
 
 def symlink(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
@@ -96,8 +102,8 @@ def make(
 def tar(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for made, data in members:
-            archive.addfile(made, io.BytesIO(data))
+        for header, data in members:
+            archive.addfile(header, io.BytesIO(data))
     return buffer.getvalue()
 
 

@@ -15,7 +15,7 @@ PACKAGES = {**inprocess_project.PACKAGES, "tqdm": "4.67"}
 
 
 def make(folder: Path) -> None:
-    """Write matrix, lock and seal into `folder`, and the wheels into the cache."""
+    """Write matrix, lock and digests into `folder`, and the wheels into the cache."""
     inprocess_project.make(folder)
     store = Store.open()
     spool = folder.parent / "spool"
@@ -25,5 +25,5 @@ def make(folder: Path) -> None:
         path = samples.write_wheel(spool, package, version, requires=NEEDS.get(package, ()))
         wheels[package] = samples.add(store, path, package, version)
     matrix = load(folder / "matrix.yaml")
-    inprocess_project.seal_target(folder, matrix, TARGET, wheels, (Arch.X86_64,))
+    inprocess_project.lock_target(folder, matrix, TARGET, wheels, (Arch.X86_64,))
     store.release()

@@ -91,27 +91,27 @@ def small_documents() -> list[Path]:
 def blocks(path: Path, text: str | None = None) -> list[Block]:
     """The blocks of a file, in order."""
     source = path.read_text(encoding="utf-8") if text is None else text
-    found, before = [], ""
+    blocks, before = [], ""
     for token in MarkdownIt("commonmark").parse(source):
         if token.type in ("fence", "code_block"):
             begin = (token.map or [0])[0] + 1
-            found.append(Block(path, begin, token.info.strip(), token.content, read_mark(before)))
+            blocks.append(Block(path, begin, token.info.strip(), token.content, read_mark(before)))
         before = token.content if token.type == "html_block" else ""
-    return found
+    return blocks
 
 
 def read_mark(comment: str) -> Mark | None:
     """The mark in a comment; None if the comment has none."""
-    found = MARK.fullmatch(comment)
-    if found is None:
+    match = MARK.fullmatch(comment)
+    if match is None:
         return None
-    if found["kind"] != "run":
-        return Mark(found["kind"], found["said"])
-    result = RUN.fullmatch(found["said"])
+    if match["kind"] != "run":
+        return Mark(match["kind"], match["said"])
+    result = RUN.fullmatch(match["said"])
     if result is None:
         return None
     return Mark(
-        "run", found["said"], result["environment"], result["verb"] or "", result["file"] or ""
+        "run", match["said"], result["environment"], result["verb"] or "", result["file"] or ""
     )
 
 
@@ -165,8 +165,8 @@ def shows(expected: tuple[str, ...], printed: str, *, whole: bool) -> bool:
     parts = [r"(?:.*\n)*?" if line.strip() == HIDDEN else _line(line.rstrip()) for line in expected]
     pattern = "(?m:^)" + "".join(parts)
     lines = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
-    found = re.fullmatch(pattern, lines) if whole else re.search(pattern, lines)
-    return found is not None
+    match = re.fullmatch(pattern, lines) if whole else re.search(pattern, lines)
+    return match is not None
 
 
 def _line(line: str) -> str:

@@ -60,17 +60,21 @@ class OwnRegistry:
             for path in self.storage.rglob("blobs/sha256/*/*/data")
         }
 
-    def asked(self) -> list[Asked]:
+    def received_requests(self) -> list[Asked]:
         """Every request so far."""
         text = (self.folder / "log").read_text(errors="replace")
         return [
-            Asked(found["method"], found["path"], int(found["status"]))
-            for found in LINE.finditer(text)
+            Asked(match["method"], match["path"], int(match["status"]))
+            for match in LINE.finditer(text)
         ]
 
     def writes(self, since: int = 0) -> list[Asked]:
         """The requests that changed something, from number `since` on."""
-        return [one for one in self.asked()[since:] if one.method not in ("GET", "HEAD")]
+        return [
+            request
+            for request in self.received_requests()[since:]
+            if request.method not in ("GET", "HEAD")
+        ]
 
 
 def program() -> str:

@@ -123,15 +123,15 @@ def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> I
         files={"usurper/__init__.py": b"", "usurper-1.0.data/data/share/tools/x.txt": b"taken\n"},
     )
     index.wheel("winner", "1.0", files={"winner-1.0.data/data/share/common.txt": b"of winner\n"})
-    shelf = site or Site()
-    shelf.files.update(index.site_files())
-    with serve(shelf):
-        made = Project(folder, shelf.url("simple"), cache=None)
-        made.write(BASE, arches=(Arch.X86_64.value,))
+    release_catalogue = site or Site()
+    release_catalogue.files.update(index.site_files())
+    with serve(release_catalogue):
+        project = Project(folder, release_catalogue.url("simple"), cache=None)
+        project.write(BASE, arches=(Arch.X86_64.value,))
         matrix = folder / "matrix.yaml"
         text = matrix.read_text()
-        wanted = REQUIRES | ({SDIST: "it has no wheel"} if sdist else {})
-        rows = ", ".join(f"{name}: {{reason: {reason}}}" for name, reason in wanted.items())
+        requirements = REQUIRES | ({SDIST: "it has no wheel"} if sdist else {})
+        rows = ", ".join(f"{name}: {{reason: {reason}}}" for name, reason in requirements.items())
         text = text.replace(
             "requires: {}",
             f"requires: {{{rows}}}\n{DROP}{SDISTS if sdist else ''}",
@@ -141,5 +141,5 @@ def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> I
             "  env:\n", "  env:\n    LANG: {value: C.UTF-8, reason: bytes are UTF-8}\n"
         )
         matrix.write_text(text)
-        made.run("lock", sample_project.TARGET, "--keep")
-        yield made
+        project.run("lock", sample_project.TARGET, "--keep")
+        yield project

@@ -82,24 +82,24 @@ MODULES = {
 
 def index() -> LocalIndex:
     """Every package that the docs name, with only the modules that smoke tests import."""
-    made = LocalIndex()
+    index = LocalIndex()
     for number, requires in TOOLKITS:
-        made.wheel("cuda-toolkit", number, requires, uploaded="2026-01-01")
+        index.wheel("cuda-toolkit", number, requires, uploaded="2026-01-01")
     for number, runtime, release in TORCHES:
         files = {**ci_repository.TORCH, **_package("torch", number, ())}
-        made.wheel("torch", number, [f"{runtime}=={release}"], files=files)
-        made.wheel(runtime, release)
+        index.wheel("torch", number, [f"{runtime}=={release}"], files=files)
+        index.wheel(runtime, release)
     for (name, number), classes in PACKAGES.items():
         files = _package(name, number, classes) | MODULES.get(name, {})
-        made.wheel(name, number, files=files)
+        index.wheel(name, number, files=files)
     for number, bounds in (("2.7.0", "<2.8.0,>=2.7.0"), ("2.8.0", "<2.9.0,>=2.8.0")):
-        made.wheel("torch-tensorrt", number, [f"torch{bounds}"])
+        index.wheel("torch-tensorrt", number, [f"torch{bounds}"])
     pip = smoke_environment.pip()
-    made.add("pip", pip.name, pip.read_bytes())
+    index.add("pip", pip.name, pip.read_bytes())
     uv = version("uv")
-    made.wheel("uv", uv, tag="py3-none-manylinux_2_17_x86_64", files=dockerfile_project.uv())
-    made.wheel("uv", uv, tag="py3-none-manylinux_2_17_aarch64", files={"uv/__init__.py": b""})
-    return made
+    index.wheel("uv", uv, tag="py3-none-manylinux_2_17_x86_64", files=dockerfile_project.uv())
+    index.wheel("uv", uv, tag="py3-none-manylinux_2_17_aarch64", files={"uv/__init__.py": b""})
+    return index
 
 
 def _package(name: str, number: str, classes: tuple[str, ...]) -> dict[str, bytes]:
@@ -150,27 +150,27 @@ class Shell:
 
     def here(self, text: str) -> str:
         """`text` with the names of this environment."""
-        for name, own in self.names.items():
-            text = text.replace(name, own)
+        for name, local_name in self.names.items():
+            text = text.replace(name, local_name)
         return text
 
     def there(self, text: str) -> str:
         """`text` with the names of the docs."""
-        for name, own in reversed(self.names.items()):
-            text = text.replace(own, name)
+        for name, local_name in reversed(self.names.items()):
+            text = text.replace(local_name, name)
         return text
 
     def run(self, command: Command, block: Block) -> None:
         """Run a command of the docs; its status and output must be those that the docs show."""
         status, out, err = self.type(command.words)
         place = f"{block.path.name}:{command.line}: $ {command.words}\n"
-        said = f"{place}status {status}\n{out}{err}"
-        assert (status != 0) == command.fails, said
+        transcript = f"{place}status {status}\n{out}{err}"
+        assert (status != 0) == command.fails, transcript
         if command.expected:
             printed = err if command.fails else out
             result = "\n".join(command.expected)
             shown = shows(command.expected, printed, whole=not command.fails)
-            assert shown, f"{said}\nbut the docs show:\n{result}"
+            assert shown, f"{transcript}\nbut the docs show:\n{result}"
 
     def write(self, block: Block) -> None:
         """Write or merge a block into the file that its mark names."""
@@ -226,7 +226,7 @@ class Environments:
             given = {**self.project.environment(), "PIP_INDEX_URL": self.project.index_url}
         else:
             _configure(home)
-        env = {**given, **ENGINE(), **_own(home), "TMPDIR": str(place)}
+        env = {**given, **ENGINE(), **_user_environment(home), "TMPDIR": str(place)}
         names = {
             "registry.inside.example": self.registry, "registry.example": self.registry,
             "/home/me": str(home),
@@ -239,7 +239,7 @@ class Environments:
             remove(place)
 
 
-def _own(home: Path) -> dict[str, str]:
+def _user_environment(home: Path) -> dict[str, str]:
     """Variables of a user whose home is `home`; the cache is that of who runs the tests."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return {

@@ -10,12 +10,12 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layers import input_hashes
+from imgbuild.assemble.layer_contents import input_hashes
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.load import load
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, Sha256
@@ -48,12 +48,12 @@ def locked(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
     Files that the cache lacks are downloaded into it, as by `imgbuild build`. Keep a reference to
     the store: as long as it exists, other processes do not prune these files.
     """
-    lock, store = locks.read_lock(ROOT / "images", target), Store.open()
+    lock, store = lock_file.read_lock(ROOT / "images", target), Store.open()
     layers = plan(lock, Arch.X86_64).layers
-    due = frozenset[Sha256]().union(*(input_hashes(layer.recipe) for layer in layers))
+    required_hashes = frozenset[Sha256]().union(*(input_hashes(layer.recipe) for layer in layers))
     sizes = {wheel.sha256: wheel.size for wheel in lock.arch[Arch.X86_64].wheels}
-    if absent := [key for key in due if store.file(key) is None]:
+    if absent := [key for key in required_hashes if store.file(key) is None]:
         needs.network()
         needs.disk(4 + sum(sizes.get(key, 0) for key in absent) / 1e9)
         Inputs(load(ROOT / "matrix.yaml"), Context(store, Http())).fetch(lock, layers)
-    return lock, store, {key: path for key in due if (path := store.file(key))}
+    return lock, store, {key: path for key in required_hashes if (path := store.file(key))}

@@ -264,10 +264,10 @@ def sys_file() -> None:
 
 @way
 def release_agent() -> None:
-    found = list(Path("/sys/fs/cgroup").rglob("release_agent"))
-    if not found:
+    agents = list(Path("/sys/fs/cgroup").rglob("release_agent"))
+    if not agents:
         raise StoppedError("none")
-    os.open(found[0], os.O_WRONLY)
+    os.open(agents[0], os.O_WRONLY)
 
 
 @way

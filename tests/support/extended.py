@@ -1,6 +1,6 @@
 """A small published target on disk, and a user's repository that extends it.
 
-Lock and seal are real. The records of layers are made up, since no test reads their bytes.
+Lock and digests are real. The records of layers are made up, since no test reads their bytes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.lock import published as extend
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import Extended
 from imgbuild.lock.resolution import Deb, Resolution, Wheel
 from imgbuild.matrix.model import Drop
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
 from imgbuild.plan.plan import Plan, plan
 from imgbuild.values import Arch, Digest, sha256
 from tests.support import samples
@@ -52,8 +52,8 @@ DROP = Drop(package="numpy", paths=("bin/f2py",), reason="another one ships it t
 
 def published(*wheels: Wheel) -> Lock:
     """The lock of the sample target with `wheels`; one of its drops waits for wandb."""
-    made = samples.lock(samples.wheel("numpy", "2.2.6", 5000), *wheels)
-    return msgspec.structs.replace(made, drop=(DROP,))
+    sample_lock = samples.lock(samples.wheel("numpy", "2.2.6", 5000), *wheels)
+    return msgspec.structs.replace(sample_lock, drop=(DROP,))
 
 
 def records(planned: Iterable[Plan]) -> dict[Digest, LayerRecord]:
@@ -71,10 +71,10 @@ def records(planned: Iterable[Plan]) -> dict[Digest, LayerRecord]:
 
 
 def publish(folder: Path, lock: Lock) -> None:
-    """Write lock and seal of a target into `folder`."""
-    sealed = seals.seal(lock, records(plan(lock, arch) for arch in lock.arch))
+    """Write lock and digests of a target into `folder`."""
+    target_digests = image_digests.digests_of(lock, records(plan(lock, arch) for arch in lock.arch))
     codec.write(folder / extend.LOCK, lock)
-    codec.write(folder / extend.SEAL, sealed)
+    codec.write(folder / extend.DIGESTS_FILE, target_digests)
 
 
 def repository(folder: Path, text: str = MATRIX, lock: Lock | None = None) -> Path:
@@ -87,9 +87,9 @@ def repository(folder: Path, text: str = MATRIX, lock: Lock | None = None) -> Pa
 
 def read(path: Path) -> Extended:
     """The matrix at `path`, which must be one that extends."""
-    found = extend.load(path)
-    assert isinstance(found, Extended)
-    return found
+    matrix = extend.load(path)
+    assert isinstance(matrix, Extended)
+    return matrix
 
 
 def below(matrix: Extended) -> extend.PublishedTarget:

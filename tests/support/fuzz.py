@@ -59,7 +59,7 @@ def attack(seed: bytes, read: Callable[[bytes], object], seconds: int) -> int:
 
 
 def _fuzz(read: Callable[[bytes], object], options: list[str], log: Path) -> None:
-    def _one(data: bytes) -> None:
+    def _fuzz_case(data: bytes) -> None:
         with contextlib.suppress(ImgbuildError):
             read(data)
 
@@ -70,7 +70,7 @@ def _fuzz(read: Callable[[bytes], object], options: list[str], log: Path) -> Non
         os.dup2(descriptor, number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
     try:
-        atheris.Setup([sys.argv[0], *options], _one)
+        atheris.Setup([sys.argv[0], *options], _fuzz_case)
         atheris.Fuzz()
     finally:
         os._exit(1)  # libFuzzer ends the process itself

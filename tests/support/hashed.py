@@ -10,12 +10,12 @@ import pytest
 
 def hashed_files(patch: pytest.MonkeyPatch) -> list[str]:
     """A list that grows by a name with each file that is hashed."""
-    made: list[str] = []
+    names: list[str] = []
     real = hashlib.file_digest
 
     def digest(file: Any, kind: Any) -> Any:
-        made.append(str(file.name))
+        names.append(str(file.name))
         return real(file, kind)
 
     patch.setattr(hashlib, "file_digest", digest)
-    return made
+    return names

@@ -109,9 +109,9 @@ def _places(document: Any) -> Iterator[tuple[Any, Any]]:
 def changed(edit: st.SearchStrategy[Edit]) -> st.SearchStrategy[Edit]:
     """One to four changes, one after another."""
 
-    def _all(made: list[Edit]) -> Edit:
+    def _all(edits: list[Edit]) -> Edit:
         def _edit(data: bytes) -> bytes:
-            for each in made:
+            for each in edits:
                 with contextlib.suppress(Exception):  # of one that is no document any more
                     data = each(data)
             return data

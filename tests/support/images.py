@@ -10,7 +10,7 @@ from imgbuild.oci import layout
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.plan import documents
+from imgbuild.plan import image_documents
 from imgbuild.plan.plan import Layer, Plan, RuntimeConfig, VenvRecipe
 from imgbuild.values import Arch
 from tests.support import needs
@@ -88,7 +88,7 @@ def summary(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.ImageFil
     """The image of `layers`, bottom first."""
     records = [record for record, _ in layers]
     names = [f"layer-{number}" for number in range(len(layers))]
-    config = documents.config(plan(arch, names), [record.diff_id for record in records])
+    config = image_documents.config(plan(arch, names), [record.diff_id for record in records])
     return layout.ImageFiles(
         config=config,
         manifest=oci_documents.manifest(config, records),
@@ -103,27 +103,27 @@ def python_base(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,)) -> Path:
         text("etc/group", "root:x:0:\n"),
         text("usr/bin/python3.11", "", mode=0o755),
     ]
-    made = layer(folder / "blobs", members)
-    layout.write(folder / "base", {arch: summary([made], arch) for arch in arches}, "base")
+    base_layer = layer(folder / "blobs", members)
+    layout.write(folder / "base", {arch: summary([base_layer], arch) for arch in arches}, "base")
     return folder / "base"
 
 
 def tiny(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,), word: str = "hello") -> Path:
     """The layout of an image with a shell that says `word`; its layers are beside it."""
     blobs = folder / "blobs"
-    made = [
+    layers = [
         shell_layer(blobs),
         layer(blobs, [text("opt/hello", f"{word}\n"), text("opt/mine", "x", mode=0o4755)]),
     ]
     out = folder / f"layout-{word}"
-    layout.write(out, {arch: summary(made, arch) for arch in arches}, "tiny")
+    layout.write(out, {arch: summary(layers, arch) for arch in arches}, "tiny")
     return out
 
 
 def verified(out: Path) -> Layout:
     """The layout `out`, every layer of which has its digest."""
-    found, folder = layout.read(out), layout.source(out)
-    for stored in found.images.values():
+    image_layout, folder = layout.read(out), layout.source(out)
+    for stored in image_layout.images.values():
         for layer in stored.layers:
             folder.read(layer, lambda _: None)
-    return found
+    return image_layout

@@ -1,4 +1,4 @@
-"""A project whose verbs run in this process: a matrix, a lock, a seal, and a filled cache.
+"""A project whose verbs run in this process: a matrix, a lock, its digests, and a filled cache.
 
 The base's layer is a small one that is put into the cache with a matching record. Wheels are real,
 and the verbs make their layers.
@@ -18,20 +18,19 @@ import msgspec
 import pytest
 
 from imgbuild import project
-from imgbuild.assemble import layers
+from imgbuild.assemble import layer_contents
 from imgbuild.cache.store import Store
 from imgbuild.cli import main
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import Member
-from imgbuild.plan import current
+from imgbuild.plan import current, image_digests
 from imgbuild.plan import plan as plans
-from imgbuild.plan import seal as seals
-from imgbuild.plan.seal import Seal
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.system.console import Console, console
 from imgbuild.values import Arch
 from tests.support import samples
@@ -74,7 +73,7 @@ class Sample:
 
     folder: Path
     lock: Lock
-    seal: Seal
+    target_digests: TargetDigests
     wheels: dict[str, Wheel]
 
     @property
@@ -90,7 +89,7 @@ class Sample:
 
 
 def make(folder: Path) -> Sample:
-    """Write matrix, lock and seal into `folder`, and their inputs into the cache."""
+    """Write matrix, lock and digests into `folder`, and their inputs into the cache."""
     (folder / "matrix.yaml").write_text(RIGHT + SECOND.lstrip("\n"))
     store = Store.open()
     spool = folder / "spool"
@@ -101,31 +100,31 @@ def make(folder: Path) -> Sample:
     }
     spool.rmdir()
     matrix = load(folder / "matrix.yaml")
-    lock, sealed = seal_target(folder, matrix, TARGET, wheels, (Arch.X86_64,))
+    lock, target_digests = lock_target(folder, matrix, TARGET, wheels, (Arch.X86_64,))
     store.release()
-    return Sample(folder=folder, lock=lock, seal=sealed, wheels=wheels)
+    return Sample(folder=folder, lock=lock, target_digests=target_digests, wheels=wheels)
 
 
-def seal_target(
+def lock_target(
     folder: Path, matrix: Matrix, target: str, wheels: Mapping[str, Wheel], arches: Iterable[Arch]
-) -> tuple[Lock, Seal]:
-    """Lock and seal `target` with `wheels`, which are in the cache, on each of `arches`."""
+) -> tuple[Lock, TargetDigests]:
+    """Lock and digests `target` with `wheels`, which are in the cache, on each of `arches`."""
     store = Store.open()
     resolution = Resolution(
         wheels=tuple(wheels[package] for package in sorted(wheels)),
         debs=(samples.deb("g++"), samples.deb("python3")),
     )
-    lock = locks.make_lock(matrix, target, dict.fromkeys(arches, resolution))
-    known = {}
+    lock = lock_file.make_lock(matrix, target, dict.fromkeys(arches, resolution))
+    records = {}
     for layer in (layer for arch in lock.arch for layer in plans.plan(lock, arch).layers):
         if isinstance(layer.recipe, plans.DebianRecipe):
-            known[layer.id] = _base(store)
+            records[layer.id] = _base(store)
         else:
-            job = layers.LayerJob(layer=layer, record=None, keep=False)
-            known[layer.id] = layers.make_layer(job, store, lambda _: None).record
-    sealed = seals.seal(lock, known)
-    current.write_locked(project.find(folder), lock, sealed)
-    return lock, sealed
+            job = layer_contents.LayerJob(layer=layer, record=None, keep=False)
+            records[layer.id] = layer_contents.make_layer(job, store, lambda _: None).record
+    target_digests = image_digests.digests_of(lock, records)
+    current.write_locked(project.find(folder), lock, target_digests)
+    return lock, target_digests
 
 
 def _base(store: Store) -> LayerRecord:
@@ -156,12 +155,16 @@ def damage(sample: Sample, package: str) -> Wheel:
     return wheel
 
 
-def reseal(sample: Sample, digest: str) -> None:
-    """Write into the seal that the layer `trl` has the digest `digest`, and seal the lock so."""
-    known = seals.sealed_records(sample.seal)
-    (layer,) = [each for each in sample.seal.arch[Arch.X86_64].layers if each.name == "trl"]
-    known[layer.id] = msgspec.structs.replace(known[layer.id], digest=digest)
-    current.write_locked(project.find(sample.folder), sample.lock, seals.seal(sample.lock, known))
+def relock(sample: Sample, digest: str) -> None:
+    """Write digests in which the layer `trl` has the digest `digest`."""
+    records = image_digests.layer_records(sample.target_digests)
+    (layer,) = [
+        each for each in sample.target_digests.arch[Arch.X86_64].layers if each.name == "trl"
+    ]
+    records[layer.id] = msgspec.structs.replace(records[layer.id], digest=digest)
+    current.write_locked(
+        project.find(sample.folder), sample.lock, image_digests.digests_of(sample.lock, records)
+    )
 
 
 class Command:

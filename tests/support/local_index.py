@@ -106,26 +106,26 @@ class LocalIndex:
 
     def site_files(self, *, api: bool = True) -> dict[str, bytes]:
         """Pages, JSON API (unless not `api`) and files, by path."""
-        found = {f"packages/{quote(item.file)}": item.data for item in self.published}
+        files = {f"packages/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
-            own = [item for item in self.published if item.package == package]
-            found[f"simple/{package}/"] = _page(own, "../../packages/", hashes=True)
+            package_files = [item for item in self.published if item.package == package]
+            files[f"simple/{package}/"] = _page(package_files, "../../packages/", hashes=True)
             if api:
-                found[f"pypi/{package}/json"] = _json_api(own)
-        return found
+                files[f"pypi/{package}/json"] = _json_api(package_files)
+        return files
 
     def pytorch_files(self, tag: str) -> dict[str, bytes]:
         """Like the PyTorch index: links from the root of the server, `+` escaped, hashes, no API.
 
         METADATA is beside each wheel and has two attributes; a comment ends the page.
         """
-        found = {f"whl/{tag}/{quote(item.file)}": item.data for item in self.published}
+        files = {f"whl/{tag}/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             links = []
             for item in self._of(package):
-                own = metadata_of(item.data)
-                found[f"whl/{tag}/{quote(item.file)}.metadata"] = own
-                beside = f"sha256={hashlib.sha256(own).hexdigest()}"
+                metadata = metadata_of(item.data)
+                files[f"whl/{tag}/{quote(item.file)}.metadata"] = metadata
+                beside = f"sha256={hashlib.sha256(metadata).hexdigest()}"
                 links.append(
                     f'    <a href="/whl/{tag}/{quote(item.file)}#sha256={_hex(item.data)}"'
                     f' data-dist-info-metadata="{beside}" data-core-metadata="{beside}">'
@@ -135,16 +135,16 @@ class LocalIndex:
                 ["<!DOCTYPE html>", "<html>", "  <body>", f"    <h1>Links for {package}</h1>",
                  *links, "  </body>", "</html>", "<!--TIMESTAMP 1767225600-->"]
             )  # fmt: skip
-            found[f"whl/{tag}/{package}/"] = text.encode()
-        return found
+            files[f"whl/{tag}/{package}/"] = text.encode()
+        return files
 
     def flashinfer_files(self, tag: str, torch: str) -> dict[str, bytes]:
         """Like the former FlashInfer index: no hashes, no API, files on the same server."""
-        found = {f"releases/{quote(item.file)}": item.data for item in self.published}
+        files = {f"releases/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
             page = _page(self._of(package), "../../../../releases/", hashes=False)
-            found[f"whl/{tag}/torch{torch}/{package}/"] = page
-        return found
+            files[f"whl/{tag}/torch{torch}/{package}/"] = page
+        return files
 
     def flashinfer_pages(self, folder: str, releases: str) -> dict[str, bytes]:
         """Like the FlashInfer index: pages that name the files of releases on another server.
@@ -153,7 +153,7 @@ class LocalIndex:
         and empty for cubins; addresses have their `+` as it is, and a hash. This is the form that
         scripts/update_whl_index.py of FlashInfer writes, read on 2026-11-25.
         """
-        found = {}
+        pages = {}
         for package in {item.package for item in self.published}:
             links = "".join(
                 f'<a href="{releases}/{self.release(item)}#sha256={_hex(item.data)}">'
@@ -163,8 +163,8 @@ class LocalIndex:
             head = f"<head><title>Links for {package}</title></head>"
             body = f"<body>\n<h1>Links for {package}</h1>\n{links}</body>"
             page = f"<!DOCTYPE html>\n<html>\n{head}\n{body}\n</html>\n"
-            found[f"whl/{folder}/{package}/".replace("//", "/")] = page.encode()
-        return found
+            pages[f"whl/{folder}/{package}/".replace("//", "/")] = page.encode()
+        return pages
 
     def release(self, item: Published) -> str:
         """The path of a file among the releases: its tag has no local part, its name has."""

@@ -88,24 +88,24 @@ def problems(text: str | bytes) -> tuple[Problem, ...]:
 
 def only(text: str | bytes) -> Problem:
     """The one problem of a matrix that has one."""
-    found = problems(text)
-    assert len(found) == 1, [str(problem) for problem in found]
-    return found[0]
+    matrix_problems = problems(text)
+    assert len(matrix_problems) == 1, [str(problem) for problem in matrix_problems]
+    return matrix_problems[0]
 
 
 def check(old: str, new: str, result: tuple[str | None, ...]) -> None:
     """Break the right matrix; `told`: path, part of message, value, part of expected, nearest."""
     text, line, column = broken(old, new)
-    found = only(text)
+    problem = only(text)
     path, message, value, expected, nearest = result
-    assert (found.file, found.line, found.column) == (FILE, line, column), str(found)
+    assert (problem.file, problem.line, problem.column) == (FILE, line, column), str(problem)
     assert message is not None
-    assert message in found.message
-    assert found.path == path
-    assert found.value == value
-    assert found.nearest == nearest
+    assert message in problem.message
+    assert problem.path == path
+    assert problem.value == value
+    assert problem.nearest == nearest
     if expected is None:
-        assert found.expected is None
+        assert problem.expected is None
     else:
-        assert found.expected is not None
-        assert expected in found.expected
+        assert problem.expected is not None
+        assert expected in problem.expected

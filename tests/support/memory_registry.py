@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import pytest
 
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.image_reference import Reference, Repository
 from tests.support.memory_registry_http import serve
 from tests.support.memory_registry_values import (
     INDEX,
@@ -98,72 +98,78 @@ class Registry:
         """A repository here."""
         return Repository(self.host, name)
 
-    def asked(self, where: str) -> list[Asked]:
+    def received_requests(self, where: str) -> list[Asked]:
         """The requests whose "METHOD /path?query" `where` is found in."""
-        return [one for one in self.requests if re.search(where, f"{one.method} {one.path}")]
+        return [
+            request
+            for request in self.requests
+            if re.search(where, f"{request.method} {request.path}")
+        ]
 
     # -- inside: what is answered
 
-    def fault(self, asked: Asked) -> Fault | None:
+    def fault(self, request: Asked) -> Fault | None:
         """The fault for a request; each fault applies `times` times."""
         with self.lock:
             for fault in self.faults:
-                if fault.times and re.search(fault.where, f"{asked.method} {asked.path}"):
+                if fault.times and re.search(fault.where, f"{request.method} {request.path}"):
                     fault.times -= 1
                     return fault
         return None
 
-    def answer(self, asked: Asked, body: bytes) -> Answer:
+    def answer(self, request: Asked, body: bytes) -> Answer:
         """Handle a request."""
-        parts = urlsplit(asked.path)
+        parts = urlsplit(request.path)
         query = dict(parse_qsl(parts.query))
         ways = [(kind, re.fullmatch(way, unquote(parts.path))) for kind, way in ROUTES]
-        kind, found = next((each for each in ways if each[1]), ("", None))
-        if found is None:
+        kind, match = next((each for each in ways if each[1]), ("", None))
+        if match is None:
             return error(404, "NOT_FOUND")
         with self.lock:
-            free = kind in ("token", "stored") or asked.server == "storage"
-            refused = None if free else self._refused(asked, found.groupdict(), query)
+            free = kind in ("token", "stored") or request.server == "storage"
+            refused = None if free else self._refused(request, match.groupdict(), query)
             if refused is not None:
                 return refused
             if self.largest is not None and len(body) > self.largest:
                 return Answer(413, b"<html>too large</html>")
             work: Callable[..., Answer] = getattr(self, f"_{kind}")
-            return work(asked, body, query, **found.groupdict())
+            return work(request, body, query, **match.groupdict())
 
-    def _refused(self, asked: Asked, names: dict[str, str], query: dict[str, str]) -> Answer | None:
+    def _refused(
+        self, request: Asked, names: dict[str, str], query: dict[str, str]
+    ) -> Answer | None:
         """The refusal of a request that is not allowed."""
-        given = asked.headers.get("Authorization", "")
+        given = request.headers.get("Authorization", "")
         if self.auth == "basic":
             return None if given == basic(self.login) else self._challenge('Basic realm="here"')
         if self.auth != "bearer":
             return None
-        wanted = needed(asked.method, names, query)
+        required = needed(request.method, names, query)
         token = given.removeprefix("Bearer ")
         scopes, left = self.tokens.get(token, ((), 0))
-        if left == 0 or not wanted <= {part for scope in scopes for part in actions(scope)}:
+        if left == 0 or not required <= {part for scope in scopes for part in actions(scope)}:
             place = self.realm or f"{self.scheme}://{self.host}/token"
-            scope = " ".join(f"{thing}:{action}" for thing, action in sorted(wanted))
+            scope = " ".join(f"{thing}:{action}" for thing, action in sorted(required))
             return self._challenge(f'Bearer realm="{place}",service="here",scope="{scope}"')
         self.tokens[token] = (scopes, None if left is None else left - 1)
         return None
 
     def _challenge(self, text: str) -> Answer:
-        made = error(401, "UNAUTHORIZED")
-        made.headers["WWW-Authenticate"] = text
-        return made
+        answer = error(401, "UNAUTHORIZED")
+        answer.headers["WWW-Authenticate"] = text
+        return answer
 
-    def _token(self, asked: Asked, body: bytes, query: dict[str, str]) -> Answer:
+    def _token(self, request: Asked, body: bytes, query: dict[str, str]) -> Answer:
         form = dict(parse_qsl(body.decode()))
         if self.identity:
-            right = (form.get("grant_type"), form.get("refresh_token"), asked.method) == (
+            right = (form.get("grant_type"), form.get("refresh_token"), request.method) == (
                 "refresh_token", self.identity, "POST"
             )  # fmt: skip
         else:
-            right = self.login is None or asked.headers.get("Authorization") == basic(self.login)
+            right = self.login is None or request.headers.get("Authorization") == basic(self.login)
         if not right:
             return error(401, "UNAUTHORIZED")
-        pairs = parse_qsl(urlsplit(asked.path).query)
+        pairs = parse_qsl(urlsplit(request.path).query)
         scopes = tuple(value for name, value in pairs if name == "scope")
         scopes += tuple(form.get("scope", "").split())
         token = f"token-secret-{len(self.tokens)}"
@@ -183,7 +189,7 @@ class Registry:
         mounted = self.blobs.get((query.get("from", ""), query.get("mount", "")))
         if self.mounts and mounted is not None:
             self.blobs[name, query["mount"]] = mounted
-            return self._made(name, "blobs", query["mount"])
+            return self._created_answer(name, "blobs", query["mount"])
         self.begun += 1
         key = f"upload{self.begun}"
         self.sessions[key] = Session(name, bytearray(body))
@@ -193,18 +199,18 @@ class Registry:
         return answer
 
     def _session(
-        self, asked: Asked, body: bytes, query: dict[str, str], key: str, **_: str
+        self, request: Asked, body: bytes, query: dict[str, str], key: str, **_: str
     ) -> Answer:
         session = self.sessions.get(key)
         if session is None:
             return error(404, "BLOB_UPLOAD_UNKNOWN")
-        if asked.method == "GET":
+        if request.method == "GET":
             return Answer(204, b"", self._progress(key))
-        if asked.method == "DELETE":
+        if request.method == "DELETE":
             del self.sessions[key]
             return Answer(204)
-        if asked.method == "PATCH":
-            span = asked.headers.get("Content-Range", "")
+        if request.method == "PATCH":
+            span = request.headers.get("Content-Range", "")
             if span and int(span.partition("-")[0]) != len(session.data):
                 return Answer(416, b"", self._progress(key))
             session.data += body
@@ -215,13 +221,13 @@ class Registry:
             return error(400, "DIGEST_INVALID")
         del self.sessions[key]
         self.blobs[session.name, digest] = data
-        return self._made(session.name, "blobs", digest)
+        return self._created_answer(session.name, "blobs", digest)
 
-    def broke(self, asked: Asked, body: bytes) -> None:
+    def broke(self, request: Asked, body: bytes) -> None:
         """Keep the part of a body that arrived before the connection broke."""
-        found = re.search(r"(upload\d+)", urlsplit(asked.path).path)
+        match = re.search(r"(upload\d+)", urlsplit(request.path).path)
         with self.lock:
-            session = self.sessions.get(found[1]) if found else None
+            session = self.sessions.get(match[1]) if match else None
             if session is not None and self.keeps_parts:
                 session.data += body
 
@@ -235,56 +241,58 @@ class Registry:
         path = f"/v2/{self.sessions[key].name}/blobs/uploads/{key}?_state={SECRET}"
         return path if self.locations == "relative" else f"{self.scheme}://{self.host}{path}"
 
-    def _made(self, name: str, kind: str, target: str) -> Answer:
+    def _created_answer(self, name: str, kind: str, target: str) -> Answer:
         headers = {"Location": f"/v2/{name}/{kind}/{target}"}
         if self.tells_digest:
             headers["Docker-Content-Digest"] = target
         return Answer(201, b"", headers)
 
     def _blob(
-        self, asked: Asked, _: bytes, query: dict[str, str], name: str, digest: str
+        self, request: Asked, _: bytes, query: dict[str, str], name: str, digest: str
     ) -> Answer:
-        if asked.method == "DELETE":
+        if request.method == "DELETE":
             return self._deleted(self.blobs.pop((name, digest), None) if self.deletes else False)
         if (name, digest) not in self.blobs:
             return error(404, "BLOB_UNKNOWN")
         if self.redirects:
             place = f"{self.scheme}://{self.storage}/stored/{name}/{digest}?signature={SECRET}"
             return Answer(307, b"", {"Location": place})
-        return self._stored(asked, b"", query, name, digest)
+        return self._stored(request, b"", query, name, digest)
 
-    def _stored(self, asked: Asked, _: bytes, __: dict[str, str], name: str, digest: str) -> Answer:
+    def _stored(
+        self, request: Asked, _: bytes, __: dict[str, str], name: str, digest: str
+    ) -> Answer:
         data = self.blobs[name, digest]
         headers = {"Content-Type": "application/octet-stream", "Docker-Content-Digest": digest}
-        found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked.headers.get("Range", ""))
-        if found is None or not self.ranges:
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
+        if match is None or not self.ranges:
             return Answer(200, data, headers)
-        start, end = int(found[1]), min(len(data), int(found[2] or len(data)) + 1)
+        start, end = int(match[1]), min(len(data), int(match[2] or len(data)) + 1)
         if start >= len(data):
             return Answer(416, b"", {"Content-Range": f"bytes */{len(data)}"})
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
         return Answer(206, data[start:end], headers)
 
-    def _deleted(self, found: object) -> Answer:
+    def _deleted(self, removed: object) -> Answer:
         if not self.deletes:
             return error(405, "UNSUPPORTED")
-        return Answer(202) if found is not None else error(404, "UNKNOWN")
+        return Answer(202) if removed is not None else error(404, "UNKNOWN")
 
     # -- manifests and lists
 
     def _manifest(
-        self, asked: Asked, body: bytes, _: dict[str, str], name: str, target: str
+        self, request: Asked, body: bytes, _: dict[str, str], name: str, target: str
     ) -> Answer:
         digest = target if ":" in target else self.tags.get((name, target), "")
-        if asked.method == "PUT":
-            return self._put(asked, body, name, target)
-        if asked.method == "DELETE":
+        if request.method == "PUT":
+            return self._put(request, body, name, target)
+        if request.method == "DELETE":
             if self.deletes and ":" not in target:
                 return self._deleted(self.tags.pop((name, target), None))
             return self._deleted(self.manifests.pop((name, digest), None) if self.deletes else 0)
         if (name, digest) not in self.manifests:
             return error(404, "MANIFEST_UNKNOWN")
-        if asked.method == "HEAD" and not self.heads:
+        if request.method == "HEAD" and not self.heads:
             return Answer(405)
         data, kind = self.manifests[name, digest]
         headers = {"Content-Type": kind}
@@ -292,73 +300,82 @@ class Registry:
             headers["Docker-Content-Digest"] = digest
         return Answer(200, data, headers)
 
-    def _put(self, asked: Asked, body: bytes, name: str, target: str) -> Answer:
+    def _put(self, request: Asked, body: bytes, name: str, target: str) -> Answer:
         digest = named(body)
         if self.verifies and ":" in target and target != digest:
             return error(400, "DIGEST_INVALID")
         document = json.loads(body)
         below = [document.get("config"), *document.get("layers", ())]
-        lacking = [one for one in below if one and (name, one["digest"]) not in self.blobs]
+        lacking = [
+            descriptor
+            for descriptor in below
+            if descriptor and (name, descriptor["digest"]) not in self.blobs
+        ]
         lacking += [
-            one for one in document.get("manifests", ())
-            if (name, one["digest"]) not in self.manifests and not target.startswith("sha256-")
+            descriptor for descriptor in document.get("manifests", ())
+            if (name, descriptor["digest"]) not in self.manifests
+            and not target.startswith("sha256-")
         ]  # fmt: skip
         if lacking:
             return error(404, "MANIFEST_BLOB_UNKNOWN")
-        self.manifests[name, digest] = (body, asked.headers.get("Content-Type", ""))
+        self.manifests[name, digest] = (body, request.headers.get("Content-Type", ""))
         if ":" not in target:
             self.tags[name, target] = digest
-        made = self._made(name, "manifests", digest)
+        answer = self._created_answer(name, "manifests", digest)
         if self.referrers_api and "subject" in document:
-            made.headers["OCI-Subject"] = document["subject"]["digest"]
-        return made
+            answer.headers["OCI-Subject"] = document["subject"]["digest"]
+        return answer
 
-    def _tags(self, asked: Asked, _: bytes, query: dict[str, str], name: str) -> Answer:
-        found = sorted(tag for owner, tag in self.tags if owner == name)
-        if not found and not any(owner == name for owner, _ in self.manifests):
+    def _tags(self, request: Asked, _: bytes, query: dict[str, str], name: str) -> Answer:
+        tags = sorted(tag for owner, tag in self.tags if owner == name)
+        if not tags and not any(owner == name for owner, _ in self.manifests):
             return error(404, "NAME_UNKNOWN")
-        return self._listed(asked, query, found, lambda part: {"name": name, "tags": part})
+        return self._listed(request, query, tags, lambda part: {"name": name, "tags": part})
 
-    def _catalog(self, asked: Asked, _: bytes, query: dict[str, str]) -> Answer:
-        found = sorted({name for name, _ in self.manifests})
-        return self._listed(asked, query, found, lambda part: {"repositories": part})
+    def _catalog(self, request: Asked, _: bytes, query: dict[str, str]) -> Answer:
+        repositories = sorted({name for name, _ in self.manifests})
+        return self._listed(request, query, repositories, lambda part: {"repositories": part})
 
     def _referrers(
-        self, asked: Asked, _: bytes, query: dict[str, str], name: str, digest: str
+        self, request: Asked, _: bytes, query: dict[str, str], name: str, digest: str
     ) -> Answer:
         if not self.referrers_api:
             return Answer(404, b"<html>not found</html>")
-        found = [
-            one for (owner, key), (data, kind) in self.manifests.items()
-            if owner == name and (one := referrer(data, kind, key, digest)) is not None
+        referrers = [
+            descriptor for (owner, key), (data, kind) in self.manifests.items()
+            if owner == name and (descriptor := referrer(data, kind, key, digest)) is not None
         ]  # fmt: skip
-        wanted = query.get("artifactType") if self.filters else None
-        found = [one for one in found if wanted in (None, one["artifactType"])]
-        made = self._listed(
-            asked, query, found,
+        artifact_type = query.get("artifactType") if self.filters else None
+        referrers = [
+            descriptor
+            for descriptor in referrers
+            if artifact_type in (None, descriptor["artifactType"])
+        ]
+        answer = self._listed(
+            request, query, referrers,
             lambda part: {"schemaVersion": 2, "mediaType": INDEX, "manifests": part},
         )  # fmt: skip
-        made.headers["Content-Type"] = INDEX
-        if wanted:
-            made.headers["OCI-Filters-Applied"] = "artifactType"
-        return made
+        answer.headers["Content-Type"] = INDEX
+        if artifact_type:
+            answer.headers["OCI-Filters-Applied"] = "artifactType"
+        return answer
 
     def _listed(
         self,
-        asked: Asked,
+        request: Asked,
         query: dict[str, str],
-        found: list,  # type: ignore[type-arg]
+        entries: list,  # type: ignore[type-arg]
         shape: Callable[[list], object],  # type: ignore[type-arg]
     ) -> Answer:
         """One page of a list; the rest behind a Link."""
-        start, size = int(query.get("at", 0)), self.page or len(found) or 1
-        made = Answer(200, json.dumps(shape(found[start : start + size])).encode())
-        made.headers["Content-Type"] = "application/json"
-        if start + size < len(found):
-            kept = urlencode({**query, "at": start + size})
-            path = urlsplit(asked.path).path
-            made.headers["Link"] = f'<{path}?{kept}>; rel="next"'
-        return made
+        start, size = int(query.get("at", 0)), self.page or len(entries) or 1
+        answer = Answer(200, json.dumps(shape(entries[start : start + size])).encode())
+        answer.headers["Content-Type"] = "application/json"
+        if start + size < len(entries):
+            page_query = urlencode({**query, "at": start + size})
+            path = urlsplit(request.path).path
+            answer.headers["Link"] = f'<{path}?{page_query}>; rel="next"'
+        return answer
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -28,22 +28,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _do(self) -> None:
         registry = self.registry
-        asked = Asked(self.place, self.command, self.path, dict(self.headers))
-        registry.requests.append(asked)
-        fault = registry.fault(asked)
+        request = Asked(self.place, self.command, self.path, dict(self.headers))
+        registry.requests.append(request)
+        fault = registry.fault(request)
         length = int(self.headers.get("Content-Length", 0))
         if fault is not None and fault.cut_request is not None:
             body = self.rfile.read(min(length, fault.cut_request))
-            asked.size = len(body)
-            registry.broke(asked, body)
+            request.size = len(body)
+            registry.broke(request, body)
             self._break()
             return
         body = self.rfile.read(length)
-        asked.size = len(body)
+        request.size = len(body)
         if fault is not None and fault.status is not None:
             answer = Answer(fault.status, fault.body, dict(fault.headers))
         else:
-            answer = registry.answer(asked, body)
+            answer = registry.answer(request, body)
         if fault is not None:
             fault.edit(answer)
             if fault.mute:

@@ -91,8 +91,8 @@ def needed(method: str, names: dict[str, str], query: dict[str, str]) -> set[tup
     action = {"GET": "pull", "HEAD": "pull", "DELETE": "delete"}.get(method, "push")
     if "key" in names:
         action = "push"
-    wanted = {(f"repository:{names['name']}", action)}
-    return wanted | ({(f"repository:{query['from']}", "pull")} if "from" in query else set())
+    permissions = {(f"repository:{names['name']}", action)}
+    return permissions | ({(f"repository:{query['from']}", "pull")} if "from" in query else set())
 
 
 def actions(scope: str) -> set[tuple[str, str]]:

@@ -180,13 +180,13 @@ def disk(gigabytes: float = 10) -> None:
 def _index_answers() -> bool:
     from uv import find_uv_bin
 
-    made = subprocess.run(
+    completed = subprocess.run(
         [find_uv_bin(), "pip", "compile", "--emit-index-url", "--quiet", "-"],
         input=b"",
         capture_output=True,
         check=False,
     )
-    words = made.stdout.decode().split()
+    words = completed.stdout.decode().split()
     urls = [url for flag, url in itertools.pairwise(words) if flag == "--index-url"]
     parts = urllib.parse.urlsplit(urls[0] if urls else "")
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)

@@ -95,7 +95,11 @@ def _faults(
     text = archive.read(wheel).text("entry_points.txt") or ""
     entries = {f"bin/{entry.name}": entry for entry in scripts.entry_points(text, wheel.name)}
     package = archive.read(wheel).name
-    real = {path: file for path, file in real.items() if not _accepted(path, package, own=True)}
+    real = {
+        path: file
+        for path, file in real.items()
+        if not _accepted(path, package, is_package_only=True)
+    }
     yield from (f"{path}: only imgbuild has it" for path in ours.keys() - real.keys())
     for path, file in sorted(real.items()):
         if path not in ours:
@@ -113,8 +117,8 @@ def _faults(
     yield from _record_faults(ours, real, package)
 
 
-def _accepted(path: str, package: str = "", *, own: bool = False) -> bool:
-    patterns = [*ACCEPTED_OF.get(package, ()), *(() if own else ACCEPTED)]
+def _accepted(path: str, package: str = "", *, is_package_only: bool = False) -> bool:
+    patterns = [*ACCEPTED_OF.get(package, ()), *(() if is_package_only else ACCEPTED)]
     return any(re.search(pattern.replace("INFO", INFO), path) for pattern in patterns)
 
 

@@ -50,20 +50,20 @@ def python(folder: Path) -> str:
     if _starts(sys.executable):
         return sys.executable
     environment = folder / "environment"
-    made = environment / "bin" / "python"
-    if not made.is_symlink():
+    interpreter = environment / "bin" / "python"
+    if not interpreter.is_symlink():
         packages = environment / "lib" / VERSION / "site-packages"
-        for parent in (made.parent, packages.parent):
+        for parent in (interpreter.parent, packages.parent):
             parent.mkdir(parents=True)
         (environment / "pyvenv.cfg").write_text(f"home = {SYSTEM.parent}\n", encoding="utf-8")
-        made.symlink_to(SYSTEM)
+        interpreter.symlink_to(SYSTEM)
         packages.symlink_to(sysconfig.get_path("purelib"))
-    if not _starts(str(made)):
+    if not _starts(str(interpreter)):
         needs.missing(
             f"neither {sys.executable} nor {SYSTEM} starts for nobody with these packages",
             f"apt-get install {VERSION}, in a repository that all can read",
         )
-    return str(made)
+    return str(interpreter)
 
 
 def _starts(python: str) -> bool:

@@ -18,7 +18,7 @@ from imgbuild.publish import push
 from imgbuild.publish.push import PushContext, Pushed
 from imgbuild.publish.push_plan import PushPlan, push_plan
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.image_reference import Reference, Repository
 from imgbuild.values import Arch
 from tests.support import inprocess_project, memory_registry
 from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
@@ -27,7 +27,7 @@ from tests.support.memory_registry_values import Asked
 
 DAY = datetime.date(2026, 11, 21)
 NAME = "me/rl"
-BOTH = UNLOCKED  # the target that is sealed for two architectures
+BOTH = UNLOCKED  # the target that is locked for two architectures
 TAGS = (TARGET, f"{TARGET}-20261121")
 
 
@@ -60,15 +60,17 @@ class Place:
     def plan(self, *, only_base: bool = False) -> PushPlan:
         """The plan of the target with one architecture."""
         sample = self.sample
-        return push_plan(sample.lock, sample.seal, (Arch.X86_64,), date=DAY, only_base=only_base)
+        return push_plan(
+            sample.lock, sample.target_digests, (Arch.X86_64,), date=DAY, only_base=only_base
+        )
 
     def both(self, *arches: Arch) -> PushPlan:
-        """The plan of a target that is sealed for two architectures, or of some of them."""
+        """The plan of a target that is locked for two architectures, or of some of them."""
         matrix = load(self.sample.matrix)
-        lock, sealed = inprocess_project.seal_target(
+        lock, target_digests = inprocess_project.lock_target(
             self.sample.folder, matrix, BOTH, self.sample.wheels, Arch
         )
-        return push_plan(lock, sealed, arches or tuple(Arch), date=DAY)
+        return push_plan(lock, target_digests, arches or tuple(Arch), date=DAY)
 
     def push(self) -> Pushed:
         """Push the target with one architecture."""
@@ -84,14 +86,16 @@ class Place:
 
     def writes(self) -> list[Asked]:
         """The requests so far that change something."""
-        return [one for one in self.registry.requests if one.method not in ("GET", "HEAD")]
+        return [
+            request for request in self.registry.requests if request.method not in ("GET", "HEAD")
+        ]
 
-    def forget(self, monkeypatch: pytest.MonkeyPatch, *kept: str) -> Store:
-        """Use an empty cache from now on, with the wheels of the packages `kept`."""
+    def forget(self, monkeypatch: pytest.MonkeyPatch, *packages: str) -> Store:
+        """Use an empty cache from now on, with the wheels of the packages `packages`."""
         old, place = Store.open(), self.sample.folder.parent / "another-cache"
         monkeypatch.setenv("IMGBUILD_CACHE", str(place))
         new = Store.open()
-        for package in kept:
+        for package in packages:
             wheel = self.sample.wheels[package]
             path = old.file(wheel.sha256)
             assert path is not None

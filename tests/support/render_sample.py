@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Resolution, Wheel
 from imgbuild.matrix.model import Drop, Link, Matrix, Variable, Wanted
 from imgbuild.oci.layer import LayerRecord
+from imgbuild.plan import image_digests
 from imgbuild.plan import plan as plans
-from imgbuild.plan import seal as seals
-from imgbuild.plan.seal import Seal
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.values import Arch, sha256
 from tests.support import samples
 
@@ -34,50 +34,51 @@ BUILT = BuiltWheel(
 
 def matrix(*arches: Arch) -> Matrix:
     """The sample matrix with uv, on `arches`."""
-    found = samples.matrix(
+    sample_matrix = samples.matrix(
         arch=arches or (Arch.X86_64, Arch.ARM64),
         requires={"uv": Wanted(reason=samples.REASON)},
         drop=(DROP,),
         links={"/opt/venv/lib/libx.so": Link(to="libx.so.1", reason=samples.REASON)},
         env={"GREETING": Variable(value='say "hi" to $HOME', reason="it shows how it is quoted")},
     )
-    return msgspec.structs.replace(found, registry="registry.example/me/images")
+    return msgspec.structs.replace(sample_matrix, registry="registry.example/me/images")
 
 
 def resolution(arch: Arch) -> Resolution:
     """Big wheels, small ones, one for this architecture alone."""
-    made = [
+    wheels = [
         samples.wheel("fastapi"),
         samples.wheel("fastapi-cli"),
         samples.wheel("trl", "0.18.2"),
         samples.wheel("uv", "0.7.13", 5000),
     ]
     if arch is Arch.X86_64:
-        made.append(samples.wheel("nvidia-x", "12.4", 9000))
-    return msgspec.structs.replace(samples.resolution(*made, arch=arch), built=(BUILT,))
+        wheels.append(samples.wheel("nvidia-x", "12.4", 9000))
+    return msgspec.structs.replace(samples.resolution(*wheels, arch=arch), built=(BUILT,))
 
 
 def lock(of: Matrix | None = None) -> Lock:
     """The lock of that project."""
     source = of or matrix()
     arches = source.targets["small"].arch
-    return locks.make_lock(source, "small", {arch: resolution(arch) for arch in arches})
+    return lock_file.make_lock(source, "small", {arch: resolution(arch) for arch in arches})
 
 
 def without(lock: Lock, package: str) -> Lock:
     """The same lock without one of its wheels."""
     arches = {
         arch: msgspec.structs.replace(
-            found, wheels=tuple(one for one in found.wheels if one.package != package)
+            arch_resolution,
+            wheels=tuple(wheel for wheel in arch_resolution.wheels if wheel.package != package),
         )
-        for arch, found in lock.arch.items()
+        for arch, arch_resolution in lock.arch.items()
     }
     return msgspec.structs.replace(lock, arch=arches)
 
 
-def seal(lock: Lock) -> Seal:
-    """A seal of `lock` with made-up records of its layers."""
-    known = {
+def digests_of(lock: Lock) -> TargetDigests:
+    """Digests of `lock` with made-up records of its layers."""
+    records = {
         layer.id: LayerRecord(
             digest=f"sha256:{sha256(layer.id.encode())}",
             size=1,
@@ -87,7 +88,7 @@ def seal(lock: Lock) -> Seal:
         for arch in lock.arch
         for layer in plans.plan(lock, arch).layers
     }
-    return seals.seal(lock, known)
+    return image_digests.digests_of(lock, records)
 
 
 def address(package: str, locked: LockedFile) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from imgbuild.oci.documents import INDEX, MANIFEST
-from imgbuild.registry.reference import Reference
+from imgbuild.registry.image_reference import Reference
 from imgbuild.values import digest_of
 from tests.support import images
 from tests.support.memory_registry import Registry, reference

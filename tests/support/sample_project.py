@@ -55,16 +55,16 @@ targets:
 
 def index() -> LocalIndex:
     """A torch for CUDA of a few kilobytes, and two versions of a wheel with a dependency."""
-    made = LocalIndex()
-    made.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
-    made.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"])
-    made.wheel("nvidia-cublas-cu12", "12.4.5.8")
+    index = LocalIndex()
+    index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
+    index.wheel("torch", "2.6.0", ["nvidia-cublas-cu12==12.4.5.8"])
+    index.wheel("nvidia-cublas-cu12", "12.4.5.8")
     for version, requires in (("1.0", ["helper"]), ("2.0", ["helper", "another"])):
         code = f"import helper\nVALUE = helper.VALUE\nVERSION = {version!r}\n".encode()
-        made.wheel("thewheel", version, requires, files={"thewheel/__init__.py": code})
-    made.wheel("helper", "0.5", files={"helper.py": b"VALUE = 42\n"})
-    made.wheel("another", "0.1")
-    return made
+        index.wheel("thewheel", version, requires, files={"thewheel/__init__.py": code})
+    index.wheel("helper", "0.5", files={"helper.py": b"VALUE = 42\n"})
+    index.wheel("another", "0.1")
+    return index
 
 
 @dataclass
@@ -98,13 +98,13 @@ class Project:
     def environment(self) -> dict[str, str]:
         """The environment of its commands."""
         index = {"UV_DEFAULT_INDEX": self.index_url} if self.index_url else {}
-        own = {**index, "NO_COLOR": "1", **self.env}
+        variables = {**index, "NO_COLOR": "1", **self.env}
         direct = ",".join(("localhost", "127.0.0.1", os.environ.get("no_proxy", ""),
                            os.environ.get("NO_PROXY", "")))  # fmt: skip
-        own |= {"NO_PROXY": direct, "no_proxy": direct}
+        variables |= {"NO_PROXY": direct, "no_proxy": direct}
         if self.cache is not None:
-            own["IMGBUILD_CACHE"] = str(self.cache)
-        return {**os.environ, **own}
+            variables["IMGBUILD_CACHE"] = str(self.cache)
+        return {**os.environ, **variables}
 
     def command(self, *arguments: str) -> list[str]:
         """The command that runs imgbuild with `arguments`."""
@@ -145,12 +145,12 @@ class Project:
 
 def serve_image(site: Site, folder: Path, name: str) -> str:
     """Serve the layout at `folder` from `site` as a registry; the image's name with its digest."""
-    found = layout.read(folder)
+    image_layout = layout.read(folder)
     for blob in (folder / "blobs/sha256").iterdir():
         data = blob.read_bytes()
         for kind in ("manifests", "blobs"):
             site.files[f"v2/{name}/{kind}/sha256:{blob.name}"] = data
-    return f"localhost:{site.port}/{name}@{found.digest}"
+    return f"localhost:{site.port}/{name}@{image_layout.digest}"
 
 
 def registry_base(image: str, **changes: object) -> dict[str, object]:

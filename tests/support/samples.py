@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.cache.store import Store
-from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import Deb, Resolution, Wheel
 from imgbuild.matrix.model import (
     DebianBase,
@@ -115,9 +115,11 @@ def deb(package: str, version: str = "1.0-1", arch: str = "amd64") -> Deb:
 
 def resolution(*wheels: Wheel, arch: Arch = Arch.X86_64) -> Resolution:
     """A resolution with torch, pip and `wheels` on the Debian packages of the sample matrix."""
-    found = {item.package: item for item in (wheel("torch", "2.6.0", 5000), wheel("pip"), *wheels)}
+    wheels_by_package = {
+        item.package: item for item in (wheel("torch", "2.6.0", 5000), wheel("pip"), *wheels)
+    }
     return Resolution(
-        wheels=tuple(found[name] for name in sorted(found)),
+        wheels=tuple(wheels_by_package[name] for name in sorted(wheels_by_package)),
         debs=(deb("bash", arch=arch.debian), deb("python3", arch=arch.debian)),
     )
 
@@ -137,7 +139,7 @@ def write_wheel(
     requires: Sequence[str] = (),
 ) -> Path:
     """A real pure-Python wheel on disk: a module of its own name, or `files`."""
-    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     name = package.replace("-", "_")
     info = f"{name}-{version}.dist-info"
     contents = dict(files) if files is not None else {f"{name}/__init__.py": b"VALUE = 1\n"}

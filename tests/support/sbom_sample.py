@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from imgbuild.attest.sbom.packages import Package, SbomPackages
-from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import plan
-from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch, sha256
 from tests.support import samples
 
@@ -39,9 +39,9 @@ def resolution(arch: Arch) -> Resolution:
     return Resolution(wheels=whole.wheels, built=(built,), debs=debs)
 
 
-def seal(of: Lock) -> Seal:
-    """The seal of `of` with layers whose bytes follow from their ids."""
-    known = {
+def digests_of(of: Lock) -> TargetDigests:
+    """The digests of `of` with layers whose bytes follow from their ids."""
+    records = {
         layer.id: LayerRecord(
             digest=f"sha256:{sha256(layer.id.encode())}",
             size=100,
@@ -51,12 +51,12 @@ def seal(of: Lock) -> Seal:
         for arch in of.arch
         for layer in plan(of, arch).layers
     }
-    return seals.seal(of, known)
+    return image_digests.digests_of(of, records)
 
 
 def packages(of: Lock) -> SbomPackages:
     """The metadata of the files of `of`."""
-    said = {
+    metadata = {
         "torch": Package(
             file="torch-2.6.0-py3-none-any.whl",
             licence="BSD-3-Clause",
@@ -79,13 +79,17 @@ def packages(of: Lock) -> SbomPackages:
         "python3": Package(file="python3.deb", see="bash", needs=("awk | bash",)),
         "base-files": Package(file="base-files.deb", gives=("base",)),
     }
-    found: dict[str, Package] = {}
+    packages_by_hash: dict[str, Package] = {}
     for resolved in of.arch.values():
         tools = (tool for built in resolved.built for tool in built.requires)
         items: tuple[Wheel | Deb, ...] = (*resolved.wheels, *tools, *resolved.debs)
-        found |= {item.sha256: said[item.package] for item in items if item.package in said}
-        found |= {built.wheel.sha256: said[built.package] for built in resolved.built}
-    return SbomPackages(packages=found)
+        packages_by_hash |= {
+            item.sha256: metadata[item.package] for item in items if item.package in metadata
+        }
+        packages_by_hash |= {
+            built.wheel.sha256: metadata[built.package] for built in resolved.built
+        }
+    return SbomPackages(packages=packages_by_hash)
 
 
 def _file(name: str) -> LockedFile:

@@ -15,10 +15,12 @@ FIXED = "3.0.14-1~deb12u2"
 UNFIXED: dict[str, Any] = {"id": "DEBIAN-CVE-2025-27587", "upstream": ["CVE-2025-27587"]}
 
 
-def _osv(name: str, version: str, ecosystem: str, *found: dict[str, Any]) -> dict[str, Any]:
+def _osv(
+    name: str, version: str, ecosystem: str, *vulnerabilities: dict[str, Any]
+) -> dict[str, Any]:
     package = {"name": name, "version": version, "ecosystem": ecosystem}
-    groups = [{"ids": [each["id"]], "aliases": [], "max_severity": ""} for each in found]
-    return {"package": package, "vulnerabilities": list(found), "groups": groups}
+    groups = [{"ids": [each["id"]], "aliases": [], "max_severity": ""} for each in vulnerabilities]
+    return {"package": package, "vulnerabilities": list(vulnerabilities), "groups": groups}
 
 
 OSV_SCANNER = {
@@ -37,7 +39,7 @@ OSV_SCANNER = {
 
 
 def _grype(name: str, version: str, kind: str, **vulnerability: Any) -> dict[str, Any]:
-    related = [{"id": one} for one in vulnerability.pop("related", ())]
+    related = [{"id": identity} for identity in vulnerability.pop("related", ())]
     return {
         "vulnerability": vulnerability,
         "relatedVulnerabilities": related,
@@ -70,7 +72,7 @@ GRYPE = {
 def _trivy(
     identity: str, name: str, version: str, severity: str, fixed: str = ""
 ) -> dict[str, Any]:
-    found = {
+    vulnerability = {
         "VulnerabilityID": identity,
         "PkgName": name,
         "InstalledVersion": version,
@@ -78,7 +80,7 @@ def _trivy(
         "Title": f"{name}: a title",
         "CVSS": {"nvd": {"V3Score": 7.5}},
     }
-    return {**found, "FixedVersion": fixed} if fixed else found
+    return {**vulnerability, "FixedVersion": fixed} if fixed else vulnerability
 
 
 TRIVY = {

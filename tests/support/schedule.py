@@ -61,27 +61,27 @@ def group(item: pytest.Item) -> str:
 
 def write(file: Path, items: Sequence[pytest.Item], left_out: int) -> None:
     """Write the groups of the collected tests and the number of long tests that were left out."""
-    own = file.with_suffix(f".{os.getpid()}")  # each worker writes the same
+    worker_file = file.with_suffix(f".{os.getpid()}")  # each worker writes the same
     groups = {item.nodeid: group(item) for item in items}
-    own.write_text(json.dumps({"groups": groups, "left_out": left_out}))
-    own.replace(file)
+    worker_file.write_text(json.dumps({"groups": groups, "left_out": left_out}))
+    worker_file.replace(file)
 
 
 def read(file: Path) -> dict[str, Any]:
     """What `write` has written; nothing where no worker has collected tests."""
     if not file.exists():
         return {"groups": {}, "left_out": 0}
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+    document: dict[str, Any] = json.loads(file.read_text())
+    return document
 
 
 def _most(
     items: Sequence[pytest.Item], mark: str, *, key: Callable[[pytest.Item], object]
 ) -> dict[object, float]:
     """The largest argument of a mark among items of equal `key`."""
-    found: dict[object, float] = {}
+    largest: dict[object, float] = {}
     for item in items:
-        for one in item.iter_markers(mark):
-            if one.args:
-                found[key(item)] = max(found.get(key(item), 0), float(one.args[0]))
-    return found
+        for marker in item.iter_markers(mark):
+            if marker.args:
+                largest[key(item)] = max(largest.get(key(item), 0), float(marker.args[0]))
+    return largest

@@ -41,7 +41,7 @@ class Site:
         """The address of `path`; `login` is "user:password"."""
         return f"{self.scheme}://{login + '@' if login else ''}localhost:{self.port}/{path}"
 
-    def asked(self, path: str) -> list[dict[str, str]]:
+    def received_requests(self, path: str) -> list[dict[str, str]]:
         """The headers of each request for `path`."""
         return [headers for _, name, headers in self.requests if name == f"/{path}"]
 
@@ -91,12 +91,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         compress = self.site.compress and "gzip" in self.headers.get("Accept-Encoding", "")
         data = gzip.compress(data) if compress else data
         start, end, status = 0, len(data), 200
-        found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if found and self.site.ranges:
-            if found[1]:
-                start, end = int(found[1]), min(len(data), int(found[2] or len(data)) + 1)
+        match = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if match and self.site.ranges:
+            if match[1]:
+                start, end = int(match[1]), min(len(data), int(match[2] or len(data)) + 1)
             elif self.site.suffix_ranges:
-                start = max(0, len(data) - int(found[2]))
+                start = max(0, len(data) - int(match[2]))
             else:
                 self._short(501, {})
                 return

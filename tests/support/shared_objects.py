@@ -17,7 +17,7 @@ from imgbuild.values import Arch
 def library(file: str, *, defines: Sequence[str] = (), **facts: Any) -> ElfFacts:
     """A shared object; its soname is its file name unless it is a Python module."""
     name = file.rpartition("/")[2]
-    numbers = sorted(int.from_bytes(symbol_hash(one.encode()), "little") for one in defines)
+    numbers = sorted(int.from_bytes(symbol_hash(symbol.encode()), "little") for symbol in defines)
     given = {"soname": "" if facts.get("python") else name, "machine": "x86_64", **facts}
     return ElfFacts(file=file, defined=array("Q", numbers).tobytes(), **given)
 
@@ -75,8 +75,10 @@ class SharedObjects:
 
     def modules_of(self, package: str) -> Mapping[str, str]:
         files = [facts.file for owner, facts in self.elves() if owner == package]
-        own = {file.partition("/")[0].partition(".")[0] for file in files}
-        return find_modules([*files, *(file for file in self.sources if file.split("/")[0] in own)])
+        import_roots = {file.partition("/")[0].partition(".")[0] for file in files}
+        return find_modules(
+            [*files, *(file for file in self.sources if file.split("/")[0] in import_roots)]
+        )
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         file = find_modules(self.sources).get(name)

@@ -16,13 +16,13 @@ from imgbuild.attest import attachments, bundle
 from imgbuild.attest.bundle import LockBundle
 from imgbuild.attest.signing import forms, pushed
 from imgbuild.attest.signing.keys import PrivateKey
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.documents import Descriptor
-from imgbuild.plan.seal import Seal
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.publish import push
 from imgbuild.publish.push_plan import PushPlan
-from imgbuild.registry import artifacts as attach
-from imgbuild.registry.artifacts import ArtifactFile
+from imgbuild.registry import artifact_store
+from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch
@@ -50,7 +50,7 @@ class Sample:
         self.repository = place.repository
         push.push(place.work(), self.plan)
         attachments.attach_all(
-            self.client, self.repository, self.own, place.work().project, tuple(Arch)
+            self.client, self.repository, self.project_lock, place.work().project, tuple(Arch)
         )
         self.unsigned = self.state()
         self.sign(self.key)
@@ -61,66 +61,70 @@ class Sample:
         return self.plan.lock
 
     @property
-    def sealed(self) -> Seal:
-        return self.plan.sealed
+    def target_digests(self) -> TargetDigests:
+        return self.plan.target_digests
 
     @property
-    def own(self) -> LockBundle:
-        return bundle.of(self.lock, self.sealed, self.place.work().project)
+    def project_lock(self) -> LockBundle:
+        return bundle.of(self.lock, self.target_digests, self.place.work().project)
 
     @property
     def top(self) -> Descriptor:
-        return attachments.subjects(self.lock, self.sealed, tuple(Arch))[0]
+        return attachments.subjects(self.lock, self.target_digests, tuple(Arch))[0]
 
     @property
     def arm(self) -> Descriptor:
-        return attachments.subjects(self.lock, self.sealed, tuple(Arch))[1]
+        return attachments.subjects(self.lock, self.target_digests, tuple(Arch))[1]
 
     def state(self) -> tuple[dict[Any, Any], ...]:
-        held = self.place.registry
-        return dict(held.manifests), dict(held.blobs), dict(held.tags)
+        registry = self.place.registry
+        return dict(registry.manifests), dict(registry.blobs), dict(registry.tags)
 
     def restore(self, state: tuple[dict[Any, Any], ...]) -> None:
-        held = self.place.registry
-        held.manifests, held.blobs, held.tags = (dict(each) for each in state)
+        registry = self.place.registry
+        registry.manifests, registry.blobs, registry.tags = (dict(each) for each in state)
 
     def sign(self, key: PrivateKey) -> None:
         project = self.place.work().project
-        pushed.sign_pushed(self.client, self.repository, self.own, project, tuple(Arch), key)
+        pushed.sign_pushed(
+            self.client, self.repository, self.project_lock, project, tuple(Arch), key
+        )
 
-    def checks(self, tag: str = BOTH, **wanted: Any) -> Found:
+    def checks(self, tag: str = BOTH, **options: Any) -> Found:
         """Every check with its outcome."""
-        wanted.setdefault("key", self.key.public)
+        options.setdefault("key", self.key.public)
         place = InRegistry(Client(first_wait=0.001, attempts=2), self.place.reference(tag))
-        found = verify(place, VerifyOptions(**wanted))
-        outcomes = [one.outcome for one in found.checks]
-        assert found.ok is (CheckOutcome.PASSED in outcomes and CheckOutcome.FAILED not in outcomes)
+        verification = verify(place, VerifyOptions(**options))
+        outcomes = [check.outcome for check in verification.checks]
+        assert verification.ok is (
+            CheckOutcome.PASSED in outcomes and CheckOutcome.FAILED not in outcomes
+        )
         return {
-            " ".join(filter(None, (one.name, one.arch))): (one.outcome, one.detail)
-            for one in found.checks
+            " ".join(filter(None, (check.name, check.arch))): (check.outcome, check.detail)
+            for check in verification.checks
         }
 
-    def verify(self, **wanted: Any) -> Found:
+    def verify(self, **options: Any) -> Found:
         """The checks that did not pass, except those that need an option."""
         return {
             name: (how, text)
-            for name, (how, text) in self.checks(**wanted).items()
+            for name, (how, text) in self.checks(**options).items()
             if how is CheckOutcome.FAILED
             or (how is CheckOutcome.UNCHECKED and name not in ("layer bytes", "rebuild"))
         }
 
-    def failed(self, **wanted: Any) -> dict[str, str]:
+    def failed(self, **options: Any) -> dict[str, str]:
         """The checks that failed, and why."""
-        found = self.verify(**wanted)
-        return {name: text for name, (how, text) in found.items() if how is CheckOutcome.FAILED}
+        problems = self.verify(**options)
+        return {name: text for name, (how, text) in problems.items() if how is CheckOutcome.FAILED}
 
-    def artifacts(self, subject: Descriptor, kind: str) -> list[attach.Attached]:
-        return attach.find(self.client, self.repository, subject.digest, kind)
+    def artifacts(self, subject: Descriptor, kind: str) -> list[artifact_store.Attached]:
+        return artifact_store.find(self.client, self.repository, subject.digest, kind)
 
     def flip(self, subject: Descriptor, kind: str, name: str) -> None:
         """Change a byte of a stored file of an artifact."""
-        (one,) = self.artifacts(subject, kind)
-        self.flip_blob(one.files[name].data)
+        (artifact,) = self.artifacts(subject, kind)
+        self.flip_blob(artifact.files[name].data)
 
     def flip_blob(self, data: bytes) -> None:
         key = (NAME, named(data))
@@ -132,26 +136,26 @@ class Sample:
     def remove(self, kind: str, *subjects: Descriptor) -> None:
         """Delete the artifacts of a type."""
         for subject in subjects:
-            for one in self.artifacts(subject, kind):
-                self.client.delete(self.repository, one.descriptor.digest)
+            for artifact in self.artifacts(subject, kind):
+                self.client.delete(self.repository, artifact.descriptor.digest)
 
     def replace(self, subject: Descriptor, kind: str, files: Mapping[str, bytes]) -> None:
         """Replace the files of an artifact, as its writer would."""
         self.remove(kind, subject)
         parts = {name: ArtifactFile(data=data, media_type=kind) for name, data in files.items()}
-        attach.attach(self.client, self.repository, subject, kind, parts)
+        artifact_store.attach(self.client, self.repository, subject, kind, parts)
 
     def unsign(self, *subjects: Descriptor, kinds: tuple[str, ...]) -> None:
         """Remove the key's statements of some kinds, in both forms."""
         registry = self.place.registry
         for subject in subjects:
             registry.tags.pop((NAME, forms.tag(subject.digest, forms.ATTESTATIONS)), None)
-            for one in self.client.referrers(self.repository, subject.digest, forms.BUNDLE):
-                if one.annotations["dev.sigstore.bundle.predicateType"] in kinds:
-                    self.client.delete(self.repository, one.digest)
+            for referrer in self.client.referrers(self.repository, subject.digest, forms.BUNDLE):
+                if referrer.annotations["dev.sigstore.bundle.predicateType"] in kinds:
+                    self.client.delete(self.repository, referrer.digest)
 
 
-def own(sample: Sample) -> ExpectedLock:
+def project_lock(sample: Sample) -> ExpectedLock:
     """The lock of the project that pushed."""
     return expected_lock.of_project(sample.place.work().project, BOTH)
 

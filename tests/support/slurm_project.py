@@ -32,15 +32,15 @@ def project(folder: Path) -> Iterator[Project]:
     needs.network()
     needs.user_namespaces()
     with serve(Site(files=sample_project.index().site_files())) as site:
-        made = Project(folder, site.url("simple"), cache=None, env=env)
-        made.write(BASE)
+        project = Project(folder, site.url("simple"), cache=None, env=env)
+        project.write(BASE)
         path = folder / "matrix.yaml"
         head, _, row = path.read_text().partition("  small:\n")
         rows = [f"  {name}:\n{row}" for name in TARGETS]
         rows[1] = rows[1].replace('thewheel: "1.0"', 'thewheel: "2.0"')
         path.write_text(head + "".join(rows))
-        made.run("lock", "--all", "--keep")
-        yield made
+        project.run("lock", "--all", "--keep")
+        yield project
 
 
 def slurm(project: Project, *command: str, cwd: Path | None = None) -> str:
@@ -83,11 +83,12 @@ def job(project: Project, script: Path) -> tuple[int, str]:
     command = ("sbatch", "--parsable", f"--output={log}", str(script))
     number = slurm(project, *command, cwd=script.parent).strip()
 
-    def _said() -> str:
+    def _job_state() -> str:
         return slurm(project, "scontrol", "show", "job", number)
 
-    until(lambda: re.search(r"JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT)", _said()), "its end")
-    [status] = re.findall(r" ExitCode=(\d+):", _said())
+    ended = re.compile(r"JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT)")
+    until(lambda: ended.search(_job_state()), "its end")
+    [status] = re.findall(r" ExitCode=(\d+):", _job_state())
     return int(status), log.read_text()
 
 
@@ -103,13 +104,13 @@ def ray_project(folder: Path) -> Iterator[Project]:
     env = needs.slurm()
     needs.network()
     needs.apptainer()
-    made = Project(folder, "", cache=None, env=env)
-    made.write({**BASE, "packages": ["libstdc++6", *BASE["packages"]]})
+    project = Project(folder, "", cache=None, env=env)
+    project.write({**BASE, "packages": ["libstdc++6", *BASE["packages"]]})
     path = folder / "matrix.yaml"
     pins = 'pins: {torch: "2.6.0", thewheel: "1.0"}'
     text = path.read_text().replace(pins, f'pins: {{grpcio: "1.73.0", ray: "{RAY}"}}')
     text = text.replace("thewheel", "ray")
     path.write_text(text.replace("order: [torch]", "order: [ray]"))
     for words in (("lock", "--keep"), ("build",), ("build", "--format", "sif")):
-        made.run(words[0], sample_project.TARGET, *words[1:])
-    yield made
+        project.run(words[0], sample_project.TARGET, *words[1:])
+    yield project

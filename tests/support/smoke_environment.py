@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.assemble import skeleton
-from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import layout
 from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.plan import documents
+from imgbuild.plan import image_documents
 from imgbuild.plan.plan import FilesRecipe, Layer, Plan, RuntimeConfig, VenvRecipe
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel import install
@@ -55,10 +55,10 @@ def make_wheel(
 def pip() -> Path:
     """The wheel of pip that is part of this Python."""
     places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))
-    found = [path for place in places for path in sorted(place.glob("pip-*.whl"))]
-    if not found:
+    wheels = [path for place in places for path in sorted(place.glob("pip-*.whl"))]
+    if not wheels:
         needs.missing("this Python carries no pip", "apt-get install python3-pip-whl")
-    return found[0]
+    return wheels[0]
 
 
 def good(folder: Path) -> list[Path]:
@@ -112,7 +112,7 @@ def make_layout(folder: Path, files: Iterable[Path]) -> layout.Layout:
     """The layout of an image: this machine's Debian Python, a static shell, a venv with `files`."""
     venv_recipe = VenvRecipe(prefix=PREFIX, python=PYTHON, interpreter=f"/usr/bin/python{PYTHON}")
     passwd = "root:x:0:0::/root:/bin/sh\n"
-    own = FilesRecipe(
+    files_recipe = FilesRecipe(
         user=USER, workdir="/workspace", cache=CACHE, passwd=passwd, group="root:x:0:\n"
     )
     installed = [
@@ -120,18 +120,18 @@ def make_layout(folder: Path, files: Iterable[Path]) -> layout.Layout:
         for path in files
     ]
     blobs = folder / "blobs"
-    made = [
+    layers = [
         images.layer(blobs, _base()),
         images.layer(blobs, skeleton.venv_members(venv_recipe)),
         images.layer(blobs, install.joined(installed)),
-        images.layer(blobs, skeleton.files_members(own)),
+        images.layer(blobs, skeleton.files_members(files_recipe)),
     ]
-    records = [record for record, _ in made]
-    config = documents.config(_plan(len(made)), [record.diff_id for record in records])
+    records = [record for record, _ in layers]
+    config = image_documents.config(_plan(len(layers)), [record.diff_id for record in records])
     summary = layout.ImageFiles(
         config=config,
         manifest=oci_documents.manifest(config, records),
-        layers={record.digest: path for record, path in made},
+        layers={record.digest: path for record, path in layers},
     )
     layout.write(folder / "layout", {Arch.X86_64: summary}, "small")
     return layout.read(folder / "layout")

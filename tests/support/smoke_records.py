@@ -45,7 +45,7 @@ def report(
     sample: Sample, *cases: Case, tier: str = "static", **changes: object
 ) -> result.SmokeRun:
     """A report of `imgbuild smoke` in the project's image."""
-    image = sample.seal.arch[Arch.X86_64]
+    image = sample.target_digests.arch[Arch.X86_64]
     fields: dict[str, object] = {
         "digest": image.manifest,
         "config": image.config,
@@ -55,6 +55,6 @@ def report(
         "caches": "nothing",
         **changes,
     }
-    own = Report(target=TARGET, arch="x86_64", tier=tier, cases=cases or (PASSED,))
-    plain = {name: getattr(own, name) for name in Report.__struct_fields__}
+    smoke_report = Report(target=TARGET, arch="x86_64", tier=tier, cases=cases or (PASSED,))
+    plain = {name: getattr(smoke_report, name) for name in Report.__struct_fields__}
     return result.SmokeRun(**(plain | fields))

@@ -26,12 +26,12 @@ def tracked(*patterns: str) -> list[Path]:
 @functools.cache
 def modules() -> dict[str, ast.Module]:
     """Each module of the package, by its name below imgbuild ("" is the package itself)."""
-    found = {}
+    trees = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text(), str(path))
-    return found
+        trees[name] = ast.parse(path.read_text(), str(path))
+    return trees
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -46,18 +46,18 @@ def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
 
 
-def own_imports(name: str, known: dict[str, ast.Module]) -> set[str]:
+def internal_imports(name: str, trees: dict[str, ast.Module]) -> set[str]:
     """The modules of imgbuild that module `name` imports."""
-    found = set()
-    for dotted, _ in imports(known[name]):
+    names = set()
+    for dotted, _ in imports(trees[name]):
         if dotted.split(".")[0] != "imgbuild":
             continue
         parts = dotted.split(".")[1:]
         # The longest prefix that is a module: the rest are names in it.
-        while parts and ".".join(parts) not in known:
+        while parts and ".".join(parts) not in trees:
             parts.pop()
-        found.add(".".join(parts))
-    return found - {name}
+        names.add(".".join(parts))
+    return names - {name}
 
 
 def calls(tree: ast.Module) -> Iterator[tuple[str, int]]:

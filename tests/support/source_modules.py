@@ -48,10 +48,10 @@ class SourceModules:
         return Opaque(name, "unknown") if left_out else None
 
     def exists(self, module: str) -> bool | None:
-        found = self.module(module)
-        if isinstance(found, Opaque) and found.why == "unknown":
+        lookup_result = self.module(module)
+        if isinstance(lookup_result, Opaque) and lookup_result.why == "unknown":
             return None
-        return found is not None
+        return lookup_result is not None
 
     def owner(self, module: str) -> str | None:
         while module:

@@ -38,9 +38,9 @@ def read(path: Path, offset: int = 0) -> dict[str, Facts]:
             subprocess.Popen([unsquashfs, *options], stdout=subprocess.DEVNULL) as process,
             pipe.open("rb") as stream,
         ):
-            found = _parsed(stream)
+            entries = _parsed(stream)
         assert process.returncode == 0
-    return found
+    return entries
 
 
 def start(sif: Path) -> int:
@@ -65,18 +65,18 @@ def tree(of: Layout, arch: Arch) -> Merged:
 
 def expected(tree: Merged) -> dict[str, Facts]:
     """The entries that `read` must give for a merged tree."""
-    found: dict[str, Facts] = {}
+    entries: dict[str, Facts] = {}
     for name, node in tree.walk():
         what: object = node.target or node.device
         if node.kind == "file":
             what = (node.size, node.digest.hex())
         mode = 0o777 if node.kind == "symlink" else node.mode  # a squashfs holds none of a link
-        found[name] = (node.kind, mode, (node.uid, node.gid), what, node.mtime)
-    return found
+        entries[name] = (node.kind, mode, (node.uid, node.gid), what, node.mtime)
+    return entries
 
 
 def _parsed(stream: BinaryIO) -> dict[str, Facts]:
-    found: dict[str, Facts] = {}
+    entries: dict[str, Facts] = {}
     links: dict[str, str] = {}
     files: list[tuple[int, int, str]] = []
     while (line := stream.readline()) != START:
@@ -97,15 +97,21 @@ def _parsed(stream: BinaryIO) -> dict[str, Facts]:
         elif kind.endswith("device"):
             what = (int(words[6]), int(words[7]))
         if name != "//":
-            found[name] = (kind, int(mode, 8), (int(uid) & BITS, int(gid) & BITS), what, int(time))
+            entries[name] = (
+                kind,
+                int(mode, 8),
+                (int(uid) & BITS, int(gid) & BITS),
+                what,
+                int(time),
+            )
     stream.readline()  # a last "#"
     at = 0
     for offset, size, name in sorted(files):
         assert offset == at, name
-        kind, mode_, owner, _, time_ = found[name]
-        found[name] = (kind, mode_, owner, (size, _hashed(stream, size)), time_)
+        kind, mode_, owner, _, time_ = entries[name]
+        entries[name] = (kind, mode_, owner, (size, _hashed(stream, size)), time_)
         at += size
-    return found | {name: found[target] for name, target in links.items()}
+    return entries | {name: entries[target] for name, target in links.items()}
 
 
 def _hashed(stream: BinaryIO, size: int) -> str:

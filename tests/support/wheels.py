@@ -66,8 +66,8 @@ def make(
 ) -> Path:
     """A wheel with `files` and, unless they are there, the three files that each wheel needs."""
     info = f"{name}-{version}.dist-info"
-    own = {f"{info}/METADATA": metadata(name, version), f"{info}/WHEEL": WHEEL}
-    everything = {**own, **files}
+    required_files = {f"{info}/METADATA": metadata(name, version), f"{info}/WHEEL": WHEEL}
+    everything = {**required_files, **files}
     rows = "".join(f"{path},,\n" for path in everything if path.isprintable() and "," not in path)
     listed = record if record is not None else f"{rows}{info}/RECORD,,\n"
     everything.setdefault(f"{info}/RECORD", listed.encode())

@@ -18,8 +18,8 @@ from imgbuild.attest import attachments, bundle
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.deb import archive as debs
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError, Signal
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.oci import image, layout, reader
 from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.merged import Merged
@@ -41,8 +41,8 @@ class Counting(io.BytesIO):
     largest = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
-        wanted = 1 << 62 if size is None or size < 0 else size
-        self.largest = max(self.largest, wanted)
+        requested = 1 << 62 if size is None or size < 0 else size
+        self.largest = max(self.largest, requested)
         return super().read(size)
 
 
@@ -158,9 +158,9 @@ def test_layers_are_inflated_in_small_pieces(tmp_path):
 
     def more(self: skim._Gzip) -> bool:
         nonlocal largest
-        found = plain(self)
+        has_more = plain(self)
         largest = max(largest, len(self._piece))
-        return found
+        return has_more
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(skim._Gzip, "_more", more)
@@ -257,7 +257,7 @@ def test_a_member_of_ar_that_claims_gigabytes(tmp_path):
         debs.control(path)
 
 
-def made(folder: Path, **config: object) -> Path:
+def configured_layout(folder: Path, **config: object) -> Path:
     """A layout whose configuration has `config`."""
     blob = images.layer(folder / "blobs", [images.text("opt/hello", "hello\n")])
     summary = images.summary([blob])
@@ -284,7 +284,7 @@ def made(folder: Path, **config: object) -> Path:
 )
 def test_configurations_that_no_process_can_have_are_refused(tmp_path, config, text):
     with pytest.raises(IntegrityError, match=text):
-        made(tmp_path, **config)
+        configured_layout(tmp_path, **config)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_locks_with_impossible_layers_are_refused(place, value):
 def test_modes_of_a_lock_are_octal(mode):
     data = json.dumps({"mode": mode}).encode()
     with pytest.raises(InputError):
-        codec.decode(data, locks.AddedFolder, file="lock.json")
+        codec.decode(data, lock_file.AddedFolder, file="lock.json")
 
 
 PIPES: dict[str, Callable[[Path], object]] = {
@@ -345,7 +345,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path, read):
 
 @pytest.mark.parametrize("name", ["index.json", "oci-layout", "config", "layer"])
 def test_a_pipe_in_a_layout_is_refused_and_not_waited_for(tmp_path, name):
-    out = made(tmp_path)
+    out = configured_layout(tmp_path)
     stored = layout.read(out).image(Arch.X86_64)
     blobs = {"config": stored.config, "layer": stored.layers[0]}
     path = layout.blob(out, blobs[name].digest) if name in blobs else out / name
@@ -374,23 +374,25 @@ def test_any_failure_of_a_reader_names_the_file():
             read("some.deb", failure)
         assert caught.value.__cause__ is failure
     for passed in (InputError("mine"), Signal(), OSError(28, "full"), KeyboardInterrupt()):
-        with pytest.raises(type(passed)) as kept:
+        with pytest.raises(type(passed)) as raised:
             read("some.deb", passed)  # type: ignore[arg-type]
-        assert kept.value is passed
+        assert raised.value is passed
 
 
 def test_a_lock_that_is_a_pipe_is_not_waited_for(tmp_path):
     (tmp_path / "small").mkdir()
     os.mkfifo(tmp_path / "small/lock.json")
     with pytest.raises(IntegrityError, match=r"small/lock\.json is not a regular file"):
-        locks.read_lock(tmp_path, "small")
+        lock_file.read_lock(tmp_path, "small")
 
 
 def test_a_lock_artifact_with_an_invalid_requirement():
     folder = Path(__file__).parents[2] / "images/cu124-vllm0.7.2"
-    carried = bundle.read_folder(folder)
-    wheel = carried.lock.arch[Arch.X86_64].wheels[0]
+    lock_bundle = bundle.read_folder(folder)
+    wheel = lock_bundle.lock.arch[Arch.X86_64].wheels[0]
     listed = Package(file=wheel.file, requires=(f"{wheel.package}; bar ==",))
-    lying = msgspec.structs.replace(carried, packages=SbomPackages(packages={wheel.sha256: listed}))
+    lying = msgspec.structs.replace(
+        lock_bundle, packages=SbomPackages(packages={wheel.sha256: listed})
+    )
     with pytest.raises(IntegrityError, match=r"packages of cu124-vllm0\.7\.2 cannot be read: Inv"):
         attachments.sboms(lying, Arch.X86_64)

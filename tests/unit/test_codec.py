@@ -43,7 +43,7 @@ def test_a_changed_item_changes_one_line(kind):
     before = codec.encode({"things": old}).splitlines()
     after = codec.encode({"things": new}).splitlines()
     assert len(before) == len(after) == 7
-    assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
+    assert sum(old_line != other for old_line, other in zip(before, after, strict=True)) == 1
 
 
 def test_what_does_not_fit_names_the_file_and_the_path():

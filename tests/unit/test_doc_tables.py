@@ -16,14 +16,14 @@ def page(path: str, mark: str, lines: Iterable[str]) -> str:
     """The text of a page with `lines` between the comments of `mark`."""
     text = (ROOT / path).read_text("utf-8")
     table = "\n".join(lines)
-    made, count = re.subn(
+    page_text, count = re.subn(
         rf"(<!-- {mark} -->\n).*?(?=<!-- /{mark} -->)",
-        lambda found: f"{found[1]}{table}\n",
+        lambda match: f"{match[1]}{table}\n",
         text,
         flags=re.DOTALL,
     )
     assert count == 1
-    return made
+    return page_text
 
 
 def test_the_page_on_path_variables_has_the_table(golden: Callable[[Path, str], None]) -> None:
@@ -37,9 +37,9 @@ def test_the_page_on_path_variables_has_the_table(golden: Callable[[Path, str], 
 def test_the_page_on_the_dashboard_has_all_targets_with_ray(
     golden: Callable[[Path, str], None],
 ) -> None:
-    found = dashboards.lacking()
+    missing = dashboards.lacking()
     lines = ["| target | Ray | dashboard |", "| --- | --- | --- |"]
-    for target, (version, lacking) in found.items():
+    for target, (version, lacking) in missing.items():
         packages = ", ".join(f"`{name}`" for name in lacking)
         lines.append(
             f"| {target} | {version} | {f'no: it lacks {packages}' if lacking else 'yes'} |"

@@ -45,8 +45,8 @@ OPTIONS = {
 }
 
 
-def names(found: list[Block]) -> list[str]:
-    return [block.place for block in found]
+def names(blocks: list[Block]) -> list[str]:
+    return [block.place for block in blocks]
 
 
 def test_the_docs_have_blocks() -> None:
@@ -94,13 +94,13 @@ def test_a_named_test_contains_the_programs_of_the_block() -> None:
     strange = [
         f"{block.place}: {item.words}"
         for block, item, path in ELSEWHERE
-        if not re.search(rf"\b{_known_by(item)}\b", (ROOT / path).read_text())
+        if not re.search(rf"\b{_call_pattern(item)}\b", (ROOT / path).read_text())
     ]
     assert ELSEWHERE
     assert strange == []
 
 
-def _known_by(command: Command) -> str:
+def _call_pattern(command: Command) -> str:
     """The verb of imgbuild, the target of make, the script of Python, or the program itself."""
     program, *words = command.words.split()
     named = words[0] if program in ("imgbuild", "make", "python3") and words else program
@@ -109,24 +109,29 @@ def _known_by(command: Command) -> str:
 
 def test_a_named_test_contains_the_verb_and_options_of_the_block() -> None:
     """As words of a call, in the test or what it imports; an option may have a test of its own."""
-    asked = [(block, item, ROOT / path) for block, item, path in ELSEWHERE if _asked(item)]
+    documented = [
+        (block, item, ROOT / path) for block, item, path in ELSEWHERE if _verb_and_options(item)
+    ]
     strange = [
         f"{block.place}: {path.name} lacks {word}"
-        for block, item, path in asked
-        for word in _asked(item)
+        for block, item, path in documented
+        for word in _verb_and_options(item)
         if word not in _given(path) and word not in _given(OPTIONS.get(word, path))
     ]
-    assert len(asked) > 10
+    assert len(documented) > 10
     assert strange == []
 
 
-def _asked(command: Command) -> list[str]:
+def _verb_and_options(command: Command) -> list[str]:
     """The verb of imgbuild and the long options that it is given; nothing of other programs."""
     program, *words = shlex.split(command.words, comments=True)
     if program != "imgbuild":
         return []
-    own = list(itertools.takewhile(lambda word: word != "--", words))
-    return [own[0], *(word.partition("=")[0] for word in own if word.startswith("--"))]
+    verb_words = list(itertools.takewhile(lambda word: word != "--", words))
+    return [
+        verb_words[0],
+        *(word.partition("=")[0] for word in verb_words if word.startswith("--")),
+    ]
 
 
 @functools.cache

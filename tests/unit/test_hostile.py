@@ -27,13 +27,13 @@ from imgbuild.deb.closure import DebianArchive, close
 from imgbuild.deb.control import paragraphs
 from imgbuild.http.client import TextPage
 from imgbuild.index import pages
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.matrix import load as matrices
 from imgbuild.oci import image, layout
 from imgbuild.oci.archive import write as write_archive
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import Reader, inflated
-from imgbuild.plan import seal
+from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.sif import container as sif_files
 from imgbuild.sif import image as sif_image
@@ -77,14 +77,18 @@ def wheel(folder: Path) -> bytes:
 def test_wheels_are_read_as_zipfile_reads_them_or_refused(tmp_path, given):
     def read(data: bytes) -> None:
         path = given(data)
-        found = wheel_archive.read(path)
-        wheel_archive.verify(found)
+        wheel = wheel_archive.read(path)
+        wheel_archive.verify(wheel)
         installed(path, prefix="/opt/venv", python="3.11")
         with zipfile.ZipFile(path) as other:
             names = {info.filename: info for info in other.infolist() if not info.is_dir()}
-            for name, member in found.members.items():
-                same = [one for one in names if one == name or Path(one) == Path(name)]
-                assert other.read(same[0]) == b"".join(found.chunks(member))
+            for name, member in wheel.members.items():
+                same = [
+                    candidate
+                    for candidate in names
+                    if candidate == name or Path(candidate) == Path(name)
+                ]
+                assert other.read(same[0]) == b"".join(wheel.chunks(member))
 
     hostile.attack(wheel(tmp_path), read)
 
@@ -189,15 +193,15 @@ def test_indexes_of_debian():
 
     def read(data: bytes) -> None:
         with reading("Packages"):
-            found = DebianArchive(paragraphs(data.decode()))
-            close(found, ["a"], file="matrix.yaml")
+            archive = DebianArchive(paragraphs(data.decode()))
+            close(archive, ["a"], file="matrix.yaml")
 
     hostile.attack(text.encode(), read)
 
 
 def layer_tar() -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as out:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as out:
 
         def add(name: str, kind: bytes, target: str = "", data: bytes = b"", **pax: str) -> None:
             info = tarfile.TarInfo(name)
@@ -211,7 +215,7 @@ def layer_tar() -> bytes:
         add("etc/pipe", tarfile.FIFOTYPE)
         add("etc/ünï" + "long" * 50, tarfile.REGTYPE, data=b"x", comment="c")
         add("etc/.wh.gone", tarfile.REGTYPE)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -229,7 +233,7 @@ def test_layers_are_unpacked_as_they_are_read_or_refused(tmp_path, given, packed
                 assert node.kind != "file" or there.st_size == node.size
         finally:
             remove_tree(root)
-            assert {one.name for one in tmp_path.iterdir()} <= {"layer"}
+            assert {entry.name for entry in tmp_path.iterdir()} <= {"layer"}
 
     if packed:
         hostile.attack(hostile.gzipped(layer_tar()), read)
@@ -237,8 +241,8 @@ def test_layers_are_unpacked_as_they_are_read_or_refused(tmp_path, given, packed
         hostile.attack(layer_tar(), lambda data: read(hostile.gzipped(data)))
 
 
-@pytest.fixture(name="made")
-def _made(tmp_path: Path) -> Path:
+@pytest.fixture(name="image_path")
+def _image_path(tmp_path: Path) -> Path:
     blob = images.layer(tmp_path / "blobs", [images.text("opt/hello", "hello\n")])
     out = tmp_path / "image"
     layout.write(out, {Arch.X86_64: images.summary([blob])}, "tiny")
@@ -246,15 +250,15 @@ def _made(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("part", ["index.json", "manifest", "config", "oci-layout"])
-def test_documents_of_a_layout(made, part):
+def test_documents_of_a_layout(image_path, part):
     """Documents above the changed one name it by its new digest, as an attacker would."""
-    index = json.loads((made / "index.json").read_bytes())
+    index = json.loads((image_path / "index.json").read_bytes())
     top = index["manifests"][0]
-    manifest = json.loads(layout.blob(made, top["digest"]).read_bytes())
-    config = layout.blob(made, manifest["config"]["digest"]).read_bytes()
+    manifest = json.loads(layout.blob(image_path, top["digest"]).read_bytes())
+    config = layout.blob(image_path, manifest["config"]["digest"]).read_bytes()
 
     def put(data: bytes) -> dict[str, object]:
-        layout.blob(made, digest_of(data)).write_bytes(data)
+        layout.blob(image_path, digest_of(data)).write_bytes(data)
         return {"digest": digest_of(data), "size": len(data)}
 
     def read(data: bytes) -> None:
@@ -262,19 +266,19 @@ def test_documents_of_a_layout(made, part):
             data = json.dumps({**manifest, "config": {**manifest["config"], **put(data)}}).encode()
         if part in ("config", "manifest"):
             data = json.dumps({**index, "manifests": [{**top, **put(data)}]}).encode()
-        (made / ("oci-layout" if part == "oci-layout" else "index.json")).write_bytes(data)
-        image.read(made)
-        summary = sif_image.read(layout.read(made), Arch.X86_64)
+        (image_path / ("oci-layout" if part == "oci-layout" else "index.json")).write_bytes(data)
+        image.read(image_path)
+        summary = sif_image.read(layout.read(image_path), Arch.X86_64)
         assert "\0" not in "".join((*summary.environment.values(), *summary.command))
-        layout.check(made, top["digest"])
+        layout.check(image_path, top["digest"])
 
     seeds = {"manifest": json.dumps(manifest).encode(), "config": config}
-    seed = seeds.get(part) or (made / part).read_bytes()
+    seed = seeds.get(part) or (image_path / part).read_bytes()
     hostile.attack(seed, read, document=True)
 
 
-def test_archives_of_images(made, tmp_path, given):
-    write_archive(made, tmp_path / "image.tar", "oci-archive", "tiny:1")
+def test_archives_of_images(image_path, tmp_path, given):
+    write_archive(image_path, tmp_path / "image.tar", "oci-archive", "tiny:1")
 
     def read(data: bytes) -> None:
         image.read(given(data, "changed.tar"))
@@ -312,8 +316,8 @@ def test_pages_of_an_index():
     def read(data: bytes, more: bytes = json.dumps(api).encode()) -> None:
         web = Web(data, more)
         places = {"default": pages.IndexAddress(name="default", address="http://localhost/simple/")}
-        found = pages.Indexes(places, {}, "default", web)
-        for file in found.files("demo"):
+        indexes = pages.Indexes(places, {}, "default", web)
+        for file in indexes.files("demo"):
             assert file.version is None or file.size is None or file.size >= 0
 
     hostile.attack(json.dumps({"files": [entry] * 2}).encode(), read, document=True)
@@ -325,27 +329,27 @@ def test_locks():
     data = codec.encode(samples.lock(samples.wheel("numpy")))
 
     def read(changed: bytes) -> None:
-        found = locks.decode_lock(changed, "lock.json", hint="", remedy="")
-        locks.stale(found, samples.matrix())
-        for arch in found.arch:
-            plan(found, arch)
+        lock = lock_file.decode_lock(changed, "lock.json", hint="", remedy="")
+        lock_file.stale(lock, samples.matrix())
+        for arch in lock.arch:
+            plan(lock, arch)
 
     hostile.attack(data, read, document=True)
 
 
 def test_lock_artifacts():
     folder = IMAGES / TARGET
-    data = {name: (folder / name).read_bytes() for name in (bundle.LOCK, bundle.SEAL)}
-    lock = locks.decode_lock(data[bundle.LOCK], "lock.json", hint="", remedy="")
+    data = {name: (folder / name).read_bytes() for name in (bundle.LOCK, bundle.DIGESTS_FILE)}
+    lock = lock_file.decode_lock(data[bundle.LOCK], "lock.json", hint="", remedy="")
 
-    def read_seal(changed: bytes) -> None:
-        seal.decode_seal(changed, lock, file="digests.json", hint="")
+    def read_digests(changed: bytes) -> None:
+        image_digests.decode_digests(changed, lock, file="digests.json", hint="")
 
     def read_lock(changed: bytes) -> None:
         with reading("the attached lock"):
             bundle.read({**data, bundle.LOCK: changed}, "the attached lock")
 
-    hostile.attack(data[bundle.SEAL], read_seal, document=True)
+    hostile.attack(data[bundle.DIGESTS_FILE], read_digests, document=True)
     hostile.attack(data[bundle.LOCK], read_lock, document=True)
 
 
@@ -356,10 +360,10 @@ def test_signatures():
              "verificationMaterial": {"publicKey": {"hint": "x"}}}  # fmt: skip
 
     def read(changed: bytes) -> None:
-        found = codec.decode(changed, Bundle, file="bundle")
-        if found.dsse_envelope is not None:
-            assert isinstance(found.dsse_envelope, Envelope)
-            assert found.dsse_envelope.signed
+        signature_bundle = codec.decode(changed, Bundle, file="bundle")
+        if signature_bundle.dsse_envelope is not None:
+            assert isinstance(signature_bundle.dsse_envelope, Envelope)
+            assert signature_bundle.dsse_envelope.signed
 
     hostile.attack(json.dumps(whole).encode(), read, document=True)
 

@@ -18,11 +18,11 @@ from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.cves import scanner_report
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.oci.image import manifests
-from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import ArtifactFile
+from imgbuild.registry import artifact_store
+from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.image import InRegistry
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.verify.verify import VerifyOptions, verify
 from tests.support import advisories, hostile, memory_registry, scanner_reports
 from tests.support.memory_registry import Fault, Registry, named
@@ -52,9 +52,9 @@ class Served:
         digest = self.client.put_manifest(self.repository, data, MANIFEST, tag=TAG)
         self.subject = Descriptor(media_type=MANIFEST, digest=digest, size=len(data))
         files = {"a.json": ArtifactFile(data=b'{"a": 1}', media_type=KIND)}
-        artifacts.attach(self.client, self.repository, self.subject, KIND, files, {"b": "c"})
+        artifact_store.attach(self.client, self.repository, self.subject, KIND, files, {"b": "c"})
         key = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
-        envelope = statements.seal(forms.about_image(digest), key)
+        envelope = statements.sign(forms.about_image(digest), key)
         self.bundle = forms.bundle(envelope, key.public.hint)
         kind = in_toto.SIGNATURE
         stored.put_bundle(self.client, self.repository, self.subject, self.bundle, kind)
@@ -74,7 +74,7 @@ class Served:
         if part == "collection":
             return (SIGNING / "collection.json").read_bytes()
         files = {"a.json": ArtifactFile(data=b'{"a": 1}', media_type=KIND)}
-        return artifacts.manifest(self.subject, KIND, files, {"b": "c"})
+        return artifact_store.manifest(self.subject, KIND, files, {"b": "c"})
 
     def read(self, part: str, data: bytes) -> None:
         """Read the image, or what is attached to it, where `part` is `data`."""
@@ -99,7 +99,7 @@ class Served:
         else:
             self._says("/referrers/", self._listed(self._attached(part, data)))
         stored.read(self.client, self.repository, self.subject.digest)
-        artifacts.find(self.client, self.repository, self.subject.digest)
+        artifact_store.find(self.client, self.repository, self.subject.digest)
 
     def _attached(self, part: str, data: bytes) -> Descriptor:
         """An attachment with the manifest `data`, or with `data` as its bundle."""
@@ -119,9 +119,14 @@ class Served:
         headers = {"Content-Type": "application/json"}
         self.registry.faults.append(Fault(where, times=99, status=200, headers=headers, body=data))
 
-    def _listed(self, *found: Descriptor) -> bytes:
+    def _listed(self, *descriptors: Descriptor) -> bytes:
         entries = [
-            {"mediaType": one.media_type, "digest": one.digest, "size": one.size} for one in found
+            {
+                "mediaType": descriptor.media_type,
+                "digest": descriptor.digest,
+                "size": descriptor.size,
+            }
+            for descriptor in descriptors
         ]
         return json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
 
@@ -130,16 +135,16 @@ class Served:
 def _served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], Served]]:
     """The registry of this process: threads of a server end with a fork."""
     memory_registry.alone(monkeypatch, tmp_path)
-    made: dict[int, Served] = {}
+    servers: dict[int, Served] = {}
     with contextlib.ExitStack() as stack:
 
-        def _made() -> Served:
+        def _server() -> Served:
             number = os.getpid()
-            if number not in made:
-                made[number] = Served(stack.enter_context(memory_registry.serve(Registry())))
-            return made[number]
+            if number not in servers:
+                servers[number] = Served(stack.enter_context(memory_registry.serve(Registry())))
+            return servers[number]
 
-        yield _made
+        yield _server
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -161,9 +166,9 @@ def test_changed_reports_of_scanners_are_read_or_refused(tmp_path, scanner):
 
 
 def test_a_signature_that_is_no_ascii_is_listed_as_damaged(served):
-    made = served()
-    changed = json.loads(made.seed("collection"))
+    server = served()
+    changed = json.loads(server.seed("collection"))
     changed["layers"][0]["annotations"][forms.SIGNATURE_NOTE] = "ß"
-    made.read("collection", json.dumps(changed).encode())
-    (damage,) = stored.read(made.client, made.repository, made.subject.digest).damaged
+    server.read("collection", json.dumps(changed).encode())
+    (damage,) = stored.read(server.client, server.repository, server.subject.digest).damaged
     assert damage.endswith("its signature is not base64")

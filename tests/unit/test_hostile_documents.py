@@ -28,7 +28,7 @@ from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.resolve.request import RequestedPackage
 from imgbuild.show import table
 from imgbuild.show.table import TableImage, TableRow
-from imgbuild.smoke import junit
+from imgbuild.smoke import junit_report
 from imgbuild.system.control_characters import visible
 from imgbuild.values import Arch
 from tests.support import extended, hostile_texts
@@ -194,7 +194,7 @@ def test_a_text_is_a_text_in_junit_xml() -> None:
     for text in (*TEXTS, "\0\x1b[2J", "\ud800", "]]>", "\ufffe"):
         case = Case(name=text, outcome="failed", message=text, seconds=1.0, log=text)
         found = Report(target=text, arch=Arch.X86_64, tier=text, cases=(case,))
-        top = ElementTree.fromstring(junit.document([found]))
+        top = ElementTree.fromstring(junit_report.document([found]))
         assert [element.tag for element in top.iter()] == [
             "testsuites", "testsuite", "testcase", "failure", "system-out",
         ]  # fmt: skip

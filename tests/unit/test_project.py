@@ -18,9 +18,9 @@ def test_the_nearest_matrix_above_is_found(tmp_path, monkeypatch):
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
-    found = project.find(None)
-    assert found.root == tmp_path
-    assert found.output("x") == tmp_path / "build" / "x"
+    local_project = project.find(None)
+    assert local_project.root == tmp_path
+    assert local_project.output("x") == tmp_path / "build" / "x"
 
 
 def test_a_folder_or_a_file_can_be_named(tmp_path):
@@ -51,21 +51,21 @@ def test_a_matrix_that_is_no_file_is_refused_and_not_passed_over(kind, tmp_path,
 
 def test_without_a_matrix_the_catalogue_is_used_read_only(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = project.find(None)
-    assert found == project.find(found.matrix) == project.catalogue()
-    assert found.matrix.read_bytes() == (ROOT / "matrix.yaml").read_bytes()
-    assert found.sealed() == project.find(ROOT).sealed()
-    assert found.output("x") == tmp_path / "build" / "x"
+    local_project = project.find(None)
+    assert local_project == project.find(local_project.matrix) == project.catalogue()
+    assert local_project.matrix.read_bytes() == (ROOT / "matrix.yaml").read_bytes()
+    assert local_project.locked_targets() == project.find(ROOT).locked_targets()
+    assert local_project.output("x") == tmp_path / "build" / "x"
     with pytest.raises(InputError, match=str(tmp_path)) as caught:
-        found.require_writable("imgbuild lock")
+        local_project.require_writable("imgbuild lock")
     assert "imgbuild init --extends" in str(caught.value.hint)
 
 
 def test_a_checkout_is_no_catalogue_though_its_files_are_linked_from_there():
-    found = project.find(ROOT)
-    assert found.writable
-    assert found.matrix.samefile(project.catalogue().matrix)
-    found.require_writable("imgbuild lock")
+    local_project = project.find(ROOT)
+    assert local_project.writable
+    assert local_project.matrix.samefile(project.catalogue().matrix)
+    local_project.require_writable("imgbuild lock")
 
 
 def test_locked_targets_are_listed(tmp_path):
@@ -74,4 +74,4 @@ def test_locked_targets_are_listed(tmp_path):
         folder = tmp_path / "images" / name
         folder.mkdir(parents=True)
         (folder / "lock.json").write_text("{}")
-    assert project.find(tmp_path).sealed() == ("a", "b")
+    assert project.find(tmp_path).locked_targets() == ("a", "b")

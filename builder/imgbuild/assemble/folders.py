@@ -13,11 +13,11 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layers import require
+from imgbuild.assemble.layer_contents import require
 from imgbuild.cache.store import Store
-from imgbuild.deb import root as debian_root
+from imgbuild.deb import debian_root
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import AddedFolder, Extends, Lock
+from imgbuild.lock.lock_file import AddedFolder, Extends, Lock
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import LayerFile, Reader, inflated
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, RegistryRecipe, base_of, plan
@@ -37,7 +37,7 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
     folder: AddedFolder
 
 
-def known(lock: Lock, inputs: Inputs) -> Lock:
+def completed_lock(lock: Lock, inputs: Inputs) -> Lock:
     """`lock` with the folders of its base that added files and links are in, if not plain.
 
     The inputs of the base are fetched if they were never read. InputError if a file or link would
@@ -55,28 +55,30 @@ def known(lock: Lock, inputs: Inputs) -> Lock:
 
 def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[str, AddedFolder]:
     layers = base_of(plan(lock, arch)).layers
-    above, own = _paths(extends)
-    key = _key(layers, above, own)
-    kept = inputs.store.fact(FACT, key)
-    if kept is None:
+    above, added_paths = _paths(extends)
+    key = _key(layers, above, added_paths)
+    cached = inputs.store.fact(FACT, key)
+    if cached is None:
         inputs.fetch(lock, layers)
-        found = _met(_seen(layers, inputs.store), above, own)
-        inputs.store.put_fact(FACT, key, msgspec.json.encode(found))
+        base_paths = _met(_seen(layers, inputs.store), above, added_paths)
+        inputs.store.put_fact(FACT, key, msgspec.json.encode(base_paths))
     else:
-        found = msgspec.json.decode(kept, type=tuple[BasePath, ...])
-    for seen in found:
+        base_paths = msgspec.json.decode(cached, type=tuple[BasePath, ...])
+    for seen in base_paths:
         _refuse(lock.target, extends, seen)
-    return {f"/{seen.path}": seen.folder for seen in found if seen.folder != PLAIN}
+    return {f"/{seen.path}": seen.folder for seen in base_paths if seen.folder != PLAIN}
 
 
 def unread(lock: Lock, store: Store) -> list[Layer]:
-    """The layers of the base that `known` has to read."""
+    """The layers of the base that `completed_lock` has to read."""
     extends = lock.extends
     if extends is None or not (extends.files or extends.links):
         return []
     bases = [base_of(plan(lock, arch)).layers for arch in extends.arch]
-    due = [layers for layers in bases if store.fact(FACT, _key(layers, *_paths(extends))) is None]
-    return [layer for layers in due for layer in layers]
+    uncached = [
+        layers for layers in bases if store.fact(FACT, _key(layers, *_paths(extends))) is None
+    ]
+    return [layer for layers in uncached for layer in layers]
 
 
 def _paths(extends: Extends) -> tuple[list[str], set[str]]:

@@ -8,8 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild import codec
-from imgbuild.assemble import layers as assemble
-from imgbuild.assemble import mirror_items, skeleton
+from imgbuild.assemble import layer_contents, mirror_items, skeleton
 from imgbuild.assemble.mirror import Mirror
 from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
 from imgbuild.assemble.origins import Origins, ask
@@ -18,7 +17,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.cache.transfer import Transfer
 from imgbuild.lock import published
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import RegistryLayer, Wheel
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord
@@ -68,7 +67,7 @@ class Inputs:
 
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
         """Fetch every input of `layers` into the store; returns the hashes of those it lacked."""
-        hashes = {key for layer in layers for key in assemble.input_hashes(layer.recipe)}
+        hashes = {key for layer in layers for key in layer_contents.input_hashes(layer.recipe)}
         return [item.sha256 for item in self.bring(lock, hashes) if not item.layer]
 
     def bring(self, lock: Lock, hashes: Collection[Sha256]) -> list[Input]:
@@ -119,12 +118,14 @@ class Inputs:
                 for wheel in recipe.wheels:
                     tables[wheel.package] = self._table(lock, layer, recipe, wheel)
             elif isinstance(recipe, VenvRecipe):
-                own = tuple(
+                members = tuple(
                     item
                     for item in skeleton.venv_members(recipe)
                     if item.kind is not MemberKind.FOLDER
                 )
-                tables["(the environment itself)"] = conflicts.table(own, recipe.prefix.strip("/"))
+                tables["(the environment itself)"] = conflicts.table(
+                    members, recipe.prefix.strip("/")
+                )
         return tables
 
     def read(self, layer: Layer) -> bool:
@@ -143,7 +144,7 @@ class Inputs:
         if stored is not None:
             return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
         self.fetch(lock, [layer])
-        members = assemble.wheel_members(recipe, wheel, self.store)
+        members = layer_contents.wheel_members(recipe, wheel, self.store)
         table = conflicts.table(members, recipe.prefix.strip("/"))
         self.store.put_fact(TABLES, key, msgspec.json.encode(table))
         return table

@@ -23,7 +23,7 @@ from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import KEPT, Refused, check_space, fetch
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError
-from imgbuild.registry.reference import Repository, parse_repository
+from imgbuild.registry.image_reference import Repository, parse_repository
 from imgbuild.system import files, threads
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
@@ -77,21 +77,21 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
     `text` and `only` are the options of a verb. InputError if a setting cannot be read, or `only`
     is asked for where there is no mirror.
     """
-    found = _named(root, text)
-    if found is not None and found.setting.mirror == OFF:
-        found = None
-    if found is None:
+    named_mirror = _named(root, text)
+    if named_mirror is not None and named_mirror.setting.mirror == OFF:
+        named_mirror = None
+    if named_mirror is None:
         if only:
             message = "--mirror-only needs a mirror, and none is set"
             raise InputError(
                 message, hint="set one: --mirror HOST/REPOSITORY, or imgbuild registry mirror use"
             )
         return None
-    repository(found.setting.mirror, str(found.place or found.origin.value))
+    repository(named_mirror.setting.mirror, str(named_mirror.place or named_mirror.origin.value))
     if only:
-        setting = msgspec.structs.replace(found.setting, only=True)
-        found = msgspec.structs.replace(found, setting=setting)
-    return found
+        setting = msgspec.structs.replace(named_mirror.setting, only=True)
+        named_mirror = msgspec.structs.replace(named_mirror, setting=setting)
+    return named_mirror
 
 
 def repository(text: str, place: str) -> Repository:
@@ -100,14 +100,14 @@ def repository(text: str, place: str) -> Repository:
     It is HOST/REPOSITORY: a name without a host would be one of Docker's own registry.
     """
     try:
-        found = parse_repository(text)
+        parsed = parse_repository(text)
     except InputError as error:
         message = f"{place}: {error.message}"
         raise InputError(message, hint=error.hint) from error
-    if text.partition("/")[0] != found.host:
+    if text.partition("/")[0] != parsed.host:
         message = f"{place}: {text!r} has no registry host"
         raise InputError(message, hint="name it as HOST/REPOSITORY: registry.example/rl/inputs")
-    return found
+    return parsed
 
 
 def _named(root: Path, text: str | None) -> NamedMirror | None:
@@ -172,37 +172,37 @@ class Mirror:
                 self._client = Client(plain_http=self._plain_http)
             return self._client
 
-    def bring(self, wanted: Sequence[Input], context: Context, *, title: str) -> set[Digest]:
-        """Fetch those of `wanted` that the mirror has into the store; returns their digests.
+    def bring(self, requested: Sequence[Input], context: Context, *, title: str) -> set[Digest]:
+        """Fetch those of `requested` that the mirror has into the store; returns their digests.
 
         A mirror that does not answer, or serves different bytes, is skipped with a warning, unless
         it is the only source: then FetchFailed or IntegrityError. It is not asked again.
         """
         store, reporter = context.store, context.reporter
-        if not wanted or self._given_up:
+        if not requested or self._given_up:
             return set()
-        check_space({item.sha256: item.size for item in wanted}, store)
-        largest_first = sorted(wanted, key=lambda item: (-item.size, item.file))
+        check_space({item.sha256: item.size for item in requested}, store)
+        largest_first = sorted(requested, key=lambda item: (-item.size, item.file))
         with reporter.progress(
-            f"{title}: from {self.repository}", sum(i.size for i in wanted)
+            f"{title}: from {self.repository}", sum(i.size for i in requested)
         ) as bar:
             try:
-                found = threads.each(
+                digests = threads.each(
                     largest_first,
                     lambda item, stop: self._bring(item, context, bar, stop),
-                    kept=KEPT,
+                    retained=KEPT,
                 )
             except FetchFailed as error:
                 if self.only:
                     raise
                 self._give_up(error, reporter)
-                found = [item.digest if item.is_in(store) else None for item in largest_first]
-        fetched = {digest for digest in found if digest is not None}
-        size = sum(item.size for item in wanted if item.digest in fetched)
+                digests = [item.digest if item.is_in(store) else None for item in largest_first]
+        fetched = {digest for digest in digests if digest is not None}
+        size = sum(item.size for item in requested if item.digest in fetched)
         if context.transfer is not None:
-            context.transfer.arrived({item.sha256 for item in wanted if item.digest in fetched})
+            context.transfer.arrived({item.sha256 for item in requested if item.digest in fetched})
         reporter.info(
-            f"{title}: {len(fetched)} of {count(len(wanted), 'file')}, {size_text(size)},"
+            f"{title}: {len(fetched)} of {count(len(requested), 'file')}, {size_text(size)},"
             f" from the mirror {self.repository}"
         )
         return fetched

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from imgbuild.cache.store import Store
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, TITLE, Descriptor, descriptor, manifest_of
 from imgbuild.values import Arch, Bytes, Digest, Sha256, sha256
@@ -59,10 +59,10 @@ def inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
     For a wheel that was built from an sdist, the sdist and its build requirements are kept too: the
     wheel so that nothing has to be built again, the others so that it can be.
     """
-    found: dict[Digest, Input] = {}
+    by_digest: dict[Digest, Input] = {}
     for item in _all(lock, arch):
-        found.setdefault(item.digest, item)
-    return tuple(sorted(found.values(), key=lambda item: (item.file, item.digest)))
+        by_digest.setdefault(item.digest, item)
+    return tuple(sorted(by_digest.values(), key=lambda item: (item.file, item.digest)))
 
 
 def inputs_of_all(lock: Lock) -> dict[Sha256, Input]:

@@ -19,7 +19,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.lock import extension
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import Overlay
 from imgbuild.matrix.model import Matrix
 from imgbuild.registry import base_image

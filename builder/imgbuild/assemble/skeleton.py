@@ -123,11 +123,11 @@ def _template(name: str, words: Mapping[str, str]) -> str:
 def _with_line(text: str, line: str) -> str:
     name = line.partition(":")[0]
     number = line.split(":")[2:3]
-    kept = [row for row in text.split("\n") if row and row.partition(":")[0] != name]
+    rows = [row for row in text.split("\n") if row and row.partition(":")[0] != name]
     # The first line with an id names it: ours goes before another account of the base with our id.
-    same = (place for place, row in enumerate(kept) if row.split(":")[2:3] == number)
-    kept.insert(next(same, len(kept)), line)
-    return "\n".join(kept) + "\n"
+    same = (place for place, row in enumerate(rows) if row.split(":")[2:3] == number)
+    rows.insert(next(same, len(rows)), line)
+    return "\n".join(rows) + "\n"
 
 
 def _file(path: str, text: str | bytes, *, mode: int = 0o644) -> Member:

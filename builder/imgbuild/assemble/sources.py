@@ -17,7 +17,7 @@ from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.deb import apt
 from imgbuild.errors import LockStale
 from imgbuild.index.pages import Indexes, places
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, LockedFile
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.solve import sdists, uv
@@ -49,29 +49,29 @@ class LockSources:
         """The indexes that the lock names; LockStale if the matrix no longer has its target."""
         return open_indexes(self._lock, self._matrix, self._context.http)
 
-    def locate(self, due: Collection[Sha256]) -> Located:
-        """Where the files with the hashes `due` come from; no server is asked.
+    def locate(self, requested: Collection[Sha256]) -> Located:
+        """Where the files with the hashes `requested` come from; no server is asked.
 
         No server is needed for a wheel in a folder that the matrix names, nor for one that can be
         built from what such folders and the cache have: its sdist, its build requirements, and the
         packages of its root folder. An index whose address the matrix leaves to uv counts as a
         server. LockStale as for `indexes`.
         """
-        if not due:
+        if not requested:
             return Located()
         located = places(self._matrix, _target(self._lock, self._matrix), str)
         near = {name for name, place in located.items() if place.local}
         # Without packages for this machine's architecture Debian's archive is asked for them.
         debs = host_debs(self._lock)
         rooted = bool(debs) and all(self._has(deb) for deb in debs)
-        remote, parts = set(due), set[Sha256]()
+        remote, parts = set(requested), set[Sha256]()
         for resolution in self._lock.arch.values():
             remote -= {wheel.sha256 for wheel in resolution.wheels if wheel.index in near}
             for built in resolution.built:
                 needed: list[tuple[str, LockedFile]] = [(built.index, built.sdist)]
                 needed += [(wheel.index, wheel) for wheel in built.requires]
                 remote -= {each.sha256 for index, each in needed if index in near}
-                if built.wheel.sha256 in due:
+                if built.wheel.sha256 in requested:
                     parts |= {each.sha256 for _, each in needed}
                 if rooted and all(index in near or self._has(each) for index, each in needed):
                     remote.discard(built.wheel.sha256)
@@ -127,8 +127,8 @@ class LockSources:
 
 def host_debs(lock: Lock) -> tuple[Deb, ...]:
     """The Debian packages of `lock` for this machine's architecture; empty if it is not for it."""
-    own = lock.arch.get(sdists.host_arch())
-    return own.debs if own is not None else ()
+    resolution = lock.arch.get(sdists.host_arch())
+    return resolution.debs if resolution is not None else ()
 
 
 def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:

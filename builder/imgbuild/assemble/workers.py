@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
 
-from imgbuild.assemble.layers import LayerJob, MadeLayer, input_size, make_layer
+from imgbuild.assemble.layer_contents import LayerJob, MadeLayer, input_size, make_layer
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.system.amounts import count
@@ -32,12 +32,12 @@ def _in_processes(
     workers = Workers(min(processes, len(jobs)), bar.advance)
     try:
         futures = [workers.submit(_work, job, store.root) for job in jobs]
-        made = [future.result() for future in as_completed(futures)]
+        layers = [future.result() for future in as_completed(futures)]
     except BaseException:
         workers.stop()
         raise
     workers.close()
-    return made
+    return layers
 
 
 def _work(job: LayerJob, root: Path) -> MadeLayer:

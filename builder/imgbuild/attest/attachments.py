@@ -13,16 +13,15 @@ import msgspec
 from imgbuild.attest import bundle, in_toto, provenance
 from imgbuild.attest.bundle import LockBundle
 from imgbuild.attest.sbom import cyclonedx, document, spdx
-from imgbuild.lock.lock import Lock
-from imgbuild.oci import documents as oci_documents
-from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor
-from imgbuild.plan import seal
-from imgbuild.plan.seal import Seal
+from imgbuild.lock.lock_file import Lock
+from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, descriptor, index
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project import Project
-from imgbuild.registry import artifacts as attach
-from imgbuild.registry.artifacts import ArtifactFile
+from imgbuild.registry import artifact_store
+from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.system.boundary import reading
 from imgbuild.values import Arch, Digest
 
@@ -42,68 +41,79 @@ class PlannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 def attach_all(
     client: Client,
     repository: Repository,
-    own: LockBundle,
+    lock_bundle: LockBundle,
     project: Project,
     arches: Collection[Arch],
 ) -> tuple[Digest, ...]:
-    """Attach everything to the image of `own`, a lock of `project`, on `arches`.
+    """Attach everything to the image of `lock_bundle`, a lock of `project`, on `arches`.
 
     Existing attachments are kept. Returns the digests of all artifacts.
     """
-    statement = _statement(client, repository, own, arches, project)
-    with client.reporter.step(f"attaching SBOMs, provenance and lock of {own.lock.target}"):
+    statement = _statement(client, repository, lock_bundle, arches, project)
+    with client.reporter.step(f"attaching SBOMs, provenance and lock of {lock_bundle.lock.target}"):
         return tuple(
-            attach.attach(
-                client, repository, due.subject, due.artifact_type, due.files, due.annotations
+            artifact_store.attach(
+                client,
+                repository,
+                artifact.subject,
+                artifact.artifact_type,
+                artifact.files,
+                artifact.annotations,
             )
-            for due in artifacts(own, arches, statement)
+            for artifact in artifacts(lock_bundle, arches, statement)
         )
 
 
-def artifacts(own: LockBundle, arches: Collection[Arch], statement: bytes) -> list[PlannedArtifact]:
-    """Everything that is attached to the image of `own` on `arches`."""
-    lock, sealed = own.lock, own.sealed
-    found = subjects(lock, sealed, arches)
-    manifests = found if len(found) == 1 else found[1:]
+def artifacts(
+    lock_bundle: LockBundle, arches: Collection[Arch], statement: bytes
+) -> list[PlannedArtifact]:
+    """Everything that is attached to the image of `lock_bundle` on `arches`."""
+    lock, target_digests = lock_bundle.lock, lock_bundle.target_digests
+    descriptors = subjects(lock, target_digests, arches)
+    manifests = descriptors if len(descriptors) == 1 else descriptors[1:]
     about = {TARGET: lock.target}
-    due = []
+    planned = []
     for arch, subject in zip(sorted(arches), manifests, strict=True):
-        for media_type, files in sboms(own, arch).items():
+        for media_type, files in sboms(lock_bundle, arch).items():
             named = {**about, "dev.imgbuild.arch": str(arch)}
-            due.append(
+            planned.append(
                 PlannedArtifact(
                     subject=subject, artifact_type=media_type, files=files, annotations=named
                 )
             )
     kind = {PREDICATE: in_toto.PROVENANCE}
-    said = ArtifactFile(data=statement, media_type=in_toto.PAYLOAD_TYPE, annotations=kind)
-    for subject in found:
-        due.append(
+    provenance_file = ArtifactFile(
+        data=statement, media_type=in_toto.PAYLOAD_TYPE, annotations=kind
+    )
+    for subject in descriptors:
+        planned.append(
             PlannedArtifact(
                 subject=subject,
                 artifact_type=in_toto.PAYLOAD_TYPE,
-                files={"provenance.json": said},
+                files={"provenance.json": provenance_file},
                 annotations={**about, **kind},
             )
         )
-        due.append(
+        planned.append(
             PlannedArtifact(
                 subject=subject,
                 artifact_type=bundle.ARTIFACT_TYPE,
-                files=bundle.parts(own),
+                files=bundle.parts(lock_bundle),
                 annotations=about,
             )
         )
-    return due
+    return planned
 
 
-def sboms(own: LockBundle, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
+def sboms(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
     """The SBOMs on `arch`, by media type."""
-    with reading(f"the list of packages of {own.lock.target}", hint=bundle.OTHER):
-        made = document.sbom(own.lock, own.sealed, arch, own.packages)
+    with reading(f"the list of packages of {lock_bundle.lock.target}", hint=bundle.OTHER):
+        sbom = document.sbom(
+            lock_bundle.lock, lock_bundle.target_digests, arch, lock_bundle.packages
+        )
     documents = {
-        cyclonedx.MEDIA_TYPE: ("sbom.cdx.json", cyclonedx.document(made)),
-        spdx.MEDIA_TYPE: ("sbom.spdx.json", spdx.document(made)),
+        cyclonedx.MEDIA_TYPE: ("sbom.cdx.json", cyclonedx.document(sbom)),
+        spdx.MEDIA_TYPE: ("sbom.spdx.json", spdx.document(sbom)),
     }
     return {
         media_type: {name: ArtifactFile(data=data, media_type=media_type)}
@@ -111,35 +121,37 @@ def sboms(own: LockBundle, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
     }
 
 
-def subjects(lock: Lock, sealed: Seal, arches: Collection[Arch]) -> list[Descriptor]:
+def subjects(
+    lock: Lock, target_digests: TargetDigests, arches: Collection[Arch]
+) -> list[Descriptor]:
     """What the tag names, and below an index each manifest, in the order of architectures."""
-    manifests = seal.manifests(lock, sealed, arches)
-    each = [oci_documents.descriptor(MANIFEST, data) for data in manifests.values()]
+    manifests = image_digests.manifests(lock, target_digests, arches)
+    each = [descriptor(MANIFEST, data) for data in manifests.values()]
     if len(each) == 1:
         return each
-    return [oci_documents.descriptor(INDEX, oci_documents.index(manifests)), *each]
+    return [descriptor(INDEX, index(manifests)), *each]
 
 
 def _statement(
     client: Client,
     repository: Repository,
-    own: LockBundle,
+    lock_bundle: LockBundle,
     arches: Collection[Arch],
     project: Project,
 ) -> bytes:
     """The provenance to attach: an attached one with the same `basis`, else a new one.
 
     Another run or commit that pushes the same image adds no provenance. An attached statement may
-    be from anyone, so it is never signed: see `signing`.
+    be from anyone, so it is never signed.
     """
-    lock, sealed = own.lock, own.sealed
-    found = provenance.circumstances(project, lock.target)
-    made = provenance.statement(lock, sealed, sorted(arches), found)
-    top = subjects(lock, sealed, arches)[0]
-    for known in attach.find(
+    lock, target_digests = lock_bundle.lock, lock_bundle.target_digests
+    details = provenance.circumstances(project, lock.target)
+    statement = provenance.statement(lock, target_digests, sorted(arches), details)
+    top = subjects(lock, target_digests, arches)[0]
+    for attached in artifact_store.find(
         client, repository, top.digest, in_toto.PAYLOAD_TYPE, skip_damaged=True
     ):
-        for part in known.files.values():
-            if provenance.basis(part.data) == provenance.basis(made):
+        for part in attached.files.values():
+            if provenance.basis(part.data) == provenance.basis(statement):
                 return part.data
-    return made
+    return statement

@@ -1,10 +1,10 @@
 """A lock with all that a build needs besides the input files, attached to an image or in a folder.
 
-It has lock, seal, package records, indexes and added files. `matrix` makes a matrix of it, with
+It has lock, digests, package records, indexes and added files. `matrix` makes a matrix of it, with
 which an image is built again, to the same digest, without a checkout.
 
-What is read is checked: the seal must follow from the lock. Whether it is the seal of a given image
-is for callers to check.
+What is read is checked: the digests must follow from the lock. Whether they are those of a given
+image is for callers to check.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.http import credentials
 from imgbuild.index.pages import is_local
-from imgbuild.lock import extension, published
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import extension, lock_file, published
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import default_index, matrix_of
-from imgbuild.matrix import load as matrices
 from imgbuild.matrix.fields import Line, Name
+from imgbuild.matrix.load import located
 from imgbuild.matrix.model import DebianBase, Matrix, PackageIndex
-from imgbuild.plan import seal
-from imgbuild.plan.seal import Seal
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project import Project
-from imgbuild.registry.artifacts import ArtifactFile
+from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.values import Sha256, sha256
 
 ARTIFACT_TYPE = "application/vnd.imgbuild.lock.v1+json"
-LOCK, SEAL = published.LOCK, published.SEAL
+LOCK, DIGESTS_FILE = published.LOCK, published.DIGESTS_FILE
 PACKAGES, SOURCES, FILES = "packages.json", "sources.json", "files/"
 JSON, OCTETS = "application/json", "application/octet-stream"
 NEWER = "use the version of imgbuild that made it"
@@ -59,7 +58,7 @@ class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
     """A lock with all that is attached with it; `data` are the bytes of its files by name."""
 
     lock: Lock
-    sealed: Seal
+    target_digests: TargetDigests
     packages: SbomPackages
     sources: Sources
     data: dict[str, bytes]
@@ -74,88 +73,103 @@ class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def of(lock: Lock, sealed: Seal, project: Project) -> LockBundle:
+def of(lock: Lock, target_digests: TargetDigests, project: Project) -> LockBundle:
     """The bundle of `lock`; LockStale if the lock of `project` has changed."""
     matrix = published.load(project.matrix)
     data = {
-        LOCK: locks.lock_path(project.images, lock.target).read_bytes(),
-        SEAL: seal.seal_path(project.images, lock.target).read_bytes(),
+        LOCK: lock_file.lock_path(project.images, lock.target).read_bytes(),
+        DIGESTS_FILE: image_digests.digests_path(project.images, lock.target).read_bytes(),
     }
     there = (
-        locks.decode_lock(data[LOCK], LOCK, hint=OTHER, remedy=NEWER),
-        codec.decode(data[SEAL], Seal, file=SEAL),
+        lock_file.decode_lock(data[LOCK], LOCK, hint=OTHER, remedy=NEWER),
+        codec.decode(data[DIGESTS_FILE], TargetDigests, file=DIGESTS_FILE),
     )
-    if there != (lock, sealed):
-        message = f"{project.images / lock.target}: lock or seal changed while they were read"
+    if there != (lock, target_digests):
+        message = f"{project.images / lock.target}: lock or digests changed while they were read"
         raise LockStale(message, hint="run the same command again")
-    known = packages.of_lock(packages.read_packages(project.images), lock)
+    sbom_packages = packages.of_lock(packages.read_packages(project.images), lock)
     sources = _sources(lock, matrix, project.root)
-    data |= {PACKAGES: codec.compact(known), SOURCES: codec.compact(sources)}
-    data |= {f"{FILES}{sha256(one)}": one for one in extension.contents(lock, matrix).values()}
-    return LockBundle(lock=lock, sealed=sealed, packages=known, sources=sources, data=data)
+    data |= {PACKAGES: codec.compact(sbom_packages), SOURCES: codec.compact(sources)}
+    data |= {
+        f"{FILES}{sha256(content)}": content
+        for content in extension.contents(lock, matrix).values()
+    }
+    return LockBundle(
+        lock=lock, target_digests=target_digests, packages=sbom_packages, sources=sources, data=data
+    )
 
 
-def parts(carried: LockBundle) -> dict[str, ArtifactFile]:
+def parts(lock_bundle: LockBundle) -> dict[str, ArtifactFile]:
     """The files of the artifact by name."""
     return {
         name: ArtifactFile(data=data, media_type=OCTETS if name.startswith(FILES) else JSON)
-        for name, data in carried.data.items()
+        for name, data in lock_bundle.data.items()
     }
 
 
 def read(data: Mapping[str, bytes], place: str) -> LockBundle:
     """The bundle in the files `data`, found at `place`.
 
-    InputError if one is missing or cannot be read, LockStale if the seal is not of the lock,
+    InputError if one is missing or cannot be read, LockStale if the digests are not of the lock,
     IntegrityError if an added file is not what the lock says.
     """
-    for name in (LOCK, SEAL):
+    for name in (LOCK, DIGESTS_FILE):
         if name not in data:
             message = f"{place} has no {name}"
             raise InputError(message, hint="name an image that imgbuild pushed, or a folder of it")
     file = f"{place}/{LOCK}"
-    lock = locks.decode_lock(data[LOCK], file, hint=OTHER, remedy=NEWER)
-    sealed = seal.decode_seal(data[SEAL], lock, file=f"{place}/{SEAL}", hint=OTHER)
+    lock = lock_file.decode_lock(data[LOCK], file, hint=OTHER, remedy=NEWER)
+    target_digests = image_digests.decode_digests(
+        data[DIGESTS_FILE], lock, file=f"{place}/{DIGESTS_FILE}", hint=OTHER
+    )
     files = _added(lock, data, place)
-    known = (
+    sbom_packages = (
         packages.read(data[PACKAGES], f"{place}/{PACKAGES}") if PACKAGES in data else SbomPackages()
     )
     sources = Sources(default_index=default_index(lock))
     if SOURCES in data:
         sources = codec.decode(data[SOURCES], Sources, file=f"{place}/{SOURCES}", hint=OTHER)
     _refuse_unplaced(lock, sources, place)
-    kept = {name: data[name] for name in (LOCK, SEAL, PACKAGES, SOURCES) if name in data}
-    return LockBundle(lock=lock, sealed=sealed, packages=known, sources=sources, data=kept | files)
+    documents = {
+        name: data[name] for name in (LOCK, DIGESTS_FILE, PACKAGES, SOURCES) if name in data
+    }
+    return LockBundle(
+        lock=lock,
+        target_digests=target_digests,
+        packages=sbom_packages,
+        sources=sources,
+        data=documents | files,
+    )
 
 
 def read_folder(folder: Path) -> LockBundle:
     """The bundle in `folder`: files of the artifact, or a target's folder below `images/`."""
-    found = {
+    contents = {
         path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in (*(folder / name for name in (LOCK, SEAL, PACKAGES, SOURCES)),
+        for path in (*(folder / name for name in (LOCK, DIGESTS_FILE, PACKAGES, SOURCES)),
                      *(folder / FILES).glob("*"))
         if path.is_file()
     }  # fmt: skip
-    return read(found, str(folder))
+    return read(contents, str(folder))
 
 
-def bring(carried: LockBundle, store: Store) -> None:
+def bring(lock_bundle: LockBundle, store: Store) -> None:
     """Put the added files into the cache, where a build looks for them."""
-    for key, data in carried.added.items():
+    for key, data in lock_bundle.added.items():
         if store.file(key) is None:
             store.add_bytes(data, key)
 
 
-def matrix(carried: LockBundle, folder: Path) -> Matrix:
+def matrix(lock_bundle: LockBundle, folder: Path) -> Matrix:
     """A matrix that has the one target; folders of wheels are looked for in `folder`."""
-    lock, sources = carried.lock, carried.sources
-    made = matrix_of(
+    lock, sources = lock_bundle.lock, lock_bundle.sources
+    target_matrix = matrix_of(
         {lock.target: lock},
         indexes={sources.default_index: PackageIndex(), **sources.indexes},
         default_index=sources.default_index,
         mirrors=sources.mirrors,
     )
-    return matrices.located(made, folder)
+    return located(target_matrix, folder)
 
 
 def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
@@ -191,12 +205,12 @@ def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:
 
 def _added(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:
     """The files that `lock` adds, among `data`, which may hold others."""
-    found = {}
+    added_files = {}
     for file in lock.extends.files.values() if lock.extends is not None else ():
         name = f"{FILES}{file.sha256}"
         if name not in data or sha256(data[name]) != file.sha256:
             what = "is another file" if name in data else "is not there"
             message = f"{place}/{name} {what}, and {lock.target} adds it as {file.file}"
             raise IntegrityError(message, hint=OTHER)
-        found[name] = data[name]
-    return found
+        added_files[name] = data[name]
+    return added_files

@@ -23,10 +23,10 @@ from imgbuild.attest.sbom import document, purl
 from imgbuild.attest.sbom.document import ComponentKind, Sbom
 from imgbuild.attest.sbom.packages import SbomPackages
 from imgbuild.errors import ToolMissing
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
-from imgbuild.plan import seal
-from imgbuild.plan.seal import Seal
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project import Project
 from imgbuild.system import git
 from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
@@ -45,7 +45,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not in lock and seal: digests of lock and matrix, the builder, and the commit.
+    """What is not in lock and digests: digests of lock and matrix, the builder, and the commit.
 
     `matrix` is None for a lock alone. `commit` is None outside a checkout, and where lock or matrix
     are not as committed.
@@ -72,21 +72,25 @@ def circumstances(
     project: Project, target: str, environ: Mapping[str, str] | None = None
 ) -> BuildDetails:
     """Builder, commit and time of a build of `target` on this machine."""
-    known = os.environ if environ is None else environ
-    lock = locks.lock_path(project.images, target)
+    environment = os.environ if environ is None else environ
+    lock = lock_file.lock_path(project.images, target)
     return BuildDetails(
         lock=sha256(lock.read_bytes()),
         matrix=sha256(project.matrix.read_bytes()),
-        builder=builder_id(known),
-        invocation=_invocation(known),
-        commit=_commit(project, (lock, seal.seal_path(project.images, target)), known),
+        builder=builder_id(environment),
+        invocation=_invocation(environment),
+        commit=_commit(
+            project, (lock, image_digests.digests_path(project.images, target)), environment
+        ),
     )
 
 
 def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> BuildDetails:
     """The circumstances of a lock outside a project: its sha256, and the builder."""
-    known = os.environ if environ is None else environ
-    return BuildDetails(lock=lock, builder=builder_id(known), invocation=_invocation(known))
+    environment = os.environ if environ is None else environ
+    return BuildDetails(
+        lock=lock, builder=builder_id(environment), invocation=_invocation(environment)
+    )
 
 
 def builder_id(environ: Mapping[str, str]) -> str:
@@ -97,26 +101,28 @@ def builder_id(environ: Mapping[str, str]) -> str:
 
 
 def statement(
-    lock: Lock, sealed: Seal, arches: Sequence[Arch], circumstances: BuildDetails
+    lock: Lock, target_digests: TargetDigests, arches: Sequence[Arch], circumstances: BuildDetails
 ) -> bytes:
     """The statement about the image of `lock` on `arches`."""
-    documents = seal.manifests(lock, sealed, arches)
+    documents = image_digests.manifests(lock, target_digests, arches)
     manifests = {arch: digest_of(data) for arch, data in documents.items()}
-    top = seal.top_digest(documents)
+    top = image_digests.top_digest(documents)
     subjects = [_subject(lock.target, top)]
     if top not in manifests.values():
-        subjects += [_subject(f"{lock.target}/{arch}", one) for arch, one in manifests.items()]
-    asked_by = {"lock": {"sha256": circumstances.lock}}
+        subjects += [
+            _subject(f"{lock.target}/{arch}", digest) for arch, digest in manifests.items()
+        ]
+    parameters = {"lock": {"sha256": circumstances.lock}}
     if circumstances.matrix is not None:
-        asked_by["matrix"] = {"sha256": circumstances.matrix}
+        parameters["matrix"] = {"sha256": circumstances.matrix}
     metadata = {"invocationId": circumstances.invocation} if circumstances.invocation else {}
     run_details: dict[str, Any] = {
         "builder": {"id": circumstances.builder, "version": {VERSION: circumstances.version}}
     }
     if metadata:
         run_details["metadata"] = metadata
-    if made := list(_byproducts(lock, tuple(manifests))):
-        run_details["byproducts"] = made
+    if byproducts := list(_byproducts(lock, tuple(manifests))):
+        run_details["byproducts"] = byproducts
     return codec.compact(
         {
             "_type": in_toto.STATEMENT,
@@ -128,11 +134,11 @@ def statement(
                     "externalParameters": {
                         "target": lock.target,
                         "arch": list(manifests),
-                        **asked_by,
+                        **parameters,
                     },
                     "resolvedDependencies": [
-                        *_asked_by(circumstances),
-                        *_inputs(lock, sealed, tuple(manifests)),
+                        *_project_dependencies(circumstances),
+                        *_inputs(lock, target_digests, tuple(manifests)),
                     ],
                 },
                 "runDetails": run_details,
@@ -144,13 +150,15 @@ def statement(
 def basis(data: bytes) -> ComparableFields | None:
     """The basis of a statement of this module; None if `data` is something else."""
     try:
-        found = msgspec.json.decode(data)
-        definition = found["predicate"]["buildDefinition"]
-        if found["predicateType"] != in_toto.PROVENANCE or definition["buildType"] != BUILD_TYPE:
+        decoded = msgspec.json.decode(data)
+        definition = decoded["predicate"]["buildDefinition"]
+        if decoded["predicateType"] != in_toto.PROVENANCE or definition["buildType"] != BUILD_TYPE:
             return None
-        builder = found["predicate"]["runDetails"]["builder"]
+        builder = decoded["predicate"]["runDetails"]["builder"]
         return ComparableFields(
-            subjects=tuple(sorted(f"sha256:{one['digest']['sha256']}" for one in found["subject"])),
+            subjects=tuple(
+                sorted(f"sha256:{subject['digest']['sha256']}" for subject in decoded["subject"])
+            ),
             lock=definition["externalParameters"]["lock"]["sha256"],
             builder=builder["id"],
             version=builder["version"][VERSION],
@@ -163,7 +171,7 @@ def _subject(name: str, digest: Digest) -> dict[str, Any]:
     return {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
 
 
-def _asked_by(circumstances: BuildDetails) -> Iterator[dict[str, Any]]:
+def _project_dependencies(circumstances: BuildDetails) -> Iterator[dict[str, Any]]:
     yield {"name": "lock.json", "digest": {"sha256": circumstances.lock}}
     if circumstances.matrix is not None:
         yield {"name": "matrix.yaml", "digest": {"sha256": circumstances.matrix}}
@@ -173,13 +181,15 @@ def _asked_by(circumstances: BuildDetails) -> Iterator[dict[str, Any]]:
         yield {"name": "repository", **place, "digest": {"gitCommit": commit.id}}
 
 
-def _inputs(lock: Lock, sealed: Seal, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
+def _inputs(
+    lock: Lock, target_digests: TargetDigests, arches: Sequence[Arch]
+) -> Iterator[dict[str, Any]]:
     """Every file that went in, once, by purl and sha256."""
     seen: set[Sha256] = set()
     for arch in arches:
-        found: Sbom = document.sbom(lock, sealed, arch, SbomPackages())
-        for part in found.components:
-            given = part.id not in found.made and part.kind not in (
+        sbom: Sbom = document.sbom(lock, target_digests, arch, SbomPackages())
+        for part in sbom.components:
+            given = part.id not in sbom.build_inputs and part.kind not in (
                 ComponentKind.LAYER,
                 ComponentKind.SYSTEM,
             )
@@ -191,8 +201,8 @@ def _inputs(lock: Lock, sealed: Seal, arches: Sequence[Arch]) -> Iterator[dict[s
 
 def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
     """Wheels that were made of sdists on the way."""
-    made = {built.wheel.sha256: built for arch in arches for built in lock.arch[arch].built}
-    for key, built in sorted(made.items()):
+    builds = {built.wheel.sha256: built for arch in arches for built in lock.arch[arch].built}
+    for key, built in sorted(builds.items()):
         name = purl.pypi(built.package, built.version, built.wheel.file)
         yield {"name": built.wheel.file, "uri": name, "digest": {"sha256": key}}
 
@@ -211,7 +221,7 @@ def _server(environ: Mapping[str, str]) -> str:
 
 
 def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str]) -> Commit | None:
-    """The commit that is checked out, if matrix, lock and seal are byte for byte as it has them."""
+    """The commit that is checked out, if it has matrix, lock and digests byte for byte."""
     paths = (project.matrix, *files)
     names = [f"HEAD:./{os.path.relpath(path, project.root)}" for path in paths]
     try:

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from imgbuild.attest import attachments, bundle
 from imgbuild.errors import ImgbuildError
-from imgbuild.registry import artifacts as attach
+from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Arch, Digest
 
 
 def lock_of(client: Client, repository: Repository, image: Digest, arch: Arch) -> bytes:
     """The lock.json attached to the manifest `image` for `arch`; empty if there is none.
 
-    Anyone may attach files: a lock is used only if this manifest follows from it and its seal.
+    Anyone may attach files: a lock is used only if this manifest follows from it and its digests.
     """
-    artifacts = attach.find(client, repository, image, bundle.ARTIFACT_TYPE, skip_damaged=True)
+    artifacts = artifact_store.find(
+        client, repository, image, bundle.ARTIFACT_TYPE, skip_damaged=True
+    )
     for artifact in sorted(artifacts, key=lambda each: each.descriptor.digest):
         place = f"{repository}@{artifact.descriptor.digest}"
         try:
-            own = bundle.read({name: part.data for name, part in artifact.files.items()}, place)
+            lock_bundle = bundle.read(
+                {name: part.data for name, part in artifact.files.items()}, place
+            )
         except ImgbuildError as error:
             client.reporter.warn(f"ignored what is attached to {image}: {error.message}")
             continue
-        if arch in own.sealed.arch:
-            [given] = attachments.subjects(own.lock, own.sealed, [arch])
+        if arch in lock_bundle.target_digests.arch:
+            [given] = attachments.subjects(lock_bundle.lock, lock_bundle.target_digests, [arch])
             if given.digest == image:
-                return own.data[bundle.LOCK]
+                return lock_bundle.data[bundle.LOCK]
         client.reporter.warn(
             f"ignored what is attached to {image}: {place} is another image's lock"
         )

@@ -60,20 +60,24 @@ def audit(
     terms = narrowed(
         terms or Terms(), {name: package_set.version(name) or "" for name in package_set.packages}
     )
-    wanted = tuple(check for check in CHECKS if check in set(checks))
+    selected = tuple(check for check in CHECKS if check in set(checks))
     if unknown := set(checks) - set(CHECKS):
         message = f"no such check: {', '.join(sorted(unknown))}"
         raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
-    bench = _AuditRun(package_set, terms, libraries, path)
-    found = bench.run(wanted)
-    if past is not None and "calls" in wanted:
-        known = {(one.where, one.message) for one in found}
-        found += [one for one in past(bench.path) if (one.where, one.message) not in known]
+    audit_run = _AuditRun(package_set, terms, libraries, path)
+    findings = audit_run.run(selected)
+    if past is not None and "calls" in selected:
+        reported = {(finding.where, finding.message) for finding in findings}
+        findings += [
+            finding
+            for finding in past(audit_run.path)
+            if (finding.where, finding.message) not in reported
+        ]
     return Report(
         target=terms.target,
         arch=package_set.arch,
-        floors=_floors(package_set, terms) if "cuda" in wanted and terms.cuda else None,
-        findings=tuple(ordered(waive(found, terms.waivers, wanted))),
+        floors=_floors(package_set, terms) if "cuda" in selected and terms.cuda else None,
+        findings=tuple(ordered(waive(findings, terms.waivers, selected))),
     )
 
 
@@ -95,12 +99,12 @@ class _AuditRun:
     def run(self, checks: Sequence[str]) -> list[Finding]:
         """The findings of `checks`."""
         # Each check's module is imported when it runs, so that one check starts without the others.
-        found = [finding for check in checks for finding in getattr(self, f"_{check}")()]
+        findings = [finding for check in checks for finding in getattr(self, f"_{check}")()]
         if "rules" not in checks:
-            return found
+            return findings
         from imgbuild.audit.checks import rules
 
-        return rules.without_explained(found)
+        return rules.without_explained(findings)
 
     @property
     def path(self) -> MainPath:
@@ -170,7 +174,7 @@ def waive(
     result: list[Finding] = []
     used: Counter[Waiver] = Counter()
     for finding in findings:
-        waiver = next((one for one in waivers if _accepts(one, finding)), None)
+        waiver = next((candidate for candidate in waivers if _accepts(candidate, finding)), None)
         if waiver is None:
             result.append(finding)
             continue
@@ -179,7 +183,9 @@ def waive(
         result.append(
             msgspec.structs.replace(finding, severity=Severity.NOTE, message=message, remedy="")
         )
-    unused = (one for one in waivers if not used[one] and one.check in checks)
+    unused = (
+        candidate for candidate in waivers if not used[candidate] and candidate.check in checks
+    )
     return [*result, *map(_unused, unused)]
 
 
@@ -205,5 +211,7 @@ def _accepts(waiver: Waiver, finding: Finding) -> bool:
 
 def narrowed(terms: Terms, versions: Mapping[str, str]) -> Terms:
     """`terms` with only the constraints on these packages."""
-    kept = tuple(one for one in terms.constraints if one.concerns(versions))
-    return msgspec.structs.replace(terms, constraints=kept)
+    constraints = tuple(
+        constraint for constraint in terms.constraints if constraint.concerns(versions)
+    )
+    return msgspec.structs.replace(terms, constraints=constraints)

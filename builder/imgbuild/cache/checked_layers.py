@@ -31,7 +31,8 @@ def require(
 ) -> None:
     """Read `layer`, a file with the checked `digest`, unless that is noted.
 
-    IntegrityError if its tar is not what its diff id names. `advance`: as of `inflated`.
+    IntegrityError if its tar is not what its diff id names. `advance` gets the bytes of
+    each piece.
     """
     if not is_noted(store, digest, layer.diff_id):
         check(layer, digest, advance)

@@ -89,7 +89,7 @@ def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) 
         paths = threads.each(
             ordered,
             lambda request, stop: fetch(request, context, bar.advance, stop),
-            kept=KEPT,
+            retained=KEPT,
         )
     keys = (request.locked.sha256 for request in ordered)
     return have | dict(zip(keys, paths, strict=True))
@@ -195,9 +195,13 @@ class Download:
         if not failures:
             message = f"{name}: no index still has it"
             return FetchFailed(message, hint="make the lock again, or name a mirror that has it")
-        statuses = [one.status if isinstance(one, Refused) else None for one in failures]
-        worst = next((one for one in failures if isinstance(one, IntegrityError)), failures[0])
-        reasons = "; ".join(one.message for one in failures)
+        statuses = [
+            failure.status if isinstance(failure, Refused) else None for failure in failures
+        ]
+        worst = next(
+            (failure for failure in failures if isinstance(failure, IntegrityError)), failures[0]
+        )
+        reasons = "; ".join(failure.message for failure in failures)
         if hint and all(status in GONE for status in statuses):
             return FetchFailed(f"{name}: {reasons}", hint=hint)
         if len(failures) == 1 or isinstance(worst, IntegrityError):
@@ -229,13 +233,13 @@ class Download:
             try:
                 if self._size < self._locked.size:
                     begun = self._append(request)
-                found = self._hash.hexdigest()
-                if found == self._locked.sha256:
+                actual = self._hash.hexdigest()
+                if actual == self._locked.sha256:
                     return
                 self._restart()
                 if begun == 0 or restarted:
                     expected = f"sha256 {self._locked.sha256}"
-                    raise self._mismatch(request, expected, f"sha256 {found}")
+                    raise self._mismatch(request, expected, f"sha256 {actual}")
                 restarted = True  # the older part may be what is wrong: once more, from the start
             except Transient as transient:
                 tries += transient.cost
@@ -288,9 +292,9 @@ class Download:
         if total is not None and total != self._locked.size:
             raise self._mismatch(request, f"{self._locked.size} bytes", f"{total} bytes")
 
-    def _mismatch(self, request: Request, expected: str, found: str) -> IntegrityError:
+    def _mismatch(self, request: Request, expected: str, actual: str) -> IntegrityError:
         message = (
-            f"{self._locked.file} from {host(request.url)}: expected {expected}, found {found}"
+            f"{self._locked.file} from {host(request.url)}: expected {expected}, found {actual}"
         )
         hint = "the server's file is not the one that is named, or a proxy changed it"
         return IntegrityError(message, hint=hint)

@@ -61,14 +61,14 @@ _TURN = {"root": 0, "unpacked": 1, "fact": 3}  # 2: all others
 def entries(store: Store) -> list[CacheEntry]:
     """All entries, least recently used first."""
     leased = store.leases()
-    found = []
+    cache_entries = []
     for kind, top, depth in _PLACES:
         for path in _below(store.root / top, depth):
             with contextlib.suppress(FileNotFoundError):
                 right = stat.S_ISDIR if kind in _FOLDERS else stat.S_ISREG
                 if right(path.lstat().st_mode):
-                    found.append(_entry(store, kind, path, leased))
-    return sorted(found, key=lambda entry: (entry.used, entry.path))
+                    cache_entries.append(_entry(store, kind, path, leased))
+    return sorted(cache_entries, key=lambda entry: (entry.used, entry.path))
 
 
 def _below(folder: Path, depth: int) -> list[Path]:
@@ -127,14 +127,14 @@ def prune(store: Store, limit: int) -> Removal:
     store.sweep()
     removed = freed = 0
     with files.plain_errors(store.root), store.undisturbed():
-        found = entries(store)
-        left = sum(entry.size for entry in found)
-        for entry in sorted(found, key=lambda entry: _TURN.get(entry.kind, 2)):
+        cache_entries = entries(store)
+        left = sum(entry.size for entry in cache_entries)
+        for entry in sorted(cache_entries, key=lambda entry: _TURN.get(entry.kind, 2)):
             if left <= limit and not (limit == 0 and entry.size == 0):
                 break
             if not entry.in_use and _remove(store, entry):
                 removed, freed, left = removed + 1, freed + entry.size, left - entry.size
-    used = sum(entry.size for entry in found if entry.in_use)
+    used = sum(entry.size for entry in cache_entries if entry.in_use)
     return Removal(removed=removed, freed=freed, left=left, in_use=used)
 
 

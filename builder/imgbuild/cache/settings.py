@@ -17,11 +17,11 @@ def parse_size(text: str, place: str) -> int:
 
     InputError if it is none of these; `place` is the option or variable with the text.
     """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
-    if found is None or (found[3] and not found[2]):
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    if match is None or (match[3] and not match[2]):
         message = f"{place}: invalid size {text!r}"
         raise InputError(message, hint="write bytes or a unit: 500M, 20G, 20GiB")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2]])
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** _UNITS[match[2]])
 
 
 def default_root() -> Path:

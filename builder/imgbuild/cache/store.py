@@ -132,12 +132,12 @@ class Store:
         return path
 
     def add_unpacked(
-        self, made: Mapping[str, Path], *, kind: FolderKind = "unpacked"
+        self, folders: Mapping[str, Path], *, kind: FolderKind = "unpacked"
     ) -> dict[str, Path]:
         """Move folders of layers or roots from `scratch` into the cache; digest → path there."""
-        paths = {digest: self._unpacked(digest, kind) for digest in made}
+        paths = {digest: self._unpacked(digest, kind) for digest in folders}
         with files.plain_errors(self.root):
-            for folder in made.values():
+            for folder in folders.values():
                 (folder / SIZE).write_text(str(files.unshared_bytes(folder)), encoding="ascii")
                 folder.chmod(0o700)
         os.sync()  # a power cut must not leave a name without the bytes of its files
@@ -147,7 +147,7 @@ class Store:
                 self._below(path.parent).mkdir(mode=0o700, exist_ok=True)
                 self._require_own(path.parent)
                 try:
-                    made[digest].rename(path)
+                    folders[digest].rename(path)
                 except OSError as error:
                     if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                         raise  # else another process was first
@@ -157,7 +157,7 @@ class Store:
         """Remove an input file that this process is done with, unless another one uses it."""
         path = self._below(self._file(sha256), make=False)
         with self.undisturbed(), self._known.relinked(path):  # a blob may be the same file
-            if path.relative_to(self.root).as_posix() not in self.leases(own=False):
+            if path.relative_to(self.root).as_posix() not in self.leases(current_process=False):
                 path.unlink(missing_ok=True)
 
     def drop_damaged(self, path: Path, seen: os.stat_result | None = None) -> None:
@@ -196,12 +196,12 @@ class Store:
                     near = Path(shutil.copyfile(temporary, folder / "copy"))
                     temporary.unlink()
                     return self._add(near, path, checked=False)
-            made = temporary.stat()
+            status = temporary.stat()
             with files.locked(self._locks("entries"), shared=True):
                 self._lease(path)
                 files.move(temporary, self._below(path))
             if checked:
-                self._known.note(path, path.name, made)
+                self._known.note(path, path.name, status)
         return path
 
     def _use(self, path: Path) -> Path | None:
@@ -395,9 +395,9 @@ class Store:
             if self._live is not None:
                 os.truncate(self._live[1], 0)
 
-    def leases(self, *, own: bool = True) -> set[str]:
-        """The paths below the root that live processes use (this one only if `own`)."""
-        names = set(self._leased) if own else set()
+    def leases(self, *, current_process: bool = True) -> set[str]:
+        """The paths below the root that live processes use (this one only if `current_process`)."""
+        names = set(self._leased) if current_process else set()
         return names | processes.leases(self.root, None if self._live is None else self._live[0])
 
     def sweep(self) -> None:

@@ -8,13 +8,12 @@ from typing import Literal
 import msgspec
 
 from imgbuild import codec
-from imgbuild.ci import jobs as works
-from imgbuild.ci.jobs import TargetJobs
+from imgbuild.ci.jobs import TargetJobs, jobs, labelled, sif_jobs
 from imgbuild.ci.published import TaggedImage
 from imgbuild.ci.settings import CiSettings
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.matrix.select import Selected
-from imgbuild.plan.seal import Seal, seal_path
+from imgbuild.plan.image_digests import TargetDigests, digests_path
 from imgbuild.project import Project
 from imgbuild.show import revisions
 from imgbuild.system.reporter import SILENT, Reporter
@@ -62,7 +61,7 @@ def choose(
     project: Project,
     selected: Sequence[Selected],
     settings: CiSettings,
-    asked: JobQuery,
+    query: JobQuery,
     published: Mapping[str, TaggedImage],
     reporter: Reporter = SILENT,
 ) -> JobPlan:
@@ -72,25 +71,27 @@ def choose(
     target for which there is no machine is skipped with a warning; InputError if it is the only
     one.
     """
-    before = revisions.digests_at(project, asked.revision) if asked.revision else {}
-    found: list[TargetJobs | SkippedTarget] = []
-    part, parts = asked.shard
+    before = revisions.digests_at(project, query.revision) if query.revision else {}
+    choices: list[TargetJobs | SkippedTarget] = []
+    part, parts = query.shard
     for item in list(selected)[part - 1 :: parts]:
-        sealed = read_seal(project, item.name)
-        digest = sealed.digest if sealed is not None else ""
+        target_digests = read_digests(project, item.name)
+        digest = target_digests.digest if target_digests is not None else ""
         if digest and before.get(item.name) == digest:
-            found.append(_skipped(item, digest, "unchanged", f"as at {asked.revision}"))
+            choices.append(_skipped(item, digest, "unchanged", f"as at {query.revision}"))
             continue
         try:
-            found.append(_of_target(item, sealed, settings, asked, published.get(item.name)))
+            choices.append(
+                _of_target(item, target_digests, settings, query, published.get(item.name))
+            )
         except InputError as error:
             if len(selected) == 1:
                 raise
             reporter.warn(f"{item.name} is skipped: {error.message}; {error.hint}")
-            found.append(_skipped(item, digest, "impossible", error.message))
+            choices.append(_skipped(item, digest, "impossible", error.message))
     return JobPlan(
-        targets=tuple(one for one in found if isinstance(one, TargetJobs)),
-        passed=tuple(one for one in found if isinstance(one, SkippedTarget)),
+        targets=tuple(choice for choice in choices if isinstance(choice, TargetJobs)),
+        passed=tuple(choice for choice in choices if isinstance(choice, SkippedTarget)),
     )
 
 
@@ -100,34 +101,37 @@ def _skipped(item: Selected, digest: str, outcome: Without, reason: str) -> Skip
 
 def _of_target(
     item: Selected,
-    sealed: Seal | None,
+    target_digests: TargetDigests | None,
     settings: CiSettings,
-    asked: JobQuery,
+    query: JobQuery,
     there: TaggedImage | None,
 ) -> TargetJobs | SkippedTarget:
     """The jobs of one target, of which the registry has `there`; InputError without a machine."""
-    arches = asked.tested(item)
-    if sealed is not None and there is not None and there.digest == sealed.digest:
+    arches = query.tested(item)
+    if target_digests is not None and there is not None and there.digest == target_digests.digest:
         lacking = [
             arch
             for arch in arches
-            if arch in sealed.arch and there.sifs.get(arch) != sealed.arch[arch].manifest
+            if arch in target_digests.arch
+            and there.sifs.get(arch) != target_digests.arch[arch].manifest
         ]
         if not (settings.sif and lacking):
-            return _skipped(item, sealed.digest, "published", "its tag names the sealed digest")
-        made = works.sif_jobs(item.name, lacking, sealed, settings)
+            return _skipped(
+                item, target_digests.digest, "published", "its tag names the locked digest"
+            )
+        target_jobs = sif_jobs(item.name, lacking, target_digests, settings)
     else:
-        made = works.jobs(item.name, arches, sealed, settings, again=asked.again)
-    return works.labelled(made, settings) if asked.labels else made
+        target_jobs = jobs(item.name, arches, target_digests, settings, again=query.again)
+    return labelled(target_jobs, settings) if query.labels else target_jobs
 
 
-def read_seal(project: Project, target: str) -> Seal | None:
-    """The seal of `target` on disk; None if it is missing or damaged.
+def read_digests(project: Project, target: str) -> TargetDigests | None:
+    """The digests of `target` on disk; None if it is missing or damaged.
 
     It is not compared with the matrix: the first step of each job does that, so that a stale lock
     stops only its own target.
     """
     try:
-        return codec.read(seal_path(project.images, target), Seal, what="seal")
+        return codec.read(digests_path(project.images, target), TargetDigests, what="digests")
     except ImgbuildError:
         return None

@@ -18,9 +18,9 @@ import msgspec
 
 from imgbuild.ci.settings import FILE, CiSettings, Runner, without_gpu
 from imgbuild.errors import InputError
-from imgbuild.plan.seal import Seal
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.report import Tier
-from imgbuild.smoke.run import GPU_TIERS
+from imgbuild.smoke.runner import GPU_TIERS
 from imgbuild.values import Arch
 
 Step = Literal[
@@ -34,7 +34,7 @@ SMALL = 1  # GB for a job without an image
 
 
 class CiJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps on one machine for one target. `digest` is the sealed one, "" if there is none.
+    """Steps on one machine for one target. `digest` is the locked one, "" if there is none.
 
     `runner` are the labels of the machine, if they are wanted; `disk` is in GB. `needs` are the
     jobs that must have passed for the same digest.
@@ -73,12 +73,12 @@ class _Maker(msgspec.Struct, frozen=True):
     """Makes the jobs of one target."""
 
     target: str
-    sealed: Seal | None
+    target_digests: TargetDigests | None
     settings: CiSettings
 
     @property
     def digest(self) -> str:
-        return self.sealed.digest if self.sealed is not None else ""
+        return self.target_digests.digest if self.target_digests is not None else ""
 
     def job(self, place: str, arch: Arch, steps: tuple[Step, ...]) -> CiJob:
         """A job with room for the image; without tiers, needs and GPUs."""
@@ -88,7 +88,7 @@ class _Maker(msgspec.Struct, frozen=True):
             digest=self.digest,
             arch=arch,
             steps=steps,
-            disk=_disk(self.sealed, arch),
+            disk=_disk(self.target_digests, arch),
         )
 
     def image(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
@@ -127,14 +127,14 @@ class _Maker(msgspec.Struct, frozen=True):
 
     def sif(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
         """A SIF for each architecture, if `ci.yaml` asks for them."""
-        wanted = arches if self.settings.sif else ()
-        return tuple(self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")) for arch in wanted)
+        selected = arches if self.settings.sif else ()
+        return tuple(self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")) for arch in selected)
 
 
 def jobs(
     target: str,
     arches: Sequence[Arch],
-    sealed: Seal | None,
+    target_digests: TargetDigests | None,
     settings: CiSettings,
     *,
     again: bool = False,
@@ -143,7 +143,7 @@ def jobs(
 
     InputError if a tier needs a GPU and no machine with one is named.
     """
-    maker = _Maker(target, sealed, settings)
+    maker = _Maker(target, target_digests, settings)
     image = maker.image(arches)
     gpu = maker.gpu(arches, image[0])
     publish = msgspec.structs.replace(
@@ -162,9 +162,11 @@ def jobs(
     )
 
 
-def sif_jobs(target: str, arches: Sequence[Arch], sealed: Seal, settings: CiSettings) -> TargetJobs:
+def sif_jobs(
+    target: str, arches: Sequence[Arch], target_digests: TargetDigests, settings: CiSettings
+) -> TargetJobs:
     """The jobs that make the SIFs of a published `target` for `arches`, and no others."""
-    maker = _Maker(target, sealed, settings)
+    maker = _Maker(target, target_digests, settings)
     return TargetJobs(
         target=target, digest=maker.digest, image=(), publish=(), sif=maker.sif(arches)
     )
@@ -173,34 +175,34 @@ def sif_jobs(target: str, arches: Sequence[Arch], sealed: Seal, settings: CiSett
 def _gpu_arches(
     target: str, tier: Tier, arches: Sequence[Arch], settings: CiSettings
 ) -> tuple[Arch, ...]:
-    found = tuple(arch for arch in arches if arch in settings.gpu_arches(GPU_TIERS[tier]))
-    if not found:
+    fitting = tuple(arch for arch in arches if arch in settings.gpu_arches(GPU_TIERS[tier]))
+    if not fitting:
         message = f"{target} must pass tier {tier}; {FILE} has no machine with enough GPUs for it"
         hint = f"add one under runners: in {FILE}, or take {tier} out of gate: (--gate)"
         raise InputError(message, hint=hint)
-    return found
+    return fitting
 
 
-def _disk(sealed: Seal | None, arch: Arch) -> int:
+def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
     """GB for building and testing: inputs and layers of all architectures, one unpacked."""
-    if sealed is None:
+    if target_digests is None:
         return SMALL
-    own = sealed.arch.get(arch, next(iter(sealed.arch.values())))
-    moved = sum(image.size for image in sealed.arch.values())
-    unpacked = sum(layer.unpacked for layer in own.layers)
+    locked_image = target_digests.arch.get(arch, next(iter(target_digests.arch.values())))
+    moved = sum(image.size for image in target_digests.arch.values())
+    unpacked = sum(layer.unpacked for layer in locked_image.layers)
     return math.ceil((2 * moved + unpacked) / 1e9 + ROOM)
 
 
-def labelled(found: TargetJobs, settings: CiSettings) -> TargetJobs:
-    """`found` with the labels of the machines that can do each job; InputError where none can."""
+def labelled(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
+    """`target_jobs` with the labels of machines that can do each job; InputError if none can."""
     groups = {
         name: tuple(
             msgspec.structs.replace(job, runner=_runner(job, settings).labels)
-            for job in getattr(found, name)
+            for job in getattr(target_jobs, name)
         )
         for name in ("image", "again", "gpu", "publish", "sif")
     }
-    return msgspec.structs.replace(found, **groups)
+    return msgspec.structs.replace(target_jobs, **groups)
 
 
 def _runner(job: CiJob, settings: CiSettings) -> Runner:
@@ -211,7 +213,7 @@ def _runner(job: CiJob, settings: CiSettings) -> Runner:
     ]
     if not fitting:
         gpus = f" and {job.gpus} GPUs" if job.gpus else ""
-        wanted = f"{job.arch} with {job.disk} GB of disk{gpus}"
-        message = f"{job.id} needs a machine of {wanted}; {FILE} has none"
+        requirement = f"{job.arch} with {job.disk} GB of disk{gpus}"
+        message = f"{job.id} needs a machine of {requirement}; {FILE} has none"
         raise InputError(message, hint=f"add one under runners: in {FILE}")
     return min(fitting, key=lambda runner: runner.gpus)

@@ -10,7 +10,7 @@ from imgbuild.http.client import Refused
 from imgbuild.matrix.select import Selected
 from imgbuild.registry import referrers
 from imgbuild.registry.client import Client, NotFound
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Digest
 
@@ -39,19 +39,19 @@ def read(
 
     def _read(item: Selected, _: Stop) -> TaggedImage | None:
         try:
-            found = client.resolve(repository.tagged(item.name))
+            resolved = client.resolve(repository.tagged(item.name))
         except Refused as error:
             # Some registries answer so for a repository that does not exist yet: the first night.
             if not error.denied:
                 raise
             refused.append(error)
             return None
-        if found is None:
+        if resolved is None:
             return None
         arches = item.arches if sifs else ()
-        made = {arch: _sif(client, repository, item.name, arch) for arch in arches}
-        there = {arch: digest for arch, digest in made.items() if digest}
-        return TaggedImage(digest=found.digest, sifs=there)
+        digests = {arch: _sif(client, repository, item.name, arch) for arch in arches}
+        there = {arch: digest for arch, digest in digests.items() if digest}
+        return TaggedImage(digest=resolved.digest, sifs=there)
 
     answers = each(list(selected), _read, threads=THREADS)
     if refused:
@@ -59,7 +59,9 @@ def read(
             f"{repository} answers {refused[0].status}, so it counts as empty; log in with read"
             " access unless it is new"
         )
-    return {item.name: one for item, one in zip(selected, answers, strict=True) if one is not None}
+    return {
+        item.name: image for item, image in zip(selected, answers, strict=True) if image is not None
+    }
 
 
 def _sif(client: Client, repository: Repository, target: str, arch: Arch) -> Digest:

@@ -24,16 +24,16 @@ def record(
 ) -> tuple[Recorded, ...]:
     """Add each tier that ran in a job of `targets`, passed or failed, to the test records.
 
-    Runs that cannot be recorded (tests that did not start, another image than the sealed one) are
+    Runs that cannot be recorded (tests that did not start, another image than the locked one) are
     skipped with a warning.
     """
     recorded: list[Recorded] = []
-    for job in (job for own in targets for job in own.all):
+    for job in (job for target_jobs in targets for job in target_jobs.all):
         if "smoke" not in job.steps or not results.has_step(folder, job, "smoke"):
             continue
         try:
-            found = reports.image_runs(folder / job.id)
-            recorded += recording.record(project, found, store)
+            runs = reports.image_runs(folder / job.id)
+            recorded += recording.record(project, runs, store)
         except (InputError, LockStale) as error:
             reporter.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")
     return tuple(recorded)

@@ -56,44 +56,48 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     def wrong(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
         """The targets that need attention; with `strict` also those that no machine can run."""
         return tuple(
-            one for one in self.targets if one.bad or (strict and one.outcome == "impossible")
+            outcome
+            for outcome in self.targets
+            if outcome.bad or (strict and outcome.outcome == "impossible")
         )
 
 
 def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overview:
     """The outcomes of `chosen` by the results in `folder`; `published` as in `verdict`."""
-    done = [verdict(folder, own, published=published) for own in chosen.targets]
+    done = [verdict(folder, target_jobs, published=published) for target_jobs in chosen.targets]
     passed = [
         TargetOutcome(
-            target=one.target,
-            digest=one.digest,
-            outcome=one.outcome,
-            error=one.reason if one.outcome == "impossible" else "",
+            target=skipped.target,
+            digest=skipped.digest,
+            outcome=skipped.outcome,
+            error=skipped.reason if skipped.outcome == "impossible" else "",
         )
-        for one in chosen.passed
+        for skipped in chosen.passed
     ]
-    return Overview(targets=tuple(sorted((*done, *passed), key=lambda one: one.target)))
+    return Overview(targets=tuple(sorted((*done, *passed), key=lambda outcome: outcome.target)))
 
 
-def verdict(folder: Path, own: TargetJobs, *, published: bool = False) -> TargetOutcome:
+def verdict(folder: Path, target_jobs: TargetJobs, *, published: bool = False) -> TargetOutcome:
     """The outcome of one target; with `published` it is unfinished without its tags and SIFs."""
-    jobs = [results.read(folder, job) for job in own.all]
-    publishing = {job.id for job in (*own.publish, *own.sif)}
+    jobs = [results.read(folder, job) for job in target_jobs.all]
+    publishing = {job.id for job in (*target_jobs.publish, *target_jobs.sif)}
     seconds = round(sum(result.seconds for result in jobs), 3)
-    made = TargetOutcome(target=own.target, digest=own.digest, outcome="published", seconds=seconds)
+    outcome = TargetOutcome(
+        target=target_jobs.target, digest=target_jobs.digest, outcome="published", seconds=seconds
+    )
     failed = next((result for result in jobs if result.failed), None)
     if failed is not None:
-        return _failed(folder, made, failed)
+        return _failed(folder, outcome, failed)
     unfinished = [result.job for result in jobs if not result.passed]
     if not unfinished:
         any_published = any(result.job.id in publishing for result in jobs)
-        return made if any_published else msgspec.structs.replace(made, outcome="tested")
+        return outcome if any_published else msgspec.structs.replace(outcome, outcome="tested")
     if not published and all(
         result.passed or (result.job.id in publishing and not result.started) for result in jobs
     ):
-        return msgspec.structs.replace(made, outcome="tested")
+        return msgspec.structs.replace(outcome, outcome="tested")
     return msgspec.structs.replace(
-        made,
+        outcome,
         outcome="unfinished",
         job=unfinished[0].id,
         error=f"not done: {', '.join(job.id for job in unfinished)}",
@@ -107,11 +111,11 @@ def _command(job: CiJob) -> str:
     return f"imgbuild ci script {pasted([job.id])} {registry} > job.sh && bash job.sh"
 
 
-def _failed(folder: Path, made: TargetOutcome, result: JobResult) -> TargetOutcome:
+def _failed(folder: Path, outcome: TargetOutcome, result: JobResult) -> TargetOutcome:
     job, step = result.job, result.failed
     error = results.first_error(folder, job.id, step, result.exit_code)
     return msgspec.structs.replace(
-        made,
+        outcome,
         outcome="failed",
         job=job.id,
         step=step,
@@ -123,47 +127,47 @@ def _failed(folder: Path, made: TargetOutcome, result: JobResult) -> TargetOutco
     )
 
 
-def rows(found: Overview) -> list[tuple[str, ...]]:
+def rows(summary: Overview) -> list[tuple[str, ...]]:
     """The overview as a table."""
     return [
         (
-            one.target,
-            one.outcome,
-            one.job,
-            one.step,
-            f"{one.seconds / 60:.1f}",
-            " ".join(one.error.split())[:100],
+            outcome.target,
+            outcome.outcome,
+            outcome.job,
+            outcome.step,
+            f"{outcome.seconds / 60:.1f}",
+            " ".join(outcome.error.split())[:100],
         )
-        for one in found.targets
+        for outcome in summary.targets
     ]
 
 
-def markdown(found: Overview) -> str:
+def markdown(summary: Overview) -> str:
     """The overview as Markdown, for the page of a run."""
     lines = ["| target | outcome | where | first error |", "| --- | --- | --- | --- |"]
-    for one in found.targets:
-        mark = MARKS.get(one.outcome, "✅")
-        job, step = quoting.code_span(one.job), quoting.markdown(one.step)
-        where = f"{job} {step}".rstrip() if one.job else ""
-        error = quoting.markdown(" ".join(one.error.split())[:200])
-        target = quoting.markdown(one.target)
-        lines.append(f"| {target} | {mark} {one.outcome} | {where} | {error} |")
+    for outcome in summary.targets:
+        mark = MARKS.get(outcome.outcome, "✅")
+        job, step = quoting.code_span(outcome.job), quoting.markdown(outcome.step)
+        where = f"{job} {step}".rstrip() if outcome.job else ""
+        error = quoting.markdown(" ".join(outcome.error.split())[:200])
+        target = quoting.markdown(outcome.target)
+        lines.append(f"| {target} | {mark} {outcome.outcome} | {where} | {error} |")
     return "\n".join((*lines, ""))
 
 
-def issue(one: TargetOutcome) -> str:
+def issue(outcome: TargetOutcome) -> str:
     """The text of the issue about a target that is not published."""
-    digest = one.digest or "none: there are no digests"
+    digest = outcome.digest or "none: there are no digests"
     span = quoting.code_span
-    lines = [f"{span(one.target)} is {one.outcome}; its digest is {span(digest)}.", ""]
-    if one.step:
-        place = f"Job {span(one.job)}, step {span(one.step)}"
-        lines += [f"{place}, exit status {one.exit_code}:", ""]
-    lines += [f"    {visible(line)}" for line in one.error.splitlines()] + [""]
-    lines += [f"Remedy: {quoting.markdown(one.hint)}", ""] if one.hint else []
-    if one.repeat:
-        repeat = quoting.line(one.repeat)
+    lines = [f"{span(outcome.target)} is {outcome.outcome}; its digest is {span(digest)}.", ""]
+    if outcome.step:
+        place = f"Job {span(outcome.job)}, step {span(outcome.step)}"
+        lines += [f"{place}, exit status {outcome.exit_code}:", ""]
+    lines += [f"    {visible(line)}" for line in outcome.error.splitlines()] + [""]
+    lines += [f"Remedy: {quoting.markdown(outcome.hint)}", ""] if outcome.hint else []
+    if outcome.repeat:
+        repeat = quoting.line(outcome.repeat)
         lines += ["To repeat it on a machine of the same kind:", "", f"    {repeat}", ""]
-    if one.repeat and "--no-push" not in one.repeat:
+    if outcome.repeat and "--no-push" not in outcome.repeat:
         lines += ["It needs the results of earlier jobs (artifacts of the run) in `build/ci`.", ""]
     return "\n".join(lines)

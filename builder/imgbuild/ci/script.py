@@ -14,7 +14,7 @@ import msgspec
 
 import imgbuild
 from imgbuild import codec
-from imgbuild.ci.choosing import read_seal
+from imgbuild.ci.choosing import read_digests
 from imgbuild.ci.jobs import AGAIN, PUBLISH, CiJob, Step, TargetJobs
 from imgbuild.ci.settings import FILE, CiSettings
 from imgbuild.errors import InputError, WorkFailed
@@ -133,7 +133,7 @@ class _Writer:
     def _target(
         self, target: TargetJobs, jobs: Iterable[CiJob], *, submit: bool = False
     ) -> Iterator[str]:
-        chosen = [job for job in jobs if self._wanted(job)]
+        chosen = [job for job in jobs if self._is_selected(job)]
         for job in target.all:
             self.keys[job.id] = _key(job.id, job.digest, *job.tiers, self.options.registry)
         if not chosen:
@@ -144,11 +144,11 @@ class _Writer:
             if submit and "push" in job.steps:
                 lines += [
                     f"submit {pasted(self._command(gpu, 'smoke'))}"
-                    for gpu in target.gpu if self._wanted(gpu)
+                    for gpu in target.gpu if self._is_selected(gpu)
                 ]  # fmt: skip
             yield " &&\n  ".join(lines)
 
-    def _wanted(self, job: CiJob) -> bool:
+    def _is_selected(self, job: CiJob) -> bool:
         if self.names:
             return job.id in self.names
         return bool(self.options.registry) or not _publishes(job)
@@ -248,10 +248,13 @@ class _Writer:
 
     def _size(self, job: CiJob) -> Iterator[str]:
         """A step that fails if a pull, by the locked digests, downloads more than the budget."""
-        limit, sealed = self.settings.limit(job.target), read_seal(self.project, job.target)
-        if limit is None or sealed is None or job.arch not in sealed.arch:
+        limit, target_digests = (
+            self.settings.limit(job.target),
+            read_digests(self.project, job.target),
+        )
+        if limit is None or target_digests is None or job.arch not in target_digests.arch:
             return
-        size = sealed.arch[job.arch].size / 1e6
+        size = target_digests.arch[job.arch].size / 1e6
         if size > limit:
             message = (
                 f"{job.target} on {job.arch} is {size:,.1f} MB to pull; its budget is {limit} MB"

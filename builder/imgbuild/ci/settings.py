@@ -18,7 +18,7 @@ from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import content, parse
 from imgbuild.project import Project
 from imgbuild.report import Tier
-from imgbuild.smoke.run import GPU_TIERS
+from imgbuild.smoke.runner import GPU_TIERS
 from imgbuild.values import Arch
 
 FILE = "ci.yaml"
@@ -63,7 +63,7 @@ class CiSettings(Strict, frozen=True):
         return tuple(
             arch
             for arch in Arch
-            if any(one.gpus >= gpus and one.arch is arch for one in self.runners)
+            if any(runner.gpus >= gpus and runner.arch is arch for runner in self.runners)
         )
 
     def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> CiSettings:
@@ -80,8 +80,8 @@ class CiSettings(Strict, frozen=True):
 
     def limit(self, target: str) -> int | None:
         """The MB that a pull of `target` may download; None if there is no budget."""
-        found = (size for pattern, size in self.budget.items() if fnmatchcase(target, pattern))
-        return next(found, None)
+        sizes = (size for pattern, size in self.budget.items() if fnmatchcase(target, pattern))
+        return next(sizes, None)
 
 
 class CiFile(Strict, frozen=True):
@@ -117,14 +117,16 @@ def read(project: Project) -> CiSettings:
     if not path.exists():
         return settings
     try:
-        own = _given(content(path), str(path))
+        project_settings = _given(content(path), str(path))
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
-    said = {
-        key: value for key in CiFile.__struct_fields__ if (value := getattr(own, key)) is not None
+    overrides = {
+        key: value
+        for key in CiFile.__struct_fields__
+        if (value := getattr(project_settings, key)) is not None
     }
-    settings = msgspec.structs.replace(settings, **said)
+    settings = msgspec.structs.replace(settings, **overrides)
     return msgspec.structs.replace(settings, gate=ordered(settings.gate))
 
 

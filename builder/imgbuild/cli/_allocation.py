@@ -43,21 +43,21 @@ class AllocationOptions(Group, frozen=True, kw_only=True):
     ] = None
 
 
-def requested(asked: AllocationOptions) -> Allocation:
+def requested(options: AllocationOptions) -> Allocation:
     """What each task of an array requests; InputError for options that the array itself sets."""
-    wrong = words(found := allocation(asked), log=True)
+    wrong = words(resources := allocation(options), log=True)
     if wrong:
         raise InputError("\n".join(wrong), hint="see --help for the forms of these options")
-    return found
+    return resources
 
 
-def allocation(asked: AllocationOptions, **more: Any) -> Allocation:
+def allocation(options: AllocationOptions, **more: Any) -> Allocation:
     """What a job requests, with `more` fields of an `Allocation`."""
     return Allocation(
-        partition=asked.partition,
-        account=asked.account,
-        time=asked.time,
-        more=tuple(asked.sbatch or ()),
+        partition=options.partition,
+        account=options.account,
+        time=options.time,
+        more=tuple(options.sbatch or ()),
         **more,
     )
 

@@ -98,7 +98,7 @@ class Commands(Mapping[str, TyperCommand | VerbGroup]):
 
 
 class Program(VerbGroup):
-    """All verbs. An interrupt is not caught, so that `main` can report it."""
+    """All verbs. An interrupt is not caught, so that the caller can report it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -24,8 +24,7 @@ from imgbuild.plan import current
 from imgbuild.report import Case, Report, passed
 from imgbuild.slurm import array
 from imgbuild.slurm.array import Task, TaskEnd
-from imgbuild.smoke import junit
-from imgbuild.smoke import run as tests
+from imgbuild.smoke import junit_report, runner
 from imgbuild.smoke.result import SmokeRun
 from imgbuild.system import programs
 from imgbuild.system.console import console
@@ -52,23 +51,25 @@ OWN = frozenset({"names", "target", "everything", "matrix", "json", "quiet", "ve
 def offered(name: str, function: Callable[..., None]) -> Callable[..., None]:
     """The verb `function` with `--on slurm` and its options."""
     signature = inspect.signature(function, eval_str=True)
-    own = list(signature.parameters.values())
-    together = [*own, *parameters(Cluster)]
+    verb_parameters = list(signature.parameters.values())
+    together = [*verb_parameters, *parameters(Cluster)]
 
     def _verb(**given: Any) -> None:
-        asked = taken(Cluster, given)
-        if asked.on is ExecutionPlace.LOCAL:
-            if asked != Cluster():
+        cluster = taken(Cluster, given)
+        if cluster.on is ExecutionPlace.LOCAL:
+            if cluster != Cluster():
                 message = f"imgbuild {name}: options of Slurm need --on slurm"
                 raise InputError(message, hint="add --on slurm, or leave them out")
             function(**given)
             return
-        defaults = {one.name: one.default for one in own}
-        _run(name, given, _handed(name, given, defaults), asked)
+        defaults = {parameter.name: parameter.default for parameter in verb_parameters}
+        _run(name, given, _handed(name, given, defaults), cluster)
 
     _verb.__name__, _verb.__doc__ = function.__name__, function.__doc__
     _verb.__signature__ = signature.replace(parameters=together)  # type: ignore[attr-defined]
-    _verb.__annotations__ = {one.name: one.annotation for one in together} | {"return": None}
+    _verb.__annotations__ = {parameter.name: parameter.annotation for parameter in together} | {
+        "return": None
+    }
     return _verb
 
 
@@ -88,29 +89,31 @@ def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object])
             words.append(flag)
         else:
             values = value if isinstance(value, list) else [value]
-            values = [one.resolve() if isinstance(one, Path) else one for one in values]
-            words += [f"{flag}={one}" for one in values]
+            values = [
+                element.resolve() if isinstance(element, Path) else element for element in values
+            ]
+            words += [f"{flag}={element}" for element in values]
     return tuple(words)
 
 
-def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cluster) -> None:
+def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], cluster: Cluster) -> None:
     """Submit the tasks, follow them, and print the results as the verb itself does."""
     output = Output(json=given["json"], quiet=given["quiet"], verbose=given["verbose"])
     configure(output)
     session = open_session(given["matrix"], Options())
     report_templates(session.project)
-    wanted = [*(given["names"] or []), *(given["target"] or [])]
+    patterns = [*(given["names"] or []), *(given["target"] or [])]
     arches = given["arch"] or []
-    selected = session.select(wanted, everything=given["everything"], arches=arches)
+    selected = session.select(patterns, everything=given["everything"], arches=arches)
     tasks = _tasks(session, [item.name for item in selected], arches)
     command = (
         *(*programs.python(), "-m", "imgbuild", verb, f"--matrix={session.project.matrix}"),
         *handed,
     )
     top = session.project.below(f"build/slurm/{verb}")
-    wished = requested(asked).options
-    same = wished if verb == "smoke" else None
-    earlier = array.known(top, verb, command, tasks, same) if asked.resume else []
+    requested_options = requested(cluster).options
+    same = requested_options if verb == "smoke" else None
+    earlier = array.existing_tasks(top, verb, command, tasks, same) if cluster.resume else []
     done, live = array.sort(earlier)
     if verb == "build":
         built = {
@@ -118,33 +121,33 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], asked: Cl
             for task in tasks
             if layout.check(session.project.output(task.target), task.digest)
         }
-        done = [one for one in done if one.target in built]
-    taken = {one.target for one in done} | {one.target for one in live}
-    due = tuple(task for task in tasks if task.target not in taken)
+        done = [entry for entry in done if entry.target in built]
+    taken = {entry.target for entry in done} | {entry.target for entry in live}
+    unsubmitted = tuple(task for task in tasks if task.target not in taken)
     console.info(
-        f"{len(due)} to submit, {len(live)} in the queue already, {len(done)} already done"
+        f"{len(unsubmitted)} to submit, {len(live)} in the queue already, {len(done)} already done"
     )
-    if due:
+    if unsubmitted:
         live += array.start(
-            session.project, top, verb, command, due, wished,
-            name=f"imgbuild-{verb}", throttle=asked.throttle, reporter=console,
+            session.project, top, verb, command, unsubmitted, requested_options,
+            name=f"imgbuild-{verb}", throttle=cluster.throttle, reporter=console,
         )  # fmt: skip
-    if not asked.wait:
-        jobs = list(dict.fromkeys(one.order.job for one in live))
+    if not cluster.wait:
+        jobs = list(dict.fromkeys(entry.order.job for entry in live))
         answer(jobs, jobs)
         return
-    _report(verb, [*done, *array.follow(live, console, leave=asked.leave)], given, tasks)
+    _report(verb, [*done, *array.follow(live, console, leave=cluster.leave)], given, tasks)
 
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[Task]:
     """A task for each target, with the digest that its lock gives; LockStale if there is none."""
-    made = []
+    tasks = []
     for name in names:
-        sealed = current.read_current(session.project, session.matrix, name)[1]
-        every = not arches or set(arches) == set(sealed.arch)
-        digest = sealed.digest if every else sealed.arch[arches[0]].manifest
-        made.append(Task(target=name, digest=digest))
-    return made
+        target_digests = current.read_current(session.project, session.matrix, name)[1]
+        every = not arches or set(arches) == set(target_digests.arch)
+        digest = target_digests.digest if every else target_digests.arch[arches[0]].manifest
+        tasks.append(Task(target=name, digest=digest))
+    return tasks
 
 
 def _report(
@@ -152,19 +155,22 @@ def _report(
 ) -> None:
     """Print the results of all tasks in the order of the targets, as the verb itself does."""
     order = [task.target for task in tasks]
-    ends = sorted(ended, key=lambda one: order.index(one.target))
-    reports = [report for one in ends for report in _reports(verb, one)]
+    ends = sorted(ended, key=lambda end: order.index(end.target))
+    reports = [report for end in ends for report in _reports(verb, end)]
     if given.get("junit") is not None:
-        write_bytes(given["junit"], junit.document(reports))
+        write_bytes(given["junit"], junit_report.document(reports))
     if verb == "build":
-        built = [item for one in ends if one.good for item in msgspec.json.decode(one.answer)]
+        built = [item for end in ends if end.good for item in msgspec.json.decode(end.answer)]
         lines = [f"{item['target']} {item['digest']} {item['output']}" for item in built]
-        value: Any = {"built": built, "failed": [one for one in reports if not one.ok]}
+        value: Any = {"built": built, "failed": [report for report in reports if not report.ok]}
     else:
-        lines = [f"{one.target} {one.arch} {one.tier} {tests.verdict(one)}" for one in reports]
+        lines = [
+            f"{report.target} {report.arch} {report.tier} {runner.verdict(report)}"
+            for report in reports
+        ]
         value = reports
     answer(value, lines)
-    bad = [one.target for one in ends if not one.good]
+    bad = [end.target for end in ends if not end.good]
     if bad:
         console.error(
             f"{len(bad)} of {len(ends)} targets failed: {', '.join(bad)}",
@@ -173,15 +179,15 @@ def _report(
         raise typer.Exit(1)
 
 
-def _reports(verb: str, one: TaskEnd) -> list[Report]:
+def _reports(verb: str, end: TaskEnd) -> list[Report]:
     """The reports of a task, and one more if there are none or they do not say why it failed."""
-    found: list[Report] = []
-    if verb == "smoke" and one.status is not None:
+    reports: list[Report] = []
+    if verb == "smoke" and end.status is not None:
         with suppress(msgspec.DecodeError):
-            found += msgspec.json.decode(one.answer, type=list[SmokeRun])
-    if found and (one.good or not all(passed(report.cases) for report in found)):
-        return found
-    outcome = "passed" if one.good else "failed"
-    message = "" if one.good else one.message
-    case = Case(name=f"{verb} on slurm", outcome=outcome, seconds=0, message=message, log=one.log)
-    return [*found, Report(target=one.target, arch="", tier=verb, cases=(case,))]
+            reports += msgspec.json.decode(end.answer, type=list[SmokeRun])
+    if reports and (end.good or not all(passed(report.cases) for report in reports)):
+        return reports
+    outcome = "passed" if end.good else "failed"
+    message = "" if end.good else end.message
+    case = Case(name=f"{verb} on slurm", outcome=outcome, seconds=0, message=message, log=end.log)
+    return [*reports, Report(target=end.target, arch="", tier=verb, cases=(case,))]

@@ -14,7 +14,7 @@ from imgbuild.cli._verb import option
 from imgbuild.pipeline.session import Session
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import parse_repository
+from imgbuild.registry.image_reference import parse_repository
 from imgbuild.system.console import console
 
 Gate = Annotated[
@@ -43,8 +43,8 @@ Results = Annotated[
 
 def chosen(
     session: Session,
-    wanted: list[str],
-    asked: JobQuery,
+    patterns: list[str],
+    query: JobQuery,
     settings: CiSettings,
     registry: str | None,
     plain_http: Sequence[str],
@@ -55,7 +55,7 @@ def chosen(
 
     A retired target has jobs only if it is named.
     """
-    selected = session.select(wanted, everything=everything, arches=[])
+    selected = session.select(patterns, everything=everything, arches=[])
     if everything:
         retired = [item.name for item in selected if item.target.retired]
         selected = [item for item in selected if item.name not in retired]
@@ -65,10 +65,10 @@ def chosen(
     if registry is not None:
         client = Client(plain_http=plain_http, origin=True, reporter=console)
         there = published.read(client, parse_repository(registry), selected, sifs=settings.sif)
-    found = choosing.choose(session.project, selected, settings, asked, there, console)
-    for one in found.passed:
-        console.info(f"{one.target}: {one.outcome}, {one.reason}")
-    return found
+    plan = choosing.choose(session.project, selected, settings, query, there, console)
+    for skipped in plan.passed:
+        console.info(f"{skipped.target}: {skipped.outcome}, {skipped.reason}")
+    return plan
 
 
 def settings_of(session: Session, gate: Sequence[Tier] | None, *, gpu: bool) -> CiSettings:

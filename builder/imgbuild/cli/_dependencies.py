@@ -9,7 +9,7 @@ from imgbuild import project
 from imgbuild.attest.sbom import packages
 from imgbuild.cli._selection import SelectedLock, at_most_one, choose
 from imgbuild.cli._targets import Filter
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.pipeline import locked_packages
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, open_session
@@ -22,19 +22,19 @@ from imgbuild.values import Arch, normalize
 def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
     """The locks of `names`, or all, each with one architecture: the named one, else this one."""
     arch = at_most_one(selection.arches, "one architecture is shown at a time")
-    wanted = [*names, *selection.named]
+    patterns = [*names, *selection.named]
     chosen = choose(
-        selection.project(), wanted, everything=not wanted, arches=[arch] if arch else []
+        selection.project(), patterns, everything=not patterns, arches=[arch] if arch else []
     )
-    return [(one.lock, _arch(one)) for one in chosen]
+    return [(item.lock, _arch(item)) for item in chosen]
 
 
 def _arch(chosen: SelectedLock) -> Arch:
     try:
-        own = Arch.parse(platform.machine())
+        host_arch = Arch.parse(platform.machine())
     except ValueError:
         return chosen.arches[0]
-    return own if own in chosen.arches else chosen.arches[0]
+    return host_arch if host_arch in chosen.arches else chosen.arches[0]
 
 
 def graphs(

@@ -222,8 +222,8 @@ def listing(group: Any, ctx: Any) -> Iterator[str]:
             yield from textwrap.wrap(
                 head + text, _width(), subsequent_indent=" " * len(head), break_on_hyphens=False
             )
-    own = [each for each in group.params if not each.hidden]
-    names = [flag for each in own for flag in each.opts if "completion" not in flag]
+    options = [each for each in group.params if not each.hidden]
+    names = [flag for each in options for flag in each.opts if "completion" not in flag]
     yield ""
     if names:
         yield f"Options: {', '.join([*names, '--install-completion', '--help'])}"

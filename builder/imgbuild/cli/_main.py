@@ -40,7 +40,7 @@ def excerpt(problem: Problem) -> list[str]:
     value = problem.value or ""
     length = len(value) if problem.source.startswith(value, at) else 1
     carets = "^" * max(1, min(length, WIDTH - (at - first)))
-    indent = "".join("\t" if one == "\t" else " " for one in before)
+    indent = "".join("\t" if character == "\t" else " " for character in before)
     number = str(problem.line)
     margin = " " * len(number)
     return [f"{margin} |", f"{number} | {visible(shown)}", f"{margin} | {indent}{carets}"]

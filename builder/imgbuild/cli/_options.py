@@ -126,7 +126,7 @@ def _factor(value: object) -> float:
 def complete_target(incomplete: str) -> list[str]:
     """The locked targets whose names begin with `incomplete`."""
     try:
-        return [name for name in find(None).sealed() if name.startswith(incomplete)]
+        return [name for name in find(None).locked_targets() if name.startswith(incomplete)]
     except ImgbuildError:
         return []
 

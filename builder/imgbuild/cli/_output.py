@@ -44,7 +44,7 @@ def answer_file(value: Any, texts: Sequence[str]) -> None:
 
 
 def put(text: str) -> None:
-    """Write `text` to stdout. A reader that closed the pipe, such as `head`, is not an error."""
+    """Write `text` to stdout. A reader that closed the pipe, such as "head", is not an error."""
     try:
         console.data(text)
     except BrokenPipeError:
@@ -111,7 +111,7 @@ def _folded(
 
 def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]:
     """The length of the longest `part` in each of `columns`."""
-    return [max(len(found) for cell in column for found in (*part.findall(cell), ""))
+    return [max(len(piece) for cell in column for piece in (*part.findall(cell), ""))
             for column in columns]  # fmt: skip
 
 
@@ -141,16 +141,16 @@ def _wrapped(text: str, width: int) -> list[str]:
     """`text` folded between words, and too long words after a comma, slash, @ or hyphen."""
     if len(text) <= width:
         return [text]
-    found = []
+    lines = []
     for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
         left = line
         while len(left) > width:
             end = max(left.rfind(mark, 0, width) for mark in ",/@") + 1
             end = end or left.rfind("-", 0, width) + 1 or width
-            found.append(left[:end])
+            lines.append(left[:end])
             left = left[end:]
-        found.append(left)
-    return found
+        lines.append(left)
+    return lines
 
 
 def folded(lines: Iterable[str]) -> list[str]:
@@ -159,14 +159,14 @@ def folded(lines: Iterable[str]) -> list[str]:
     Whole if stdout is not a terminal.
     """
     width = terminal_width()
-    found: list[str] = []
+    wrapped: list[str] = []
     for line in lines:
         indent = line[: len(line) - len(line.lstrip())]
-        found += [line] if len(line) <= width else textwrap.wrap(
+        wrapped += [line] if len(line) <= width else textwrap.wrap(
             line, width, subsequent_indent=indent + BELOW,
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
-    return found
+    return wrapped
 
 
 def fitted(lines: Iterable[str]) -> list[str]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from imgbuild.errors import InputError
 from imgbuild.pipeline.opened import open_project
-from imgbuild.registry import reference
+from imgbuild.registry import image_reference
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference
+from imgbuild.registry.image_reference import Reference
 from imgbuild.system.console import console
 from imgbuild.verify import expected_lock
 from imgbuild.verify.expected_lock import ExpectedLock
@@ -18,7 +18,7 @@ def client(
     image: str, plain_http: list[str] | None, *, offline: bool, origin: bool = False
 ) -> tuple[Client, Reference]:
     """The registry's client, and the image that `image` names."""
-    named = reference.parse(image)
+    named = image_reference.parse(image)
     if not named.target:
         message = f"{image}: the tag or digest is missing"
         raise InputError(message, hint=f"add it: {image}:TARGET")

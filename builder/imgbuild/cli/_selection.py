@@ -15,10 +15,10 @@ from typing import NoReturn
 import msgspec
 
 from imgbuild.errors import InputError, LockStale, NothingSelected
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.project import Project
-from imgbuild.registry.reference import is_host, parse_repository
+from imgbuild.registry.image_reference import is_host, parse_repository
 from imgbuild.values import Arch
 
 
@@ -36,7 +36,7 @@ def choose(
 
     NothingSelected or NoSolution as for targets of the matrix, LockStale if one has no lock.
     """
-    have = project.sealed()
+    have = project.locked_targets()
     names = [
         name
         for name in have
@@ -45,18 +45,18 @@ def choose(
     missed = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
     if everything == bool(patterns) or missed:
         _refuse(project, patterns, missed, everything=everything, arches=arches)
-    found = []
+    selected = []
     for name in names:
-        lock = locks.read_lock(project.images, name)
+        lock = lock_file.read_lock(project.images, name)
         absent = [arch for arch in arches if arch not in lock.arch]
         if absent and name in patterns:
             _refuse(project, [name], [], everything=False, arches=absent)
-        kept = tuple(arch for arch in lock.arch if not arches or arch in arches)
-        if kept:
-            found.append(SelectedLock(lock=lock, arches=kept))
-    if not found:
+        matching = tuple(arch for arch in lock.arch if not arches or arch in arches)
+        if matching:
+            selected.append(SelectedLock(lock=lock, arches=matching))
+    if not selected:
         _refuse(project, patterns, [], everything=everything, arches=arches)
-    return found
+    return selected
 
 
 def _refuse(
@@ -73,10 +73,12 @@ def _refuse(
     from imgbuild.pipeline.session import select_in
 
     matrix = load(project.matrix)
-    known = select_in(project, matrix, patterns, everything=everything, arches=arches)
-    named = [item.name for item in known if not missed or item.name not in project.sealed()]
-    wanted = f" for {', '.join(arches)}" if arches else ""
-    message = f"{project.images}: no lock of {', '.join(named)}{wanted}"
+    selected = select_in(project, matrix, patterns, everything=everything, arches=arches)
+    named = [
+        item.name for item in selected if not missed or item.name not in project.locked_targets()
+    ]
+    suffix = f" for {', '.join(arches)}" if arches else ""
+    message = f"{project.images}: no lock of {', '.join(named)}{suffix}"
     raise LockStale(message, hint=f"make it with: imgbuild lock {' '.join(named)}")
 
 
@@ -111,15 +113,15 @@ def arch_of(have: Sequence[Arch], place: Path, arches: Sequence[Arch] | None) ->
 
     NothingSelected if the image in `place`, which has the architectures `have`, lacks it.
     """
-    wanted = at_most_one(arches, "only one can be used at a time")
-    if wanted is None:
+    selected = at_most_one(arches, "only one can be used at a time")
+    if selected is None:
         try:
-            wanted = Arch.parse(platform.machine())
+            selected = Arch.parse(platform.machine())
         except ValueError:
-            wanted = have[0]
-        if wanted not in have and len(have) == 1:
-            wanted = have[0]
-    if wanted not in have:
-        message = f"{place} has no {wanted}; it has {', '.join(have)}"
+            selected = have[0]
+        if selected not in have and len(have) == 1:
+            selected = have[0]
+    if selected not in have:
+        message = f"{place} has no {selected}; it has {', '.join(have)}"
         raise NothingSelected(message, hint="build that architecture, or name one with --arch")
-    return wanted
+    return selected

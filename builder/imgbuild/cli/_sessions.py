@@ -18,13 +18,13 @@ def select_targets(
     selection: Targets, session: Session, names: Sequence[str] = ()
 ) -> list[Selected]:
     """The selected targets of the matrix, `names` among them."""
-    wanted = [*names, *selection.named]
-    return session.select(wanted, everything=selection.everything, arches=selection.arches)
+    patterns = [*names, *selection.named]
+    return session.select(patterns, everything=selection.everything, arches=selection.arches)
 
 
-def single_target(one: OneTarget, session: Session) -> str:
+def single_target(selection: OneTarget, session: Session) -> str:
     """The name of the one selected target, where no command follows."""
-    name, words = one.split(None)
+    name, words = selection.split(None)
     if words:
         message = f"unexpected argument: {' '.join(words)}"
         raise InputError(message, hint="name one target")
@@ -46,6 +46,6 @@ def same_image(selected: Sequence[Selected], layout: Path | None) -> None:
         raise InputError(message, hint="name one target, or leave --layout out")
 
 
-def one_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
+def single_arch(layout: Layout, arches: Sequence[Arch] | None) -> Arch:
     """The selected architecture of `layout`, as for `arch_of`."""
     return arch_of(tuple(layout.images), layout.path, arches)

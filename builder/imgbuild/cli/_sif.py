@@ -15,7 +15,7 @@ from imgbuild.attest import published
 from imgbuild.cache.store import Store
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
-from imgbuild.cli._sessions import one_arch, same_image, select_targets
+from imgbuild.cli._sessions import same_image, select_targets, single_arch
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option
 from imgbuild.errors import InputError
@@ -24,10 +24,10 @@ from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline.build import build_all
 from imgbuild.pipeline.session import Options, Session, built_layout, open_session
-from imgbuild.plan import current as locked
+from imgbuild.plan.current import read_current
 from imgbuild.publish import pull
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference, Repository, parse
+from imgbuild.registry.image_reference import Reference, Repository, parse
 from imgbuild.sif import convert
 from imgbuild.sif import push as pushing
 from imgbuild.sif.convert import ConvertedImage, Format
@@ -68,23 +68,23 @@ def build(
     how: Options,
 ) -> None:
     """Make a file of each selected target, or of the image that `origin` names."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if origin is not None:
             if selection.named or selection.everything:
                 message = f"--from {origin} cannot be combined with targets"
                 raise InputError(message, hint="leave the targets out")
-            sources = [_origin(origin, selection, how.plain_http, held)]
+            sources = [_origin(origin, selection, how.plain_http, stack)]
         else:
             session = open_session(selection.matrix, how)
             selected = select_targets(selection, session)
             sources = [_target(session, item, selection.arches) for item in selected]
         several, suffix = len(sources) > 1, convert.SUFFIXES[form]
-        made = [
+        converted = [
             _convert(each, selection.arch, placed(each.stem, output, suffix, several=several),
                      form, compress, how.jobs)
             for each in sources
         ]  # fmt: skip
-    answer(made, folded(f"{each.output} {each.digest}" for each in made))
+    answer(converted, folded(f"{each.output} {each.digest}" for each in converted))
 
 
 def push(
@@ -104,17 +104,17 @@ def push(
         selected = select_targets(selection, session, names)
         same_image(selected, layout)
         sources = [_built(session, item.name, layout) for item in selected]
-    made = []
+    pushed_files = []
     for each in sources:
-        image = each.layout.image(one_arch(each.layout, selection.arch)).manifest.digest
+        image = each.layout.image(single_arch(each.layout, selection.arch)).manifest.digest
         pushing.subject(client, repository, each.layout.name or each.stem.name, image)
         out = placed(each.stem, None, ".sif", several=False)
         file = _convert(each, selection.arch, out, "sif", compress, how.jobs)
         with console.step(f"pushing {out.name} to {repository}"):
             sent = pushing.push(client, repository, file)
-        made.append((msgspec.structs.replace(file, pushed=sent), sent.reference))
-    lines = [f"{file.output} {file.digest} oras://{place}" for file, place in made]
-    answer([file for file, _ in made], folded(lines))
+        pushed_files.append((msgspec.structs.replace(file, pushed=sent), sent.reference))
+    lines = [f"{file.output} {file.digest} oras://{place}" for file, place in pushed_files]
+    answer([file for file, _ in pushed_files], folded(lines))
 
 
 def _convert(
@@ -125,7 +125,7 @@ def _convert(
     compress: Compressor,
     processes: int,
 ) -> ConvertedImage:
-    only = one_arch(source.layout, arches)
+    only = single_arch(source.layout, arches)
     how = convert.ConvertOptions(format=form, compressor=compress, processors=processes)
     with console.step(f"making {out.name} from {source.layout.name or source.name}"):
         return convert.convert(
@@ -135,11 +135,11 @@ def _convert(
 
 def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
     """A target, whose image is built for the one architecture unless it is there and current."""
-    sealed = locked.read_current(session.project, session.matrix, item.name)[1]
+    target_digests = read_current(session.project, session.matrix, item.name)[1]
     only = _only(item, arches)
     place = session.project.output(item.name)
-    manifest = sealed.arch[only].manifest
-    current = [sealed.digest, manifest]
+    manifest = target_digests.arch[only].manifest
+    current = [target_digests.digest, manifest]
     if not any(layout.check(place, digest) for digest in current):
         build_all(session, [msgspec.structs.replace(item, arches=(only,))], None)
     return _built(session, item.name, None)
@@ -162,13 +162,13 @@ def _built(session: Session, name: str, layout: Path | None) -> SifInput:
 
 
 def _origin(
-    origin: str, selection: Filter, plain_http: Sequence[str], held: contextlib.ExitStack
+    origin: str, selection: Filter, plain_http: Sequence[str], stack: contextlib.ExitStack
 ) -> SifInput:
     """An OCI layout, or an image of a registry."""
     folder = Path(origin)
     if not folder.is_dir():
         client = Client(plain_http=plain_http, reporter=console)
-        return _pulled(client, parse(origin, default_tag="latest"), selection.arch, held)
+        return _pulled(client, parse(origin, default_tag="latest"), selection.arch, stack)
     if not (folder / "oci-layout").is_file():
         message = f"--from {origin} is not an OCI layout"
         raise InputError(
@@ -202,21 +202,21 @@ def _pulled(
     client: Client,
     reference: Reference,
     arches: Sequence[Arch] | None,
-    held: contextlib.ExitStack,
+    stack: contextlib.ExitStack,
 ) -> SifInput:
-    """An image of a registry, whose layers are in the cache, as long as `held` is open."""
+    """An image of a registry, whose layers are in the cache, as long as `stack` is open."""
     store = Store.open(reporter=console)
-    place = held.enter_context(store.scratch()) / "layout"
+    place = stack.enter_context(store.scratch()) / "layout"
     with console.step(f"pulling {reference}"):
         pull.pull(client, reference, place, store, arches[0] if arches else None)
-    found = layout.read(place)
+    oci_layout = layout.read(place)
 
     def _lock(arch: Arch) -> bytes:
-        image = found.image(arch).manifest.digest
+        image = oci_layout.image(arch).manifest.digest
         return published.lock_of(client, reference.repository, image, arch)
 
     stem = Path.cwd() / pull.name(reference)
-    return SifInput(stem=stem, name=str(reference), layout=found, lock=_lock)
+    return SifInput(stem=stem, name=str(reference), layout=oci_layout, lock=_lock)
 
 
 def placed(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:

@@ -127,7 +127,9 @@ def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Cal
         function(**values, **given)
 
     _verb.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
-    _verb.__annotations__ = {one.name: one.annotation for one in flat} | {"return": None}
+    _verb.__annotations__ = {parameter.name: parameter.annotation for parameter in flat} | {
+        "return": None
+    }
     return _verb
 
 

@@ -30,7 +30,7 @@ from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
 from imgbuild.codec import write_bytes
 from imgbuild.doctor import host
 from imgbuild.errors import AuditFailed, InputError, LockStale
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.lock.published import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
@@ -41,7 +41,7 @@ from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.report import Case, Finding, Relation, Report, Severity, Unread
 from imgbuild.resolve import request
 from imgbuild.resolve.request import cuda_of, python_of
-from imgbuild.smoke import junit as junits
+from imgbuild.smoke.junit_report import document
 from imgbuild.solve import uv
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -67,15 +67,15 @@ def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
                 groups.setdefault(_subject(finding), []).append(finding)
         for group in groups.values():
             yield from _words(group)
-        for one in report.unread:
-            yield _unread(one)
+        for entry in report.unread:
+            yield _unread(entry)
         if len(reports) == 1:
             yield _counts(report)
 
 
 def _counts(report: Report) -> str:
     counts = ", ".join(
-        count(sum(one.severity is severity for one in report.findings), severity)
+        count(sum(finding.severity is severity for finding in report.findings), severity)
         for severity in Severity
     )
     return f"{report.target} {report.arch}: {counts}"
@@ -83,10 +83,17 @@ def _counts(report: Report) -> str:
 
 def _subject(finding: Finding) -> tuple[str, ...]:
     """What a finding is about; several places may have the same."""
-    own = finding.evidence
-    if own is None or not own.subject:
+    evidence = finding.evidence
+    if evidence is None or not evidence.subject:
         return (finding.severity, finding.check, finding.message, finding.where)
-    return (finding.severity, finding.check, own.relation, own.package, own.other, own.subject)
+    return (
+        finding.severity,
+        finding.check,
+        evidence.relation,
+        evidence.package,
+        evidence.other,
+        evidence.subject,
+    )
 
 
 def _words(group: Sequence[Finding]) -> Iterator[str]:
@@ -100,8 +107,8 @@ def _words(group: Sequence[Finding]) -> Iterator[str]:
         yield f"{INDENT}{finding.remedy}"
 
 
-def _unread(one: Unread) -> str:
-    return f"{'not read' if one.required else 'not looked at'}: {one.what}: {one.why}"
+def _unread(entry: Unread) -> str:
+    return f"{'not read' if entry.required else 'not looked at'}: {entry.what}: {entry.why}"
 
 
 def with_cases(report: Report, checks: Sequence[str]) -> Report:
@@ -112,12 +119,12 @@ def with_cases(report: Report, checks: Sequence[str]) -> Report:
     cases = []
     for check in checks:
         errors = [
-            f"{one.message} ({one.where})"
-            for one in report.findings
-            if one.check == check and one.severity is Severity.ERROR
+            f"{finding.message} ({finding.where})"
+            for finding in report.findings
+            if finding.check == check and finding.severity is Severity.ERROR
         ]
         cases.append(_case(check, errors))
-    missing = [f"{one.what}: {one.why}" for one in report.unread if one.required]
+    missing = [f"{entry.what}: {entry.why}" for entry in report.unread if entry.required]
     cases += [_case(READ, missing)] if missing else []
     return msgspec.structs.replace(report, tier="audit", cases=tuple(cases))
 
@@ -225,14 +232,16 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     ) -> Report:
         where = None if self.environment == ACTIVE else self.environment
         python = None if self.python is None else python_of(self.python)
-        found = open_environment(where, python=python)
-        if python is not None and not f"{found.python}.".startswith(f"{python}."):
-            message = f"--python {python} does not match the environment (Python {found.python})"
+        environment = open_environment(where, python=python)
+        if python is not None and not f"{environment.python}.".startswith(f"{python}."):
+            message = (
+                f"--python {python} does not match the environment (Python {environment.python})"
+            )
             raise InputError(message, hint="leave --python out")
-        name = where or str(found.folders[0])
-        request = self._request(name, found.python, arch, matrix, checks, offline=offline)
-        with console.step(f"auditing {count(len(found.packages), 'package')} of {name}"):
-            return audit_set.audit_environment(found, request)
+        name = where or str(environment.folders[0])
+        request = self._request(name, environment.python, arch, matrix, checks, offline=offline)
+        with console.step(f"auditing {count(len(environment.packages), 'package')} of {name}"):
+            return audit_set.audit_environment(environment, request)
 
     def _request(
         self,
@@ -296,7 +305,7 @@ def _matrix(matrix: Path | None) -> Matrix:
 
 def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
     """The matrix, if a pin has a local version: it names the indexes of such builds."""
-    return _matrix(matrix) if any("+" in one for one in listed.versions.values()) else None
+    return _matrix(matrix) if any("+" in version for version in listed.versions.values()) else None
 
 
 def project_glibc(python: str, matrix: Path | None) -> str:
@@ -397,8 +406,10 @@ def audit(
     free = bool(pinned or packages.requirements) or packages.environment is not None
     if free:
         _refuse(packages, pinned, selection, keep=keep)
-        found = packages.audit(pinned, selection.arches, selection.matrix, checks, offline=offline)
-        reports = [found]
+        audited = packages.audit(
+            pinned, selection.arches, selection.matrix, checks, offline=offline
+        )
+        reports = [audited]
     else:
         for given in packages.given():
             message = f"{given} does not apply to locked targets"
@@ -408,7 +419,7 @@ def audit(
         )
     if junit is not None:
         cases = [with_cases(report, checks) for report in reports]
-        write_bytes(junit, junits.document(cases))
+        write_bytes(junit, document(cases))
     answer(reports, folded(audit_lines(reports, notes=notes)))
     hint = RESOLVE if free else WAIVE
     if packages.requirements and _lacks_packages(reports[0]):
@@ -418,8 +429,12 @@ def audit(
 
 def _lacks_packages(report: Report) -> bool:
     """Whether most errors are imports of packages that the package set does not have."""
-    errors = [one.evidence for one in report.findings if one.severity is Severity.ERROR]
-    lacking = [one for one in errors if one is not None and one.relation is Relation.PACKAGE]
+    errors = [finding.evidence for finding in report.findings if finding.severity is Severity.ERROR]
+    lacking = [
+        evidence
+        for evidence in errors
+        if evidence is not None and evidence.relation is Relation.PACKAGE
+    ]
     return 2 * len(lacking) > len(errors)
 
 
@@ -433,12 +448,12 @@ def _end(reports: Sequence[Report], hint: str) -> None:
     errors = [
         f"{report.target} {report.arch}"
         for report in failed
-        if any(one.severity is Severity.ERROR for one in report.findings)
+        if any(finding.severity is Severity.ERROR for finding in report.findings)
     ]
     if errors:
         message = f"the audit found errors in {', '.join(errors)}"
         raise AuditFailed(message, hint=hint)
-    unread = [one.what for report in failed for one in report.unread if one.required]
+    unread = [entry.what for report in failed for entry in report.unread if entry.required]
     message = f"not all packages were read: {', '.join(unread)}"
     raise AuditFailed(message, hint="the lines `not read` above say why")
 
@@ -495,27 +510,27 @@ def _audit_targets(
 
 
 def _locked(
-    session: Session, selected: Sequence[Selected], wanted: Sequence[str]
+    session: Session, selected: Sequence[Selected], patterns: Sequence[str]
 ) -> list[Selected]:
     """`selected` without the targets that have no lock to read, unless they are named themselves.
 
     LockStale for one that is named, and if none is left.
     """
-    kept, skipped = [], []
+    locked, skipped = [], []
     for item in selected:
         try:
-            locks.read_lock(session.project.images, item.name)
+            lock_file.read_lock(session.project.images, item.name)
         except LockStale as error:
-            if item.name in wanted:
+            if item.name in patterns:
                 raise
             skipped.append(item.name)
             console.warn(f"{item.name} skipped: {error.message}")
         else:
-            kept.append(item)
-    if not kept:
+            locked.append(item)
+    if not locked:
         message = f"no selected target is locked: {', '.join(skipped)}"
         raise LockStale(message, hint=f"make a lock with: imgbuild lock {skipped[0]}")
-    return kept
+    return locked
 
 
 COMMAND = command(audit, cls=AuditCommand)

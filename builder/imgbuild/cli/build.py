@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from imgbuild.assemble.layout import BuiltImage
+from imgbuild.assemble.image_layout import BuiltImage
 from imgbuild.cli import _sif
 from imgbuild.cli._array import offered
 from imgbuild.cli._help import command
@@ -155,11 +155,11 @@ def build(
         return
     if docker:
         opened.report_templates(session.project)
-        made = _with_docker(session, selected, output, native=not selection.arches)
+        built = _with_docker(session, selected, output, native=not selection.arches)
     else:
-        made = build_all(session, selected, output, form=form, only_base=part is ImagePart.BASE)
-    lines = [f"{item.target} {item.digest} {item.output}" for item in made]
-    answer(made, folded(lines))
+        built = build_all(session, selected, output, form=form, only_base=part is ImagePart.BASE)
+    lines = [f"{item.target} {item.digest} {item.output}" for item in built]
+    answer(built, folded(lines))
 
 
 def _refuse_beside(origin: str, given: Sequence[object]) -> None:
@@ -210,9 +210,9 @@ def _again(
     how: Options,
 ) -> None:
     """Build from the lock of a published image or of a folder."""
-    found = rebuild.find(origin, plain_http=how.plain_http, offline=how.offline)
-    made = rebuild.build(found, arches, output, how, form=form)
-    answer([made], folded([f"{made.target} {made.digest} {made.output}"]))
+    source = rebuild.find(origin, plain_http=how.plain_http, offline=how.offline)
+    built = rebuild.build(source, arches, output, how, form=form)
+    answer([built], folded([f"{built.target} {built.digest} {built.output}"]))
 
 
 COMMAND = command(offered("build", build))

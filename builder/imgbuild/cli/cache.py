@@ -68,13 +68,13 @@ def info() -> None:
         imgbuild cache info
     """
     store = Store.open()
-    found = prune.entries(store)
-    names = sorted({entry.kind for entry in found})
-    groups = {name: [entry.size for entry in found if entry.kind == name] for name in names}
+    entries = prune.entries(store)
+    names = sorted({entry.kind for entry in entries})
+    groups = {name: [entry.size for entry in entries if entry.kind == name] for name in names}
     value = Info(
         path=str(store.root),
-        size=sum(entry.size for entry in found),
-        in_use=sum(entry.size for entry in found if entry.in_use),
+        size=sum(entry.size for entry in entries),
+        in_use=sum(entry.size for entry in entries if entry.in_use),
         limit=size_limit(),
         free=shutil.disk_usage(store.root).free,
         kinds=tuple(
@@ -107,18 +107,18 @@ def list_entries() -> None:
 
         imgbuild cache list | sort -k2 -n | tail
     """
-    found = [
+    entries = [
         entry
         for entry in prune.entries(Store.open())
         if console.verbosity > 0 or entry.kind != "fact"
     ]
     rows = []
-    for entry in found:
+    for entry in entries:
         used = datetime.datetime.fromtimestamp(entry.used, datetime.UTC)
         state = "used" if entry.in_use else "idle"
         moment = f"{used:%Y-%m-%dT%H:%M:%SZ}"
         rows.append((entry.kind, str(entry.size), moment, state, entry.sha256, entry.label))
-    answer(found, aligned(rows, right=frozenset({1})))
+    answer(entries, aligned(rows, right=frozenset({1})))
 
 
 @verb

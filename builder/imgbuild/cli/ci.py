@@ -145,14 +145,14 @@ def jobs(
 
         imgbuild ci jobs --all --skip-published ghcr.io/me/rl --json
     """
-    asked = JobQuery(
+    query = JobQuery(
         revision=changed_since, arches=tuple(selection.arches), shard=_shard(shard),
         again=cross_build,
     )  # fmt: skip
     session = open_session(selection.matrix)
     settings = _ci_options.settings_of(session, gate, gpu=not no_gpu)
     chosen = _ci_options.chosen(
-        session, selection.named, asked, settings, skip_published, plain_http or (),
+        session, selection.named, query, settings, skip_published, plain_http or (),
         everything=selection.everything,
     )  # fmt: skip
     if actions is not None:
@@ -169,7 +169,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _outputs(chosen: JobPlan) -> str:
-    alone = [job for one in chosen.targets for job in (*one.image, *one.again)]
+    alone = [job for target in chosen.targets for job in (*target.image, *target.again)]
     lines = {"targets": codec.compact(chosen.targets), "jobs": codec.compact(alone)}
     return "".join(f"{name}={data.decode()}\n" for name, data in lines.items())
 
@@ -180,12 +180,12 @@ def _add(path: Path, text: str) -> None:
 
 
 def _table(chosen: JobPlan) -> list[str]:
-    found = [
+    rows = [
         (job.id, " ".join(job.runner), str(job.disk), " → ".join(job.steps))
-        for one in chosen.targets
-        for job in one.all
+        for target in chosen.targets
+        for job in target.all
     ]
-    return aligned([HEAD, *found], right=frozenset({2})) if found else []
+    return aligned([HEAD, *rows], right=frozenset({2})) if rows else []
 
 
 @verb
@@ -220,29 +220,29 @@ def report(
         chosen = codec.read(jobs_file, JobPlan, what="list of jobs", hint="imgbuild ci jobs --json")
     else:
         chosen = _with_results(session, folder)
-    found = reports.overview(folder, chosen, published=expect_published)
+    overview = reports.overview(folder, chosen, published=expect_published)
     if summary is not None:
-        _add(summary, reports.markdown(found))
+        _add(summary, reports.markdown(overview))
     if issues is not None:
-        for one in found.wrong(strict=strict):
-            codec.write_bytes(issues / f"{one.target}.md", reports.issue(one).encode())
+        for entry in overview.wrong(strict=strict):
+            codec.write_bytes(issues / f"{entry.target}.md", reports.issue(entry).encode())
     if record:
         recorded = recording.record(project, folder, chosen.targets, Store.open(), console)
         _smoke_import.report(recorded)
-    answer(found, aligned([reports.HEAD, *reports.rows(found)]))
-    if found.wrong(strict=strict):
+    answer(overview, aligned([reports.HEAD, *reports.rows(overview)]))
+    if overview.wrong(strict=strict):
         raise typer.Exit(1)
 
 
 def _with_results(session: Session, folder: Path) -> JobPlan:
     """The jobs of the targets that have results in `folder`."""
     names = {path.name.partition("@")[0] for path in folder.glob("*@*") if path.is_dir()}
-    wanted = sorted(names & session.matrix.targets.keys())
-    if not wanted:
+    targets = sorted(names & session.matrix.targets.keys())
+    if not targets:
         message = f"{folder} has no results of a target of the matrix"
         raise InputError(message, hint="run a script of `imgbuild ci script`, or name --results")
     settings = _ci_options.settings_of(session, None, gpu=True)
-    return _ci_options.chosen(session, wanted, JobQuery(labels=False), settings, None, ())
+    return _ci_options.chosen(session, targets, JobQuery(labels=False), settings, None, ())
 
 
 add(app, "jobs", jobs)

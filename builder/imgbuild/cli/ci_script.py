@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from imgbuild.ci import choosing, jobs
-from imgbuild.ci import script as scripts
 from imgbuild.ci.choosing import JobQuery
 from imgbuild.ci.jobs import TargetJobs
-from imgbuild.ci.script import ScriptOptions
+from imgbuild.ci.script import ScriptOptions, write
 from imgbuild.ci.settings import CiSettings
 from imgbuild.cli import _allocation, _ci_options
 from imgbuild.cli._allocation import ON, AllocationOptions
@@ -32,7 +31,7 @@ from imgbuild.cli._verb import REGISTRY, SELECT, Group, option, verb
 from imgbuild.errors import InputError
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.project import Project
-from imgbuild.registry.reference import parse_repository
+from imgbuild.registry.image_reference import parse_repository
 
 
 class ScriptGroup(Group, frozen=True, kw_only=True):
@@ -131,7 +130,7 @@ def script(
         )  # fmt: skip
         targets = list(plan.targets)
     drop = len(targets) > 1 if how.keep is None else not how.keep
-    put(scripts.write(session.project, settings, targets, options, jobs, drop=drop))
+    put(write(session.project, settings, targets, options, jobs, drop=drop))
 
 
 def _of_target(
@@ -139,7 +138,7 @@ def _of_target(
 ) -> TargetJobs:
     """All jobs of a target, of which some are named; InputError if one of these does not exist."""
     [item] = session.select([target], arches=[])
-    digests = choosing.read_seal(session.project, target)
+    digests = choosing.read_digests(session.project, target)
     selected = [name for name in names if name.startswith(f"{target}@")]
     if all(name.endswith(f"-{jobs.SIF}") for name in selected):
         # The image is published and not tested again: no machine with a GPU is needed.

@@ -29,9 +29,9 @@ from imgbuild.cves.severity import Rating
 from imgbuild.cves.source import SourceAnswer
 from imgbuild.errors import AuditFailed, InputError
 from imgbuild.pipeline.session import Session, open_session
-from imgbuild.plan import seal
+from imgbuild.plan import image_digests
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Repository, parse_repository
+from imgbuild.registry.image_reference import Repository, parse_repository
 from imgbuild.system.console import console
 from imgbuild.values import Digest
 
@@ -193,43 +193,63 @@ def _attach_vex(
     ]
     for report, subject in zip(reports, subjects, strict=True):
         document = vex.document([(report, subject.digest)], author, now, repository)
-        made = attach.attach(client, repository, subject, document, report.target, key)
-        console.info(f"{repository}@{made}: OpenVEX of {report.target} {report.arch}")
+        attachment = attach.attach(client, repository, subject, document, report.target, key)
+        console.info(f"{repository}@{attachment}: OpenVEX of {report.target} {report.arch}")
 
 
 def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
     """The manifest of each image; LockStale if an image has no digest."""
     images = session.project.images
-    return [seal.read_seal(images, case.lock).arch[case.arch].manifest for case in cases]
+    return [
+        image_digests.read_digests(images, case.lock).arch[case.arch].manifest for case in cases
+    ]
 
 
 def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
     """Counts and vulnerabilities of each report, then entries of the matrix to remove."""
     for report in reports:
         yield from folded([_counts(report)])
-        yield from aligned([_row(one) for one in report.vulnerabilities if _shown(one, report)])
-        yield from folded(f"not looked at: {one}" for one in report.unread)
-    for one in dict.fromkeys(entry for report in reports for entry in report.expired):
-        yield from folded([f"warning: accept_cves: {one.id} was accepted until {one.expires}"])
-    for one in dict.fromkeys(entry for report in reports for entry in report.unused):
-        yield from folded([f"warning: accept_cves: no package has {one.id}"])
+        yield from aligned(
+            [
+                _row(vulnerability)
+                for vulnerability in report.vulnerabilities
+                if _shown(vulnerability, report)
+            ]
+        )
+        yield from folded(f"not looked at: {name}" for name in report.unread)
+    for acceptance in dict.fromkeys(entry for report in reports for entry in report.expired):
+        yield from folded(
+            [f"warning: accept_cves: {acceptance.id} was accepted until {acceptance.expires}"]
+        )
+    for acceptance in dict.fromkeys(entry for report in reports for entry in report.unused):
+        yield from folded([f"warning: accept_cves: no package has {acceptance.id}"])
 
 
-def _shown(one: Vulnerability, report: CveReport) -> bool:
-    return one.accepted is not None or f"{one.package}/{one.id}" in report.counted
+def _shown(vulnerability: Vulnerability, report: CveReport) -> bool:
+    return (
+        vulnerability.accepted is not None
+        or f"{vulnerability.package}/{vulnerability.id}" in report.counted
+    )
 
 
-def _row(one: Vulnerability) -> list[str]:
-    fix = f"fixed in {one.fixed}" if one.fixed else NO_FIX
-    if one.accepted is not None:
-        fix = f"accepted until {one.accepted.expires}: {one.accepted.reason}"
-    return [one.severity, one.id, f"{one.package} {one.version}", fix]
+def _row(vulnerability: Vulnerability) -> list[str]:
+    fix = f"fixed in {vulnerability.fixed}" if vulnerability.fixed else NO_FIX
+    if vulnerability.accepted is not None:
+        fix = f"accepted until {vulnerability.accepted.expires}: {vulnerability.accepted.reason}"
+    return [
+        vulnerability.severity,
+        vulnerability.id,
+        f"{vulnerability.package} {vulnerability.version}",
+        fix,
+    ]
 
 
 def _counts(report: CveReport) -> str:
-    open_ones = [one for one in report.vulnerabilities if one.accepted is None]
+    open_ones = [
+        vulnerability for vulnerability in report.vulnerabilities if vulnerability.accepted is None
+    ]
     counts = [
-        f"{sum(one.severity is rating for one in open_ones)} {rating}"
+        f"{sum(vulnerability.severity is rating for vulnerability in open_ones)} {rating}"
         for rating in reversed(Rating)
     ]
     accepted = len(report.vulnerabilities) - len(open_ones)

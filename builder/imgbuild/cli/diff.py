@@ -31,12 +31,9 @@ from imgbuild.pipeline import docker_build
 from imgbuild.pipeline.build import build_all
 from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.registry.client import Client
-from imgbuild.show import accepted as accepting
-from imgbuild.show import compare as comparing
-from imgbuild.show import diff as diffs
-from imgbuild.show import diff_sides
-from imgbuild.show.accepted import Accepted, FileDifference
-from imgbuild.show.compare import Comparison
+from imgbuild.show import diff_sides, image_diff
+from imgbuild.show.accepted import Accepted, FileDifference, builders, read
+from imgbuild.show.compare import Comparison, compare
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -63,28 +60,28 @@ def compare_files(
 
     Exit 1 if anything differs that no entry of the lists accepts.
     """
-    accepted = [entry for path in accept for entry in accepting.read(path)]
+    accepted = [entry for path in accept for entry in read(path)]
     if docker:
         session = open_session(selection.matrix, work)
         selected = session.select(names, everything=selection.everything, arches=selection.arches)
-        accepted += accepting.builders()
-        made = _with_docker(session, selected, accepted, named=bool(selection.arches))
+        accepted += builders()
+        compared = _with_docker(session, selected, accepted, named=bool(selection.arches))
     else:
-        made = [_of_files(names, selection.arches, accepted)]
-    for item in made:
+        compared = [_of_files(names, selection.arches, accepted)]
+    for item in compared:
         _show(item.comparison)
-    answer(made, folded(map(_line, made)))
-    if not all(item.comparison.equal for item in made):
+    answer(compared, folded(map(_line, compared)))
+    if not all(item.comparison.equal for item in compared):
         raise typer.Exit(1)
 
 
 def _of_files(
     names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
 ) -> Compared:
-    wanted = at_most_one(arches, "two images are compared on one architecture")
-    left, right = (image.read(Path(name), wanted) for name in names)
-    found = comparing.compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
-    return Compared(name=f"{names[0]} {names[1]}", arch=wanted, comparison=found)
+    arch = at_most_one(arches, "two images are compared on one architecture")
+    left, right = (image.read(Path(name), arch) for name in names)
+    comparison = compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
+    return Compared(name=f"{names[0]} {names[1]}", arch=arch, comparison=comparison)
 
 
 def _with_docker(
@@ -100,37 +97,35 @@ def _with_docker(
                 left, right = (image.read(place, arch) for place in (left_path, built.path))
                 with console.step(f"comparing {item.name} for {arch}"):
                     names = (Builder.EMBEDDED.value, Builder.DOCKER.value)
-                    comparison = comparing.compare(
-                        left, right, accepted, names=names, reporter=console
-                    )
+                    comparison = compare(left, right, accepted, names=names, reporter=console)
                 comparisons.append(Compared(name=item.name, arch=arch, comparison=comparison))
     return comparisons
 
 
-def _show(found: Comparison) -> None:
+def _show(comparison: Comparison) -> None:
     """Print refused differences in full, accepted ones by their reasons."""
-    reasons = Counter(each.reason for each in found.differences if each.reason)
+    reasons = Counter(each.reason for each in comparison.differences if each.reason)
     for reason, number in reasons.items():
         console.info(f"  accepted ({number}): {reason}")
-    for entry in found.unused:
+    for entry in comparison.unused:
         console.info(f"  unused entry: {entry.field} of {entry.path}")
-    for each in found.refused[:SHOWN]:
-        console.error(_difference(each, found))
-    if len(found.refused) > SHOWN:
-        console.info(f"and {len(found.refused) - SHOWN} more: --json has all")
+    for each in comparison.refused[:SHOWN]:
+        console.error(_difference(each, comparison))
+    if len(comparison.refused) > SHOWN:
+        console.info(f"and {len(comparison.refused) - SHOWN} more: --json has all")
 
 
-def _difference(each: FileDifference, found: Comparison) -> str:
-    sides = ((found.left.name, each.left), (found.right.name, each.right))
+def _difference(each: FileDifference, comparison: Comparison) -> str:
+    sides = ((comparison.left.name, each.left), (comparison.right.name, each.right))
     values = "; ".join(f"{name} {value or 'none'}" for name, value in sides)
     return f"{each.path}: {each.field}: {values}"
 
 
 def _line(item: Compared) -> str:
-    found = item.comparison
-    accepted = len(found.differences) - len(found.refused)
-    verdict = "equal" if found.equal else count(len(found.refused), "difference")
-    words = [item.name, item.arch or "", verdict, count(found.left.paths, "path")]
+    comparison = item.comparison
+    accepted = len(comparison.differences) - len(comparison.refused)
+    verdict = "equal" if comparison.equal else count(len(comparison.refused), "difference")
+    words = [item.name, item.arch or "", verdict, count(comparison.left.paths, "path")]
     return " ".join([*(word for word in words if word), f"{accepted} accepted"])
 
 
@@ -202,21 +197,21 @@ def diff(
         imgbuild diff --builder docker cu124-vllm
     """
     docker = builder is Builder.DOCKER
-    wanted = [*(names or []), *selection.named]
-    if not docker and (len(wanted) != 2 or selection.everything):
-        message = f"expected two images, got {len(wanted)}"
+    all_names = [*(names or []), *selection.named]
+    if not docker and (len(all_names) != 2 or selection.everything):
+        message = f"expected two images, got {len(all_names)}"
         raise InputError(message, hint="name two images, or targets and --builder docker")
     if files or docker:
         work = Options(jobs=processes(jobs), offline=offline)
-        compare_files(wanted, selection, accept or [], work, docker=docker)
+        compare_files(all_names, selection, accept or [], work, docker=docker)
         return
     if accept or selection.arches:
         message = "--accept and --arch need --files or --builder docker"
         raise InputError(message, hint="add --files, or leave them out")
     client = Client(plain_http=plain_http or (), reporter=console)
-    old, new = (diff_sides.side(name, client, selection.matrix, console) for name in wanted)
-    found = diffs.between(old, new)
-    answer(found, folded(diffs.words(found)))
+    old, new = (diff_sides.side(name, client, selection.matrix, console) for name in all_names)
+    changes = image_diff.between(old, new)
+    answer(changes, folded(image_diff.words(changes)))
 
 
 COMMAND = command(diff)

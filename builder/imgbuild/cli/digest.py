@@ -10,8 +10,8 @@ from imgbuild.cli._help import command
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
-from imgbuild.plan import seal
-from imgbuild.plan.seal import Seal
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.values import Arch, Digest
 
 
@@ -36,18 +36,21 @@ def digest(selection: Selection) -> None:
     """
     project = selection.project()
     chosen = selection.locked(project)
-    answers = [_digests(seal.read_seal(project.images, item.lock), item.arches) for item in chosen]
-    one = len(answers) == 1
-    lines = [item.digest if one else f"{item.target} {item.digest}" for item in answers]
+    answers = [
+        _digests(image_digests.read_digests(project.images, item.lock), item.arches)
+        for item in chosen
+    ]
+    is_single = len(answers) == 1
+    lines = [item.digest if is_single else f"{item.target} {item.digest}" for item in answers]
     answer(answers, folded(lines))
 
 
-def _digests(sealed: Seal, arches: Sequence[Arch]) -> Digests:
-    every = set(arches) == set(sealed.arch)
+def _digests(target_digests: TargetDigests, arches: Sequence[Arch]) -> Digests:
+    every = set(arches) == set(target_digests.arch)
     return Digests(
-        target=sealed.target,
-        digest=sealed.digest if every else sealed.arch[arches[0]].manifest,
-        arch={each: sealed.arch[each].manifest for each in arches},
+        target=target_digests.target,
+        digest=target_digests.digest if every else target_digests.arch[arches[0]].manifest,
+        arch={each: target_digests.arch[each].manifest for each in arches},
     )
 
 

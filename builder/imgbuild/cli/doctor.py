@@ -23,17 +23,16 @@ from imgbuild.cli._options import (
 )
 from imgbuild.cli._output import aligned, answer, folded
 from imgbuild.cli._selection import choose
-from imgbuild.cli._sessions import one_arch, single
+from imgbuild.cli._sessions import single, single_arch
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import verb
 from imgbuild.container import driver
 from imgbuild.doctor import image
-from imgbuild.doctor import targets as judging
 from imgbuild.doctor.host import Host, read_host
 from imgbuild.doctor.image import InspectOptions
-from imgbuild.doctor.targets import Diagnosis, comparable
+from imgbuild.doctor.targets import Diagnosis, comparable, diagnose, offer, only
 from imgbuild.errors import InputError, WorkFailed
-from imgbuild.lock import lock
+from imgbuild.lock import lock_file
 from imgbuild.pipeline.session import built_layout, open_session
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -80,7 +79,7 @@ def doctor(
 
         imgbuild doctor cu124-vllm --through apptainer --sif-file build/cu124-vllm.sif --gpus 1
     """
-    wanted = selection.named
+    patterns = selection.named
     number = driver.gpus() if gpus == "all" else int(gpus)
     if through is not None:
         needs = image.InspectOptions(gpus=number, shared=shared, words=tuple(apptainer or ()))
@@ -95,21 +94,23 @@ def doctor(
             message = f"{flag} needs --through: it applies only inside an image"
             raise InputError(message, hint="add --through docker, podman, root or apptainer")
     project = selection.project()
-    chosen = choose(project, wanted, everything=not wanted, arches=[])
-    every = choose(project, [], everything=True, arches=[]) if wanted else chosen
+    chosen = choose(project, patterns, everything=not patterns, arches=[])
+    every = choose(project, [], everything=True, arches=[]) if patterns else chosen
     host = read_host()
-    names = {one.lock.target for one in chosen}
-    all_of = judging.diagnose(host, [judging.offer(project.images, one.lock) for one in every])
-    found = judging.only(all_of, names)
-    answer(found, folded(_lines(found)))
-    unfit = [one.target for one in found.verdicts if not one.fits] if wanted else []
+    names = {item.lock.target for item in chosen}
+    all_of = diagnose(host, [offer(project.images, item.lock) for item in every])
+    diagnosis = only(all_of, names)
+    answer(diagnosis, folded(_lines(diagnosis)))
+    unfit = (
+        [verdict.target for verdict in diagnosis.verdicts if not verdict.fits] if patterns else []
+    )
     if (
         unfit and console.json
     ):  # the answer has been given; an error of its own would be a second one
         raise typer.Exit(WorkFailed.exit_code)
     if unfit:
         message = f"{', '.join(unfit)} does not fit this machine"
-        hint = f"the newest target that does is {found.best}" if found.best else None
+        hint = f"the newest target that does is {diagnosis.best}" if diagnosis.best else None
         raise WorkFailed(message, hint=hint)
 
 
@@ -129,7 +130,7 @@ def _look(
         raise InputError(message, hint="make one with: imgbuild build TARGET --format sif")
     session = open_session(selection.matrix)
     name = single(session.select(selection.named))
-    locked = lock.read_lock(session.project.images, name)
+    locked = lock_file.read_lock(session.project.images, name)
     if sif is not None:
         report = image.in_sif(locked, Arch.parse(platform.machine()), sif, options, console)
     else:
@@ -137,7 +138,7 @@ def _look(
         report = image.in_image(
             locked,
             built,
-            one_arch(built, None),
+            single_arch(built, None),
             options,
             through=through,
             store=Store.open(reporter=console),
@@ -147,26 +148,26 @@ def _look(
         raise typer.Exit(WorkFailed.exit_code)
 
 
-def _lines(found: Diagnosis) -> Iterable[str]:
-    yield from _machine(found.host)
-    yield from (f"note: {remark}" for remark in found.remarks)
+def _lines(diagnosis: Diagnosis) -> Iterable[str]:
+    yield from _machine(diagnosis.host)
+    yield from (f"note: {remark}" for remark in diagnosis.remarks)
     yield ""
 
-    fits = "fits" if comparable(found.host) else "unknown"
-    verdicts = found.verdicts
-    plain = [one.target for one in verdicts if one.fits and not one.remarks]
-    if not comparable(found.host) and len(plain) > 1:
+    fits = "fits" if comparable(diagnosis.host) else "unknown"
+    verdicts = diagnosis.verdicts
+    plain = [verdict.target for verdict in verdicts if verdict.fits and not verdict.remarks]
+    if not comparable(diagnosis.host) and len(plain) > 1:
         yield from textwrap.wrap(
             f"unknown: {', '.join(plain)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
         )
-        verdicts = tuple(one for one in verdicts if one.target not in plain)
+        verdicts = tuple(verdict for verdict in verdicts if verdict.target not in plain)
     for verdict in verdicts:
         yield f"{verdict.target}: {fits if verdict.fits else 'does not fit'}"
         yield from (f"  {text}" for text in (*verdict.reasons, *verdict.remarks))
     yield ""
-    if found.best:
-        yield f"use: {found.best}"
-    elif not comparable(found.host):
+    if diagnosis.best:
+        yield f"use: {diagnosis.best}"
+    elif not comparable(diagnosis.host):
         yield "without a GPU and its driver the target to use is unknown"
     else:
         yield "no target fits this machine"
@@ -182,8 +183,11 @@ def _machine(host: Host) -> Iterable[str]:
         for gpu in host.gpus
     ]
     rows += [
-        (one.name, one.version + (", with GPU support" if one.gpus else ", without GPU support"))
-        for one in host.engines
+        (
+            engine.name,
+            engine.version + (", with GPU support" if engine.gpus else ", without GPU support"),
+        )
+        for engine in host.engines
     ]
     rows.append(("shared memory", f"{host.shared_memory >> 20} MB"))
     yield from aligned(rows)

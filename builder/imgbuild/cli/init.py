@@ -153,15 +153,15 @@ def _of_catalogue(extends: str | None) -> str:
 def _refresh() -> None:
     project = open_project(None)
     project.require_writable("imgbuild init --refresh")
-    found = init.refresh(project.matrix, Http())
+    updates = init.refresh(project.matrix, Http())
     lines = [
         f"{item.target} {item.after} (unchanged)" if item.before == item.after
         else f"{item.target} {item.before or 'none'} -> {item.after}"
-        for item in found
+        for item in updates
     ]  # fmt: skip
-    changed = any(item.before != item.after for item in found)
+    changed = any(item.before != item.after for item in updates)
     console.info("next: imgbuild lock --all" if changed else "nothing has changed")
-    answer(found, folded(lines))
+    answer(updates, folded(lines))
 
 
 COMMAND = command(init_project)

@@ -19,8 +19,7 @@ from imgbuild.doctor import targets
 from imgbuild.doctor.host import read_host
 from imgbuild.doctor.targets import TargetNeeds
 from imgbuild.errors import InputError, NothingSelected
-from imgbuild.lock import lock as locks
-from imgbuild.lock import published
+from imgbuild.lock import lock_file, published
 from imgbuild.matrix import near, notes
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
@@ -72,16 +71,16 @@ class Filters(Group, frozen=True, kw_only=True):
     def words(self) -> list[str]:
         """The filters as they were given."""
         return [
-            *(f"--with {one}" for one in self.package or ()),
+            *(f"--with {requirement}" for requirement in self.package or ()),
             *([f"--cuda {self.cuda}"] if self.cuda else []),
             *([f"--gpu {self.gpu}"] if self.gpu else []),
             *(["--fits"] if self.fits else []),
-            *(f"--state {one}" for one in self.state or ()),
+            *(f"--state {state}" for state in self.state or ()),
         ]
 
     def test(self, project: Project) -> Callable[[TableRow, Condition], bool]:
         """Whether a row in a state matches; InputError if a filter cannot be read."""
-        needed = [_requirement(one) for one in self.package or ()]
+        needed = [_requirement(requirement) for requirement in self.package or ()]
         capability = _capability(self.gpu) if self.gpu else ""
         runs_here = _judge(project) if self.fits else None
 
@@ -100,13 +99,14 @@ class Filters(Group, frozen=True, kw_only=True):
         """The error for no row: the filters, and the target that meets most of them."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
-            normalize(one.name): str(one.specifier) for one in map(_requirement, self.package or ())
+            normalize(requirement.name): str(requirement.specifier)
+            for requirement in map(_requirement, self.package or ())
         }
         cuda = next(
             (
-                one.cuda
-                for one in reversed(matrix.targets.values())
-                if self.cuda in (one.cuda, one.cuda.split(".")[0])
+                target.cuda
+                for target in reversed(matrix.targets.values())
+                if self.cuda in (target.cuda, target.cuda.split(".")[0])
             ),
             self.cuda,
         )
@@ -130,36 +130,36 @@ def _requirement(text: str) -> Requirement:
 
 
 def _capability(text: str) -> str:
-    found = CAPABILITY.fullmatch(text)
-    if found is None:
+    match = CAPABILITY.fullmatch(text)
+    if match is None:
         message = f"--gpu {text}: not a compute capability"
         raise InputError(message, hint="such as sm_90 or 9.0")
-    return f"{found[1]}.{found[2]}"
+    return f"{match[1]}.{match[2]}"
 
 
 def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
     """Whether the row pins, or a lock of it holds, each of `needed`."""
     versions = dict(row.pins)
-    if any(normalize(one.name) not in versions for one in needed):
+    if any(normalize(requirement.name) not in versions for requirement in needed):
         for resolution in _locked(project, row.target):
             versions = resolution | versions
     return all(
-        (version := versions.get(normalize(one.name))) is not None
-        and one.specifier.contains(version, prereleases=True)
-        for one in needed
+        (version := versions.get(normalize(requirement.name))) is not None
+        and requirement.specifier.contains(version, prereleases=True)
+        for requirement in needed
     )
 
 
 def _locked(project: Project, target: str) -> list[dict[str, str]]:
-    if not locks.lock_path(project.images, target).exists():
+    if not lock_file.lock_path(project.images, target).exists():
         return []
-    return [each.versions for each in locks.read_lock(project.images, target).arch.values()]
+    return [each.versions for each in lock_file.read_lock(project.images, target).arch.values()]
 
 
 def _offer(project: Project, target: str) -> TargetNeeds | None:
-    if not locks.lock_path(project.images, target).exists():
+    if not lock_file.lock_path(project.images, target).exists():
         return None
-    return targets.offer(project.images, locks.read_lock(project.images, target))
+    return targets.offer(project.images, lock_file.read_lock(project.images, target))
 
 
 def _runs_on(project: Project, row: TableRow, capability: str) -> bool:
@@ -236,21 +236,21 @@ def list_targets(
     """
     project = selection.project()
     read = published.load(project.matrix)
-    wanted = selection.named
+    patterns = selection.named
     selected = select(
-        read, wanted, everything=selection.everything or not wanted, arches=selection.arches
+        read, patterns, everything=selection.everything or not patterns, arches=selection.arches
     )
     matches = filters.test(project)
     every = table.ordered(table.rows(read, published.shown(read, selected)))
-    whole = selection.everything or bool(wanted)
+    whole = selection.everything or bool(patterns)
     hidden = [] if whole else [row.target for row in every if row.retired]
     rows = []
     for row in every:
         if row.target in hidden:
             continue
-        found = status.state(project, read, row.target)
-        if matches(row, found.condition):
-            shown = msgspec.structs.replace(row, state=str(found), reasons=found.reasons)
+        state = status.state(project, read, row.target)
+        if matches(row, state.condition):
+            shown = msgspec.structs.replace(row, state=str(state), reasons=state.reasons)
             rows.append(table.shown(project, shown))
     if not rows:
         raise filters.nothing(read, selection.arches)

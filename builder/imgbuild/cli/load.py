@@ -13,7 +13,7 @@ from imgbuild.cli._selection import arch_of
 from imgbuild.cli._sessions import same_image
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
-from imgbuild.container import engine as engines
+from imgbuild.container.engine import require
 from imgbuild.container.load import load as load_image
 from imgbuild.pipeline import run_target
 from imgbuild.pipeline.session import open_session
@@ -51,7 +51,7 @@ def load(
     session = open_session(selection.matrix)
     selected = session.select(selection.named, everything=selection.everything, arches=[])
     same_image(selected, layout)
-    engine = engines.require(through)
+    engine = require(through)
     done = []
     for item in selected:
         image = run_target.find(session, item.name, layout)

@@ -13,7 +13,7 @@ from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, SomeFailed
 from imgbuild.pipeline import targets
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.show import diff as diffs
+from imgbuild.show import image_diff
 from imgbuild.system.console import console
 
 
@@ -67,15 +67,15 @@ def lock(
         answer(current, folded(f"{item.target} {item.digest}" for item in current))
         return
     if diff is not None:
-        found = targets.diff_all(session, chosen, diff)
-        answer(found, folded(line for item in found for line in diffs.words(item)))
+        differences = targets.diff_all(session, chosen, diff)
+        answer(differences, folded(line for item in differences for line in image_diff.words(item)))
         return
     drop = len(chosen) > 1 if keep is None else not keep
     done = targets.lock_all(session, chosen, drop=drop, again=again or not selection.everything)
-    lines = [f"{item.target} {item.digest}" for item in done.sealed]
+    lines = [f"{item.target} {item.digest}" for item in done.target_digests]
     if done.failed and console.json:
         raise SomeFailed(done.failed)  # the error is the answer
-    answer(done.sealed, folded(lines))
+    answer(done.target_digests, folded(lines))
     if done.failed:
         raise SomeFailed(done.failed)
 

@@ -12,9 +12,10 @@ from imgbuild.cli._options import OUTPUT_PATH, Arches, PlainHttp, Reference
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import verb
-from imgbuild.publish import pull as pulls
+from imgbuild.publish.pull import name as layout_name
+from imgbuild.publish.pull import pull as pull_image
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import parse
+from imgbuild.registry.image_reference import parse
 from imgbuild.system import files
 from imgbuild.system.console import console
 from imgbuild.system.folder import require_below
@@ -41,18 +42,18 @@ def pull(
 
         imgbuild pull registry.example/rl:cu130-vllm --arch arm64 --output image
     """
-    found = parse(reference, default_tag="latest")
+    parsed = parse(reference, default_tag="latest")
     only = at_most_one(arch, "only one can be used at a time; leave --arch out for all")
     store = Store.open(reporter=console)
     client = Client(plain_http=plain_http or (), reporter=console)
-    place = output or require_below(Path(), Path(pulls.name(found)))
+    place = output or require_below(Path(), Path(layout_name(parsed)))
     files.require_writable([place], hint=files.OUTPUT_HINT)
-    with console.step(f"pulling {found}"):
-        made = pulls.pull(client, found, place, store, only)
+    with console.step(f"pulling {parsed}"):
+        pulled = pull_image(client, parsed, place, store, only)
     prune.trim(store)
-    work = "up to date" if made.unchanged else f"{made.moved / 1e6:,.1f} MB downloaded"
-    console.info(f"{made.size / 1e9:.2f} GB in {made.output}, {work}")
-    answer(made, folded([f"{made.digest} {made.output}"]))
+    work = "up to date" if pulled.unchanged else f"{pulled.moved / 1e6:,.1f} MB downloaded"
+    console.info(f"{pulled.size / 1e9:.2f} GB in {pulled.output}, {work}")
+    answer(pulled, folded([f"{pulled.digest} {pulled.output}"]))
 
 
 COMMAND = command(pull)

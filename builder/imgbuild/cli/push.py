@@ -36,7 +36,7 @@ from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.publish import push as pushes
 from imgbuild.publish.push import Pushed
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Repository, parse_repository
+from imgbuild.registry.image_reference import Repository, parse_repository
 from imgbuild.system import files
 from imgbuild.system.console import console
 
@@ -169,22 +169,22 @@ def push(
     if dry_run:
         _plan(pushes.dry_run(work, plans))
     else:
-        made = [pushes.push(work, plan) for plan in plans]
+        pushed = [pushes.push(work, plan) for plan in plans]
         prune.trim(work.inputs.store)
-        _pushed(made, digest_file)
+        _pushed(pushed, digest_file)
 
 
-def _plan(made: Sequence[Pushed]) -> None:
-    _report(made)
-    answer(made, _table(made))
+def _plan(planned: Sequence[Pushed]) -> None:
+    _report(planned)
+    answer(planned, _table(planned))
 
 
-def _pushed(made: Sequence[Pushed], file: Path | None) -> None:
+def _pushed(pushed: Sequence[Pushed], file: Path | None) -> None:
     """Print what was pushed, and write it to `file` as well."""
-    lines = [f"{item.target} {item.reference}" for item in made]
+    lines = [f"{item.target} {item.reference}" for item in pushed]
     if file is not None:
         codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())
-    answer(made, folded(lines))
+    answer(pushed, folded(lines))
 
 
 def _key(path: Path | None) -> PrivateKey | None:
@@ -206,7 +206,7 @@ def _repository(place: str | None, session: Session | None) -> Repository:
     return parse_repository(named)
 
 
-def _table(made: Sequence[Pushed]) -> list[str]:
+def _table(pushed: Sequence[Pushed]) -> list[str]:
     rows = [
         (
             item.target,
@@ -216,16 +216,16 @@ def _table(made: Sequence[Pushed]) -> list[str]:
             f"mountable from {row.source}" if row.source else row.state.value,
             row.digest,
         )
-        for item in made
+        for item in pushed
         for row in item.blobs
     ]
     return aligned([HEAD, *rows], right=NUMBERS)
 
 
-def _report(made: Sequence[Pushed]) -> None:
-    for item in made:
+def _report(pushed: Sequence[Pushed]) -> None:
+    for item in pushed:
         console.info(f"{item.target}: {item.sent / 1e6:,.1f} MB to send for {item.reference}")
-    console.info(f"{sum(item.sent for item in made) / 1e6:,.1f} MB in total")
+    console.info(f"{sum(item.sent for item in pushed) / 1e6:,.1f} MB in total")
 
 
 COMMAND = command(push)

@@ -16,7 +16,7 @@ from imgbuild.publish import listing as listings
 from imgbuild.publish import tag
 from imgbuild.publish.listing import ListedTag, Listing
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import parse, parse_repository
+from imgbuild.registry.image_reference import parse, parse_repository
 from imgbuild.system.console import console
 
 HEAD = ("image", "architectures", "MB", "target", "versions", "digest")
@@ -50,16 +50,16 @@ def ls(
     client = Client(plain_http=plain_http or (), reporter=console)
     host, slash, name = place.partition("/")
     places = [parse_repository(place)] if slash and name else listings.repositories(client, host)
-    found = listings.listing(client, places)
+    listing = listings.listing(client, places)
     console.info(
-        f"{count(len(found.entries), 'image')} of {found.sum / 1e9:.2f} GB, in blobs of"
-        f" {found.size / 1e9:.2f} GB"
+        f"{count(len(listing.entries), 'image')} of {listing.sum / 1e9:.2f} GB, in blobs of"
+        f" {listing.size / 1e9:.2f} GB"
     )
-    answer(found, _table(found))
+    answer(listing, _table(listing))
 
 
-def _table(found: Listing) -> list[str]:
-    rows = [_row(entry) for entry in found.entries]
+def _table(listing: Listing) -> list[str]:
+    rows = [_row(entry) for entry in listing.entries]
     return aligned([HEAD, *rows], right=NUMBERS) if rows else []
 
 
@@ -93,11 +93,11 @@ def tag_image(
         imgbuild registry tag registry.example/rl@sha256:0123… cu124-vllm-20261121 cu124-vllm
     """
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)
-    found = parse(reference, default_tag="latest")
-    made = tag.tag(client, found, names)
-    for item in made:
+    parsed = parse(reference, default_tag="latest")
+    tagged = tag.tag(client, parsed, names)
+    for item in tagged:
         console.info(str(item))
-    answer(made, folded(f"{found.repository}:{item.name} {item.digest}" for item in made))
+    answer(tagged, folded(f"{parsed.repository}:{item.name} {item.digest}" for item in tagged))
 
 
 add(app, "ls", ls)

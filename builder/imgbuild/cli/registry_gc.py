@@ -17,7 +17,7 @@ from imgbuild.pipeline.opened import open_project
 from imgbuild.project import MATRIX
 from imgbuild.publish import gc as old_images
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import parse_repository
+from imgbuild.registry.image_reference import parse_repository
 from imgbuild.system.console import console
 
 HEAD = ("tags", "digest")
@@ -68,7 +68,7 @@ def gc(
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)
     before = today - datetime.timedelta(days=keep_days)
     locked = old_images.locked(project)
-    sweep = old_images.find(client, repository, project.sealed(), locked, before)
+    sweep = old_images.find(client, repository, project.locked_targets(), locked, before)
     if delete:
         sweep = old_images.delete(client, repository, sweep)
     number = count(len(sweep.old), "old image")

@@ -25,7 +25,7 @@ from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project import Project
 from imgbuild.publish.mirror import LockedInputs, MirrorStatus, push, status
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Repository, parse_repository
+from imgbuild.registry.image_reference import Repository, parse_repository
 from imgbuild.system.console import console
 
 HEAD = ("target", "arch", "files", "GB", "missing", "MB missing", "tag")
@@ -148,12 +148,12 @@ def use(
 
 def _project_file(matrix: Path | None) -> Path:
     """The file of a project's setting; InputError if the project is the catalogue."""
-    found = open_project(matrix)
-    found.require_writable(
+    project = open_project(matrix)
+    project.require_writable(
         "imgbuild registry mirror use",
         hint="without a project, set IMGBUILD_MIRROR=HOST/REPOSITORY",
     )
-    return found.root / FILE
+    return project.root / FILE
 
 
 @verb
@@ -169,13 +169,13 @@ def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp 
 
         imgbuild registry mirror status cu124-vllm registry.example/rl/inputs --json
     """
-    found = selection.project()
-    repository, plain, names = _place(found, places, plain_http)
-    parts = _parts(found, selection, names)
-    held = status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
-    rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in held)]
-    answer(held, aligned(rows, right=NUMBERS))
-    absent = sorted({item.target for item in held if item.lacking or not item.tagged})
+    project = selection.project()
+    repository, plain, names = _place(project, places, plain_http)
+    parts = _parts(project, selection, names)
+    statuses = status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
+    rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in statuses)]
+    answer(statuses, aligned(rows, right=NUMBERS))
+    absent = sorted({item.target for item in statuses if item.lacking or not item.tagged})
     if absent:
         message = f"{repository} lacks inputs of {', '.join(absent)}"
         hint = f"imgbuild registry mirror push {' '.join(absent)} {repository}"
@@ -204,7 +204,7 @@ def _place(
     names, named = split_places(places)
     if named is not None:
         return parse_repository(named), list(plain_http or []), names
-    require_no_host(names, project.sealed())
+    require_no_host(names, project.locked_targets())
     setting: NamedMirror | None = mirror.find(project.root)
     if setting is None:
         message = "no mirror is named, and none is set"

@@ -72,28 +72,30 @@ def render(
     """
     options = write.RenderOptions(form=form, online=online, registry=registry)
     _refuse(options, output, check=check, arches=selection.arches)
-    found = selection.project()
+    project = selection.project()
     if form in WITH_TEMPLATE:
-        report_templates(found)
-    chosen = selection.locked(found)
-    read = load(found.matrix)
+        report_templates(project)
+    chosen = selection.locked(project)
+    read = load(project.matrix)
     if not check:
-        _require_places(found, [item.lock.target for item in chosen], options, output)
+        _require_places(project, [item.lock.target for item in chosen], options, output)
     if check:
-        write.check(found, read, [item.lock for item in chosen], console)
+        write.check(project, read, [item.lock for item in chosen], console)
         current = [item.lock.target for item in chosen]
         answer(current, [f"{name} is up to date" for name in current])
         return
     if form == "dockerfile" and output is None:
-        made = write.keep(found, read, [item.lock for item in chosen], console)
+        rendered = write.keep(project, read, [item.lock for item in chosen], console)
     else:
-        made = write.render(found, read, [(item.lock, item.arches) for item in chosen], options)
+        rendered = write.render(
+            project, read, [(item.lock, item.arches) for item in chosen], options
+        )
     if output is not None:
-        made = write.leave(made, output)
-    if all(file.place for file in made):
-        answer(made, [str(file.place) for file in made])
+        rendered = write.leave(rendered, output)
+    if all(file.place for file in rendered):
+        answer(rendered, [str(file.place) for file in rendered])
     else:
-        answer_file(made, [file.text for file in made])
+        answer_file(rendered, [file.text for file in rendered])
 
 
 def _require_places(

@@ -19,9 +19,8 @@ from imgbuild.errors import InputError, NoSolution
 from imgbuild.matrix import constraints
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.resolve import answer as solution
 from imgbuild.resolve import locked, request, stored
-from imgbuild.resolve.answer import ArchOutcome, ChosenVersion, ResolveAnswer
+from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, of_locks
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -34,11 +33,11 @@ TARGETS = 3  # shown without --full
 def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
     """The locked targets of an answer with their versions and the commands to use them."""
     shown = answer.locked if everything else answer.locked[:TARGETS]
-    found = [line for target in shown for line in (*_locked(target), "")]
+    lines = [line for target in shown for line in (*_locked(target), "")]
     left = [target.target for target in answer.locked[len(shown) :]]
     if left:
-        found += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
-    return [*found, "# to solve for other versions, add --solve"]
+        lines += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
+    return [*lines, "# to solve for other versions, add --solve"]
 
 
 def _locked(target: LockedTarget) -> list[str]:
@@ -53,25 +52,25 @@ def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list
 
     With `everything` all other packages follow.
     """
-    solved = [(arch, found) for arch, found in answer.arch.items() if found.refused is None]
-    found: list[str] = []
+    solved = [(arch, outcome) for arch, outcome in answer.arch.items() if outcome.refused is None]
+    lines: list[str] = []
     for arch, outcome in solved:
-        found += [f"# {answer.name} on {arch}", *_table(_requested(answer, outcome)), ""]
+        lines += [f"# {answer.name} on {arch}", *_table(_requested(answer, outcome)), ""]
     if answer.row:
-        found += ["# a row for matrix.yaml, under targets:", *answer.row, ""]
+        lines += ["# a row for matrix.yaml, under targets:", *answer.row, ""]
     if answer.driver and answer.target is not None:
-        found += _comment(f"CUDA {answer.target.cuda}: driver {answer.driver} or newer")
+        lines += _comment(f"CUDA {answer.target.cuda}: driver {answer.driver} or newer")
     if answer.row:
-        found += _comment(f"checked: {', '.join(answer.checks)}")
+        lines += _comment(f"checked: {', '.join(answer.checks)}")
         unchecked = ", ".join(answer.unchecked)
-        found += _comment(f"not checked: {unchecked}; imgbuild lock reads shared objects")
+        lines += _comment(f"not checked: {unchecked}; imgbuild lock reads shared objects")
     for arch, outcome in solved:
         number = count(len(outcome.packages), "package")
         if everything:
-            found += ["", f"# {number} on {arch}", *_table(outcome.packages)]
+            lines += ["", f"# {number} on {arch}", *_table(outcome.packages)]
         else:
-            found += _comment(f"{number} on {arch}: --full lists them")
-    return found
+            lines += _comment(f"{number} on {arch}: --full lists them")
+    return lines
 
 
 def _requested(answer: ResolveAnswer, outcome: ArchOutcome) -> list[ChosenVersion]:
@@ -216,7 +215,7 @@ AgainOption = Annotated[bool, AGAIN("Solve again what was solved earlier today."
 
 @verb
 def resolve(
-    wanted: WantedOption = None,
+    requirements: WantedOption = None,
     want: WantOption = None,
     have: HaveOption = None,
     cuda: CudaOption = None,
@@ -255,9 +254,9 @@ def resolve(
     """
     session = open_session(matrix, Options(offline=offline))
     assigned = request.indexes_of(index or [], session.matrix)
-    asked, named = request.read([*(wanted or []), *(want or [])], have or [], assigned)
+    requests, named = request.read([*(requirements or []), *(want or [])], have or [], assigned)
     ask = request.ResolveRequest(
-        requests=asked,
+        requests=requests,
         arches=request.arches_of(arch or []),
         cuda=request.cuda_of(cuda, named),
         as_of=_day(as_of),
@@ -271,17 +270,17 @@ def resolve(
     if not (solve or again or name):
         targets_found = locked.satisfying(ask, session.project, session.matrix)
         if targets_found:
-            found = solution.of_locks(ask, session.matrix, targets_found)
-            answer(found, locked_lines(found, everything=everything))
+            resolved = of_locks(ask, session.matrix, targets_found)
+            answer(resolved, locked_lines(resolved, everything=everything))
             return
     inputs = open_inputs(session)
     learned = constraints.read(session.project.images)
     with _suggesting(locked.similar(ask, session.project, session.matrix)):
-        found = stored.answer(
+        resolved = stored.answer(
             ask, session.project, session.matrix, learned, inputs.context, again=again
         )
-    answer(found, resolution_lines(found, everything=everything))
-    if report_refusals(found):
+    answer(resolved, resolution_lines(resolved, everything=everything))
+    if report_refusals(resolved):
         raise typer.Exit(NoSolution.exit_code)
 
 

@@ -32,7 +32,7 @@ from imgbuild.cli._sessions import single
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import Definition, Group, RunOutput, option, verb
 from imgbuild.container import driver, path_variables
-from imgbuild.container.request import ContainerRequest, Mount, own_ids
+from imgbuild.container.request import ContainerRequest, Mount, process_ids
 from imgbuild.container.run_in_image import CommandConfig
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.pipeline import run_target
@@ -152,7 +152,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
             env_files=files,
             ports=tuple(self.publish or ()),
             user=self.user,
-            caller=own_ids(),
+            caller=process_ids(),
             home=None if "HOME" in {*named, *given} else _home(config, self.user),
             gpus=gpus,
             shm_size=self.shm_size,
@@ -201,7 +201,7 @@ def read_env_file(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         message = f"--env-file {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
         raise InputError(message, hint="name a file of NAME=VALUE lines") from error
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         text = line.lstrip()
         if not text or text.startswith("#"):
@@ -210,10 +210,10 @@ def read_env_file(path: Path) -> dict[str, str]:
         if not NAME.fullmatch(name):
             message = f"{path}:{number}: invalid name of a variable: {name!r}"
             raise InputError(message, hint="write NAME=VALUE, without quotes or export")
-        kept = value if given else os.environ.get(name)
-        if kept is not None:
-            found[name] = kept
-    return found
+        setting = value if given else os.environ.get(name)
+        if setting is not None:
+            variables[name] = setting
+    return variables
 
 
 def _variable(text: str) -> tuple[str, str | None]:
@@ -264,7 +264,7 @@ def _gpus(text: str | None) -> bool | int:
 
 def _home(config: CommandConfig, user: str | None) -> str | None:
     """HOME for a user whom the image does not know; None for root and for the image's own user."""
-    uid = (user or str(own_ids()[0])).partition(":")[0]
+    uid = (user or str(process_ids()[0])).partition(":")[0]
     if not uid.isdecimal() or uid in ("0", config.user.partition(":")[0]):
         return None
     return "/" if ENTRYPOINT in config.entrypoint else "/tmp"  # noqa: S108 - in the container
@@ -303,7 +303,7 @@ class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.partial(verb, output=RunOutput)
 def run(
-    one: OneTarget,
+    selection: OneTarget,
     container: RunOptions,
     command: Annotated[
         list[str] | None,
@@ -344,22 +344,22 @@ def run(
 
         imgbuild run cu124-vllm --dry-run -- python train.py
     """
-    pattern, words = one.split(command)
-    session = open_session(one.matrix, Options(jobs=processes(0)))
-    found = run_target.find(session, single(session.select([pattern])), layout)
-    chosen = arch_of(found.arches, found.place, arch)
+    pattern, words = selection.split(command)
+    session = open_session(selection.matrix, Options(jobs=processes(0)))
+    target = run_target.find(session, single(session.select([pattern])), layout)
+    chosen = arch_of(target.arches, target.place, arch)
     json = console.json
-    request = container.request(found.config(chosen), words, interactive=not json, dry=dry_run)
+    request = container.request(target.config(chosen), words, interactive=not json, dry=dry_run)
     if dry_run:
-        engine_command = run_target.command(found, request, through=through)
+        engine_command = run_target.command(target, request, through=through)
         shown = CommandToRun(
-            target=found.name, arch=chosen, **msgspec.structs.asdict(engine_command)
+            target=target.name, arch=chosen, **msgspec.structs.asdict(engine_command)
         )
         answer(shown, [engine_command.text()])
         return
-    ran = run_target.run(session, found, chosen, request, through=through, capture=json)
+    ran = run_target.run(session, target, chosen, request, through=through, capture=json)
     if json:
-        answer(RunInImage(target=found.name, arch=chosen, **msgspec.structs.asdict(ran)), [])
+        answer(RunInImage(target=target.name, arch=chosen, **msgspec.structs.asdict(ran)), [])
     raise typer.Exit(ran.status)
 
 

@@ -24,11 +24,11 @@ from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.lock import published
-from imgbuild.lock.lock import lock_path, read_lock
+from imgbuild.lock.lock_file import lock_path, read_lock
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline.session import Session, open_session
-from imgbuild.plan import plan as plans
-from imgbuild.plan import seal
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import ImageDigests, read_digests
 from imgbuild.plan.plan import (
     AddedDebsRecipe,
     AddedFilesRecipe,
@@ -36,12 +36,11 @@ from imgbuild.plan.plan import (
     Plan,
     Recipe,
     WheelsRecipe,
+    plan,
 )
-from imgbuild.plan.seal import SealedImage, read_seal
 from imgbuild.project import Project
-from imgbuild.show import environment as stage
-from imgbuild.show import page, status, table
-from imgbuild.show.environment import Environment, RuntimeVariable, Setting
+from imgbuild.show import image_environment, page, status, table
+from imgbuild.show.image_environment import Environment, RuntimeVariable, Setting
 from imgbuild.show.page import Page
 from imgbuild.show.table import short
 from imgbuild.system import files
@@ -65,38 +64,41 @@ def show_variables(selection: Selection) -> None:
     session = open_session(selection.matrix)
     selected = select_targets(selection, session)
     images = session.project.images
-    found = []
+    environments = []
     for item in selected:
         has = lock_path(images, item.name).exists()
         lock = read_lock(images, item.name) if has else None
-        made = stage.environment(session.matrix, item.name, item.arches, lock)
-        _warn(made)
-        found.append(made)
-    answer(found, [line for made in found for line in _lines(made)])
+        environment = image_environment.environment(session.matrix, item.name, item.arches, lock)
+        _warn(environment)
+        environments.append(environment)
+    answer(environments, [line for environment in environments for line in _lines(environment)])
 
 
-def _warn(made: Environment) -> None:
+def _warn(environment: Environment) -> None:
     """Say that the lock is stale, or that there is none."""
-    if not made.locked:
-        console.warn(f"{made.target}: not locked; these are the values of the matrix")
-    differing = [item.name for item in made.image if item.differs]
+    if not environment.locked:
+        console.warn(f"{environment.target}: not locked; these are the values of the matrix")
+    differing = [item.name for item in environment.image if item.differs]
     if differing:
-        again = f"imgbuild lock {made.target}"
+        again = f"imgbuild lock {environment.target}"
         console.warn(
-            f"{made.target}: the lock is stale: the matrix has other values for"
+            f"{environment.target}: the lock is stale: the matrix has other values for"
             f" {', '.join(differing)}; to lock it again: {again}"
         )
 
 
-def _lines(made: Environment) -> Iterator[str]:
-    arches = ", ".join(made.arch)
-    yield f"{made.target} ({arches}): {count(len(made.image), 'variable')} in the image"
-    for item in made.image:
+def _lines(environment: Environment) -> Iterator[str]:
+    arches = ", ".join(environment.arch)
+    variables = count(len(environment.image), "variable")
+    yield f"{environment.target} ({arches}): {variables} in the image"
+    for item in environment.image:
         yield ""
         yield from _setting(item)
-    for by, rows in itertools.groupby(made.late, lambda item: item.by):
+    for by, rows in itertools.groupby(environment.late, lambda item: item.by):
         yield ""
-        yield from textwrap.wrap(f"{made.target}, when it runs: {WORDS[by]}", VARIABLES_WIDTH)
+        yield from textwrap.wrap(
+            f"{environment.target}, when it runs: {WORDS[by]}", VARIABLES_WIDTH
+        )
         # Variables that are set together are shown together.
         for _, same in itertools.groupby(rows, lambda item: (item.value, item.when, item.reason)):
             yield ""
@@ -145,23 +147,28 @@ def show_layers(selection: Selection) -> None:
     """The layers of each image as a table, or as JSON with every file of each layer."""
     project = selection.project()
     chosen = selection.locked(project)
-    planned = [plans.plan(item.lock, each) for item in chosen for each in item.arches]
+    planned = [plan(item.lock, each) for item in chosen for each in item.arches]
     if console.json:
         answer(planned, [])
         return
-    seals = {item.lock.target: seal.read_seal(project.images, item.lock) for item in chosen}
+    digests = {
+        item.lock.target: image_digests.read_digests(project.images, item.lock) for item in chosen
+    }
     lines: list[str] = []
     for item in planned:
-        rows: list[Sequence[str]] = [LAYERS_HEAD, *_rows(item, seals[item.target].arch[item.arch])]
+        rows: list[Sequence[str]] = [
+            LAYERS_HEAD,
+            *_rows(item, digests[item.target].arch[item.arch]),
+        ]
         lines += [""] if lines else []
         lines += [f"{item.target} {item.arch}"] if len(planned) > 1 else []
         lines += aligned(rows, right=NUMBERS, width=LAYERS_WIDTH)
     answer(planned, lines)
 
 
-def _rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
+def _rows(planned: Plan, target_digests: ImageDigests) -> list[tuple[str, ...]]:
     """A row for each layer; the sums go to stderr."""
-    pulled, unpacked = sealed.size, sum(layer.unpacked for layer in sealed.layers)
+    pulled, unpacked = target_digests.size, sum(layer.unpacked for layer in target_digests.layers)
     console.info(
         f"{planned.target} {planned.arch}: {count(len(planned.layers), 'layer')},"
         f" {size_text(pulled)} to pull, {size_text(unpacked)} unpacked"
@@ -170,13 +177,13 @@ def _rows(planned: Plan, sealed: SealedImage) -> list[tuple[str, ...]]:
         (
             str(number),
             layer.name,
-            f"{made.size / 1e6:.1f}",
-            f"{made.unpacked / 1e6:.1f}" if made.unpacked else "-",
+            f"{locked_layer.size / 1e6:.1f}",
+            f"{locked_layer.unpacked / 1e6:.1f}" if locked_layer.unpacked else "-",
             _contents(layer.name, layer.recipe),
-            short(made.digest),
+            short(locked_layer.digest),
         )
-        for number, (layer, made) in enumerate(
-            zip(planned.layers, sealed.layers, strict=True), start=1
+        for number, (layer, locked_layer) in enumerate(
+            zip(planned.layers, target_digests.layers, strict=True), start=1
         )
     ]
 
@@ -230,37 +237,37 @@ def show_sbom(selection: Selection, form: Form, output: Path | None) -> None:
     if several and output is None and not json:
         message = "only one SBOM can be written to stdout"
         raise InputError(message, hint="name one target and --arch, or a folder with --output")
-    made = []
+    written = []
     for sbom, data in _sboms(project, chosen, form):
         if output is None and not json:
             put(data.decode().removesuffix("\n"))
             return
         if output is None:
-            made.append(msgspec.structs.replace(sbom, document=msgspec.json.decode(data)))
+            written.append(msgspec.structs.replace(sbom, document=msgspec.json.decode(data)))
             continue
         place = output / f"{sbom.target}-{sbom.arch}{form.ending}" if several else output
         codec.write_bytes(place, data)
-        made.append(msgspec.structs.replace(sbom, output=place))
-    lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in made]
-    answer(made, folded(lines))
+        written.append(msgspec.structs.replace(sbom, output=place))
+    lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in written]
+    answer(written, folded(lines))
 
 
 def _sboms(
     project: Project, chosen: Sequence[SelectedLock], form: Form
 ) -> Sequence[tuple[Written, bytes]]:
-    known = packages.read_packages(project.images)
+    recorded = packages.read_packages(project.images)
     write = {Form.CYCLONEDX: cyclonedx.document, Form.SPDX: spdx.document}[form]
-    found = []
+    written = []
     for item in chosen:
-        sealed = seal.read_seal(project.images, item.lock)
+        target_digests = image_digests.read_digests(project.images, item.lock)
         for arch in item.arches:
-            made = document.sbom(item.lock, sealed, arch, known)
-            data = write(made)
+            sbom = document.sbom(item.lock, target_digests, arch, recorded)
+            data = write(sbom)
             named = Written(
-                target=made.target, arch=arch, image=made.digest, digest=digest_of(data)
+                target=sbom.target, arch=arch, image=sbom.digest, digest=digest_of(data)
             )
-            found.append((named, data))
-    return found
+            written.append((named, data))
+    return written
 
 
 HEAD = ("package", "version", "file")
@@ -356,49 +363,51 @@ def show(
 
 def _pages(selection: Selection) -> None:
     session = open_session(selection.matrix)
-    found = [_page(session, item) for item in select_targets(selection, session)]
+    pages = [_page(session, item) for item in select_targets(selection, session)]
     lines: list[str] = []
-    for each in found:
+    for each in pages:
         lines += ["", ""] if lines else []
         lines += page.lines(each)
-    answer(found, lines)
+    answer(pages, lines)
 
 
 def _page(session: Session, item: Selected) -> Page:
     project, matrix = session.project, session.matrix
-    found = status.state(project, matrix, item.name)
+    state = status.state(project, matrix, item.name)
     [row] = table.rows(matrix, published.shown(matrix, [item]))
-    row = msgspec.structs.replace(row, state=str(found), reasons=found.reasons)
-    if found.condition is not Condition.LOCKED:
+    row = msgspec.structs.replace(row, state=str(state), reasons=state.reasons)
+    if state.condition is not Condition.LOCKED:
         return page.page(row, None, None, matrix.registry)
     lock = read_lock(project.images, item.name)
-    sealed = read_seal(project.images, lock)
-    return page.page(table.shown(project, row), lock, sealed, matrix.registry)
+    target_digests = read_digests(project.images, lock)
+    return page.page(table.shown(project, row), lock, target_digests, matrix.registry)
 
 
 def _packages(selection: Selection) -> None:
     chosen = selection.locked(selection.project())
-    found: list[PackageList] = []
+    package_lists: list[PackageList] = []
     lines: list[str] = []
     for item in chosen:
         for arch in item.arches:
             locked = item.lock.arch[arch]
-            made = PackageList(
+            package_list = PackageList(
                 target=item.lock.target,
                 arch=arch,
                 wheels={wheel.package: wheel.version for wheel in locked.wheels},
                 debs={deb.package: deb.version for deb in locked.debs},
             )
             rows: list[Sequence[str]] = [HEAD]
-            rows += [(one.package, one.version, Path(one.file).name) for one in locked.wheels]
-            rows += [(one.package, one.version, Path(one.file).name) for one in locked.debs]
+            rows += [
+                (wheel.package, wheel.version, Path(wheel.file).name) for wheel in locked.wheels
+            ]
+            rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
             lines += _with_files(rows)
-            found.append(made)
+            package_lists.append(package_list)
             console.info(
-                f"{made.target} {arch}: {count(len(locked.wheels), 'wheel')},"
+                f"{package_list.target} {arch}: {count(len(locked.wheels), 'wheel')},"
                 f" {count(len(locked.debs), 'Debian package')}"
             )
-    answer(found, lines)
+    answer(package_lists, lines)
 
 
 def _with_files(rows: Sequence[Sequence[str]]) -> list[str]:

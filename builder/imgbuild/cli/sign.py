@@ -14,7 +14,7 @@ from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
 from imgbuild.system.console import console
-from imgbuild.verify import sign as signing
+from imgbuild.verify.sign import sign as sign_image
 
 
 @verb
@@ -50,10 +50,10 @@ def sign(
         raise InputError(message, hint="make a key pair with: cosign generate-key-pair")
     private = keys.load_private(sign_key) if sign_key else None
     client, reference = _published.client(image, plain_http, offline=False, origin=True)
-    own = _published.lock(target, lock, matrix)
+    local_lock = _published.lock(target, lock, matrix)
     with console.step(f"signing {image}"):
-        made = signing.sign(client, reference, private, own)
-    answer(made, folded(map(_signed, made)))
+        signatures = sign_image(client, reference, private, local_lock)
+    answer(signatures, folded(map(_signed, signatures)))
 
 
 def _signed(item: Signed) -> str:

@@ -19,13 +19,13 @@ from imgbuild.cli._verb import option, verb
 from imgbuild.codec import write_bytes
 from imgbuild.errors import InputError
 from imgbuild.pipeline.opened import report_templates
-from imgbuild.plan import seal
-from imgbuild.plan.seal import Seal
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project import Project
 from imgbuild.sif import files
 from imgbuild.slurm import commands, jobs
 from imgbuild.slurm.jobs import Allocation, Container, JobScript, ScriptKind
-from imgbuild.smoke import run
+from imgbuild.smoke import runner
 from imgbuild.system.console import console
 
 
@@ -39,24 +39,24 @@ class Runtime(msgspec.Struct, frozen=True):
 
 
 def runtime_container(
-    found: Project, sealed: Seal, runtime: Runtime, *, check: bool, submit: bool
+    project: Project, target_digests: TargetDigests, runtime: Runtime, *, check: bool, submit: bool
 ) -> Container:
-    """How to run the sealed image; for a check, with the folder of its scripts mounted.
+    """How to run the locked image; for a check, with the folder of its scripts mounted.
 
     InputError if the job is submitted and the image's file does not exist.
     """
     if runtime.sif is not None and runtime.pyxis is not None:
         message = "--sif-file and --pyxis cannot be combined"
         raise InputError(message, hint="leave one of them out")
-    binds, words, target = runtime.binds, runtime.words, sealed.target
+    binds, words, target = runtime.binds, runtime.words, target_digests.target
     if check:
-        binds = (*binds, f"{run.TESTS.resolve()}:/smoke_tests:ro")
+        binds = (*binds, f"{runner.TESTS.resolve()}:/smoke_tests:ro")
     if runtime.pyxis is not None:
         image = imported(runtime.pyxis)
         make = f"imgbuild build {target} --format squashfs"
     else:
-        image = (runtime.sif or found.output(target).with_name(f"{target}.sif")).absolute()
-        same_image(image, sealed)
+        image = (runtime.sif or project.output(target).with_name(f"{target}.sif")).absolute()
+        same_image(image, target_digests)
         make = f"imgbuild build {target} --format sif"
     if isinstance(image, Path) and not image.exists():
         if submit:
@@ -66,7 +66,7 @@ def runtime_container(
     return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
 
 
-def same_image(sif: Path, sealed: Seal) -> None:
+def same_image(sif: Path, target_digests: TargetDigests) -> None:
     """Warn if the SIF is not of the locked image, whose digest the script names.
 
     A SIF that another tool made cannot be compared.
@@ -76,9 +76,11 @@ def same_image(sif: Path, sealed: Seal) -> None:
     except InputError as error:  # Apptainer runs other kinds of files, too
         console.warn(error.message)
         return
-    if config and config not in {image.config for image in sealed.arch.values()}:
-        made = f"imgbuild build {sealed.target} --format sif"
-        console.warn(f"{sif} is not the image of the current lock; make that one with: {made}")
+    if config and config not in {image.config for image in target_digests.arch.values()}:
+        build_command = f"imgbuild build {target_digests.target} --format sif"
+        console.warn(
+            f"{sif} is not the image of the current lock; make that one with: {build_command}"
+        )
 
 
 def imported(image: str) -> Path | str:
@@ -171,7 +173,7 @@ Submit = Annotated[
 
 @verb
 def slurm(
-    one: OneTarget,
+    selection: OneTarget,
     nodes: Nodes,
     request: AllocationOptions,
     command: Command = None,
@@ -207,7 +209,7 @@ def slurm(
 
         imgbuild slurm cu130-vllm --job verl --nodes 2 --gpus 8 -- python -m verl.trainer.main_ppo
     """
-    name, words = one.split(command)
+    name, words = selection.split(command)
     if shared and job is not ScriptKind.CHECK:
         message = "--shared needs --job check"
         raise InputError(message, hint="add --job check, or leave --shared out")
@@ -217,28 +219,28 @@ def slurm(
     if gpus == "all":
         message = "--gpus all: Slurm needs a number"
         raise InputError(message, hint="for example: --gpus 8")
-    found = one.project()
-    report_templates(found)
-    asked = allocation(
+    project = selection.project()
+    report_templates(project)
+    resources = allocation(
         request, nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory
     )
     runtime = Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
-    made = _script(
-        found, name, job, asked, runtime, env or [],
+    job_script = _script(
+        project, name, job, resources, runtime, env or [],
         command=words, model=served_model, stage=tuple(stage or ()), scratch=scratch,
         shared=shared, submit=submit,
     )  # fmt: skip
-    script = jobs.text(made, found.images)
+    script = jobs.text(job_script, project.images)
     if output is not None:
         write_bytes(output, script.encode())
-    _report(made, script, output, submit=submit)
+    _report(job_script, script, output, submit=submit)
 
 
 def _script(
-    found: Project,
+    project: Project,
     name: str,
     job: ScriptKind,
-    asked: Allocation,
+    resources: Allocation,
     runtime: Runtime,
     env: list[str],
     *,
@@ -246,19 +248,21 @@ def _script(
     **more: object,
 ) -> JobScript:
     """The script of `job`, in the image of the one target `name`."""
-    chosen = choose(found, [name], everything=False, arches=[])
+    chosen = choose(project, [name], everything=False, arches=[])
     if len(chosen) > 1:
-        message = f"several targets match: {', '.join(one.lock.target for one in chosen)}"
+        message = f"several targets match: {', '.join(item.lock.target for item in chosen)}"
         raise InputError(message, hint="name one of them")
     lock = chosen[0].lock
     environment, passed = jobs.variables(env)
-    sealed = seal.read_seal(found.images, lock)
+    target_digests = image_digests.read_digests(project.images, lock)
     script = jobs.script(
         lock,
-        sealed.digest,
+        target_digests.digest,
         job,
-        asked,
-        runtime_container(found, sealed, runtime, check=job is ScriptKind.CHECK, submit=submit),
+        resources,
+        runtime_container(
+            project, target_digests, runtime, check=job is ScriptKind.CHECK, submit=submit
+        ),
         environment=environment,
         passed=passed,
         **more,
@@ -268,9 +272,11 @@ def _script(
     return script
 
 
-def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
+def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bool) -> None:
     """Print the script, or submit it and print the result."""
-    result = WrittenScript(target=made.target, name=made.name, script=text, place=output)
+    result = WrittenScript(
+        target=job_script.target, name=job_script.name, script=text, place=output
+    )
     if not submit:
         if output is not None:
             answer(result, [str(output)])
@@ -280,17 +286,17 @@ def _report(made: JobScript, text: str, output: Path | None, *, submit: bool) ->
     here = Path.cwd()
     number = commands.submit(text, here)
     result = msgspec.structs.replace(result, job=number)
-    if made.job is not ScriptKind.CHECK:
+    if job_script.job is not ScriptKind.CHECK:
         answer(result, [number])
         return
-    with console.step(f"{made.name}: waiting for job {number}"):
+    with console.step(f"{job_script.name}: waiting for job {number}"):
         state = commands.wait(number, console)
-        log = here / made.log.replace("%x", made.name).replace("%j", number)
-        said = _read(log)
+        log = here / job_script.log.replace("%x", job_script.name).replace("%j", number)
+        log_text = _read(log)
     # COMPLETED is not enough: a script that ended before its last line has not checked everything.
-    passed = state == "COMPLETED" and PASSED in said
-    result = msgspec.structs.replace(result, status=0 if passed else 1, log=said)
-    answer(result, [said or f"job {number}: {state.lower()}; {log} was not written"])
+    passed = state == "COMPLETED" and PASSED in log_text
+    result = msgspec.structs.replace(result, status=0 if passed else 1, log=log_text)
+    answer(result, [log_text or f"job {number}: {state.lower()}; {log} was not written"])
     if not passed:
         if state not in ("COMPLETED", "FAILED"):
             console.error(f"job {number} ended as {state.lower()}: the check did not finish")

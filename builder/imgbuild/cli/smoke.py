@@ -31,24 +31,21 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import aligned, answer, count, folded
-from imgbuild.cli._sessions import one_arch, same_image
+from imgbuild.cli._sessions import same_image, single_arch
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.codec import write_bytes
 from imgbuild.container import driver
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
-from imgbuild.oci import layout as layouts
-from imgbuild.oci.layout import MARKER, Layout
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
+from imgbuild.oci.layout import MARKER, Layout, read
 from imgbuild.pipeline.session import built_layout, open_session
 from imgbuild.project import Project
 from imgbuild.report import Report, counts, passed
 from imgbuild.report import Tier as TierName
 from imgbuild.sif import container
-from imgbuild.smoke import junit as junits
-from imgbuild.smoke import recording, reports, sif
-from imgbuild.smoke import run as tests
+from imgbuild.smoke import junit_report, recording, reports, runner, sif
 from imgbuild.smoke.result import RunSettings, SmokeRun, stopped
 from imgbuild.system import boundary, files
 from imgbuild.system.console import console
@@ -86,14 +83,14 @@ def chosen_images(
     """
     words, everything = selection.named, selection.everything
     if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
-        return [_one_image(words, layout, lock, sif, everything=everything)]
+        return [_single_image(words, layout, lock, sif, everything=everything)]
     session = open_session(selection.matrix)
     selected = session.select(words, everything=everything, arches=[])
     same_image(selected, layout or sif)
     return [
         Subject(
             name=item.name,
-            lock=partial(locks.read_lock, session.project.images, item.name),
+            lock=partial(lock_file.read_lock, session.project.images, item.name),
             layout=partial(built_layout, session, item.name, layout),
             project=session.project,
         )
@@ -101,7 +98,7 @@ def chosen_images(
     ]
 
 
-def _one_image(
+def _single_image(
     words: Sequence[str],
     layout: Path | None,
     lock: Path | None,
@@ -114,20 +111,20 @@ def _one_image(
         message = f"--lock is for one image; given: {', '.join(map(str, images)) or 'none'}"
         raise InputError(message, hint="imgbuild smoke LAYOUT --lock images/TARGET/lock.json")
     folder = images[0]
-    path = lock or folder / locks.FILE
+    path = lock or folder / lock_file.FILE
     hint = "copy images/TARGET/lock.json to the machine that tests, and name it with --lock FILE"
     try:
         data = boundary.content(path)
     except OSError as error:
         message = f"cannot read the lock {path}: {error.strerror}"
         raise InputError(message, hint=hint) from error
-    found = locks.decode_lock(
+    image_lock = lock_file.decode_lock(
         data, str(path), hint=hint, remedy="use the version of imgbuild that made it"
     )
     return Subject(
-        name=found.target,
-        lock=lambda: found,
-        layout=partial(layouts.read, folder),
+        name=image_lock.target,
+        lock=lambda: image_lock,
+        layout=partial(read, folder),
     )
 
 
@@ -138,20 +135,20 @@ def image_reports(
     tiers, how = options.tiers, options.how
     if options.through is Through.HERE:
         locked, only = image.lock(), _here(arch)
-        return tests.smoke_here(locked, only, tiers, store=store, how=how, reporter=console)
+        return runner.smoke_here(locked, only, tiers, store=store, how=how, reporter=console)
     if options.sif is not None:
         locked, only = image.lock(), container.arch_of(options.sif)
         return sif.smoke_file(
             locked, options.sif, only, tiers, store=store, how=how, reporter=console
         )
     built = image.layout()
-    locked, only = image.lock(), one_arch(built, arch)
+    locked, only = image.lock(), single_arch(built, arch)
     if options.record and image.project is not None:
         config = built.image(only).config.digest
-        recording.require_sealed(image.project, locked, only, config, str(built.path))
+        recording.require_locked(image.project, locked, only, config, str(built.path))
     if options.through is Through.APPTAINER:
         return sif.smoke_sif(locked, built, only, tiers, store=store, how=how, reporter=console)
-    return tests.smoke(
+    return runner.smoke(
         locked, built, only, tiers, through=options.through and options.through.value,
         store=store, how=how, arbitrary_user=options.arbitrary, reporter=console,
     )  # fmt: skip
@@ -351,8 +348,8 @@ def smoke(
         failures = _smoke(reports, images, selection.arch, options)
     finally:  # what is known, also where the user stops it
         if junit is not None and reports:
-            write_bytes(junit, junits.document(reports))
-    words = [f"{each.target} {each.arch} {each.tier} {tests.verdict(each)}" for each in reports]
+            write_bytes(junit, junit_report.document(reports))
+    words = [f"{each.target} {each.arch} {each.tier} {runner.verdict(each)}" for each in reports]
     answer(reports, folded(words))
     if failures:
         raise typer.Exit(SomeFailed(failures).exit_code)
@@ -396,9 +393,9 @@ def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierN
     """The tiers that are named, else all that this machine's GPUs allow, which are reported."""
     if named:
         return tuple(each.value for each in named)
-    found = driver.gpus()
-    tiers = tests.fitting(found, through)
-    console.info(f"{count(found, 'GPU')} on this machine: tiers {', '.join(tiers)}")
+    gpu_count = driver.gpus()
+    tiers = runner.fitting(gpu_count, through)
+    console.info(f"{count(gpu_count, 'GPU')} on this machine: tiers {', '.join(tiers)}")
     return tiers
 
 

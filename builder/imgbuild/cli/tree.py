@@ -73,7 +73,7 @@ def tree(
         raise InputError(message, hint="name one of them")
     lock, arch = chosen[0]
     if package is not None:
-        package = dependencies.known(package, lock.arch[arch].versions, lock.target)
+        package = dependencies.package_name(package, lock.arch[arch].versions, lock.target)
     [(_, graph)] = _dependencies.graphs(selection, chosen, offline=offline)
     drawn = dependencies.DependencyTree(graph, invert=invert, depth=depth)
     roots = [package] if package is not None else sorted(graph.roots)
@@ -82,7 +82,9 @@ def tree(
         graph,
         packages={key: value for key, value in graph.packages.items() if key in reached},
         dependencies=tuple(
-            one for one in graph.dependencies if {one.package, one.needs} <= reached
+            dependency
+            for dependency in graph.dependencies
+            if {dependency.package, dependency.needs} <= reached
         ),
     )
     answer(shown, fitted([_printable(line) for line in drawn.lines(roots)]))

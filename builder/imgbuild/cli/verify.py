@@ -83,7 +83,7 @@ def verify(
         message = "--builder-id needs --key: without a signature anyone can name any builder"
         raise InputError(message, hint="add the public key that you trust: --key FILE")
     again = partial(rebuilt.rebuild, processes=_options.processes(jobs), offline=offline)
-    wanted = VerifyOptions(
+    options = VerifyOptions(
         key=keys.load_public(key) if key else None,
         own=_published.lock(target, lock, matrix),
         builder=builder_id,
@@ -91,10 +91,10 @@ def verify(
         rebuild=again if rebuild else None,
     )
     with console.step(f"verifying {image}"):
-        found = check(_place(image, plain_http, offline=offline), wanted)
-    answer(found, _table(found))
-    _judge(found)
-    if not found.ok:
+        verified = check(_place(image, plain_http, offline=offline), options)
+    answer(verified, _table(verified))
+    _judge(verified)
+    if not verified.ok:
         raise typer.Exit(IntegrityError.exit_code)
 
 
@@ -104,24 +104,27 @@ def _place(image: str, plain_http: list[str] | None, *, offline: bool) -> ImageS
     return InRegistry(*_published.client(image, plain_http, offline=offline))
 
 
-def _table(found: Verified) -> list[str]:
-    rows = [HEAD, *((one.name, one.arch or "", one.outcome, one.detail) for one in found.checks)]
+def _table(verified: Verified) -> list[str]:
+    rows = [
+        HEAD,
+        *((entry.name, entry.arch or "", entry.outcome, entry.detail) for entry in verified.checks),
+    ]
     return aligned(rows)
 
 
-def _judge(found: Verified) -> None:
+def _judge(verified: Verified) -> None:
     order = (CheckOutcome.FAILED, CheckOutcome.PASSED, CheckOutcome.UNCHECKED)
-    count = {one: sum(each.outcome is one for each in found.checks) for one in order}
+    count = {outcome: sum(each.outcome is outcome for each in verified.checks) for outcome in order}
     counts = ", ".join(f"{number} {outcome}" for outcome, number in count.items() if number)
-    if found.ok:
-        console.info(f"{found.reference} is {found.digest}: {counts}")
+    if verified.ok:
+        console.info(f"{verified.reference} is {verified.digest}: {counts}")
     elif not count[CheckOutcome.FAILED]:
         console.error(
-            f"{found.reference} could not be checked: {counts}",
+            f"{verified.reference} could not be checked: {counts}",
             hint="name a lock with --target or --lock, or a public key with --key",
         )
     else:
-        console.error(f"{found.reference} failed verification: {counts}")
+        console.error(f"{verified.reference} failed verification: {counts}")
 
 
 COMMAND = command(verify)

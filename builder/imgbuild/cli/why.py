@@ -15,7 +15,7 @@ from imgbuild.cli._output import aligned, answer
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError, NothingSelected
-from imgbuild.lock.lock import lock_path
+from imgbuild.lock.lock_file import lock_path
 from imgbuild.matrix import constraints
 from imgbuild.show import dependencies
 from imgbuild.show.dependencies import VersionReason
@@ -52,41 +52,43 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     if name and lock_path(selection.project().images, package).exists():
         message = f"{package} is a target, and the package comes first"
         raise InputError(message, hint=f"imgbuild why {name} {package}")
-    wanted = normalize(package)
+    package_name = normalize(package)
     chosen = _dependencies.locked(selection, [name] if name else [])
     several = len(chosen) > 1
     if several:
-        chosen = [(lock, arch) for lock, arch in chosen if wanted in lock.arch[arch].versions]
+        chosen = [(lock, arch) for lock, arch in chosen if package_name in lock.arch[arch].versions]
         if not chosen:
             message = f"no locked target has the package {package}"
             raise NothingSelected(message, hint="imgbuild show TARGET --packages lists packages")
     else:
         lock, arch = chosen[0]
-        dependencies.known(package, lock.arch[arch].versions, lock.target)
+        dependencies.package_name(package, lock.arch[arch].versions, lock.target)
     learned = constraints.read(selection.project().images)
-    found = [
-        dependencies.why(graph, wanted, lock.as_of, learned)
+    reasons = [
+        dependencies.why(graph, package_name, lock.as_of, learned)
         for lock, graph in _dependencies.graphs(selection, chosen, offline=offline)
     ]
     if several:
-        rows = [(one.target, one.version, dependencies.in_short(one)) for one in found]
-        answer(found, aligned([("target", wanted, "bounds"), *rows]))
+        rows = [
+            (reason.target, reason.version, dependencies.in_short(reason)) for reason in reasons
+        ]
+        answer(reasons, aligned([("target", package_name, "bounds"), *rows]))
     else:
-        answer(found, [line for one in found for line in _lines(one)])
+        answer(reasons, [line for reason in reasons for line in _lines(reason)])
 
 
-def _lines(found: VersionReason) -> Iterator[str]:
-    yield f"{found.package} {found.version} in {found.target} ({found.arch})"
-    rows = [("", *pair) for pair in dependencies.why_lines(found)]
+def _lines(reason: VersionReason) -> Iterator[str]:
+    yield f"{reason.package} {reason.version} in {reason.target} ({reason.arch})"
+    rows = [("", *pair) for pair in dependencies.why_lines(reason)]
     yield from aligned(rows)
-    if found.bounds:
+    if reason.bounds:
         yield from textwrap.wrap(
-            f"together: {found.bounds}", 80, initial_indent="  ", subsequent_indent="    ",
+            f"together: {reason.bounds}", 80, initial_indent="  ", subsequent_indent="    ",
             break_on_hyphens=False,
         )  # fmt: skip
-    for one in found.learned:
+    for constraint in reason.learned:
         yield from textwrap.wrap(
-            f"learned: {one}", 80, initial_indent="  ", subsequent_indent="    ",
+            f"learned: {constraint}", 80, initial_indent="  ", subsequent_indent="    ",
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
 

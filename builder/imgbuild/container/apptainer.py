@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.system import process as processes
+from imgbuild.system import process
 
 REMEDY = "install Apptainer 1.4 or newer (https://apptainer.org), or omit --through"
 
@@ -37,15 +37,15 @@ class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def require() -> str:
     """The path of `apptainer`; ToolMissing if it is not installed."""
-    return processes.find("apptainer", remedy=REMEDY)
+    return process.find("apptainer", remedy=REMEDY)
 
 
 def run(
     program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
-) -> processes.Result:
+) -> process.Result:
     """Run `command` with the entry point of `image`. Any status is returned, not an error."""
     words = command_line(program, image, command, settings)
-    return processes.run(words, env=environment(settings), check=False)
+    return process.run(words, env=environment(settings), check=False)
 
 
 def environment(settings: ApptainerOptions) -> dict[str, str]:

@@ -42,8 +42,8 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 def from_process(env_from: Mapping[str, str]) -> dict[str, str]:
     """The variables of `EngineCommand.env_from` with their values, as far as they are set."""
-    found = {name: os.environ.get(source) for name, source in env_from.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: os.environ.get(source) for name, source in env_from.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def docker(
@@ -129,11 +129,11 @@ def _run(
     request: ContainerRequest,
     program: str,
     reference: str,
-    own: Sequence[str],
+    engine_options: Sequence[str],
     *,
     init: bool,
 ) -> EngineCommand:
-    words = [program, "run", "--rm", *(["--init"] if init else []), *own]
+    words = [program, "run", "--rm", *(["--init"] if init else []), *engine_options]
     words += [f"--name={request.name}"] if request.name is not None else []
     words += ["--interactive"] if request.interactive or request.tty else []
     words += ["--tty"] if request.tty else []

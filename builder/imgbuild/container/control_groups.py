@@ -24,25 +24,25 @@ def write(path: str, text: str) -> None:
 
 def control_groups(limits: dict[str, int], process: int) -> list[str]:
     """New control groups with `limits` for `process`; none where they cannot be made."""
-    made = []
+    folders = []
     try:
         for base, values in group_places(limits):
             remove_groups(abandoned(base))
             folder = f"{base}/imgbuild-{os.getpid()}"
             os.mkdir(folder)
-            made.append(folder)
+            folders.append(folder)
             for name, value in values.items():
                 if name in SWAP and not os.path.exists(f"{folder}/{name}"):
                     continue
                 write(f"{folder}/{name}", str(value))
             write(f"{folder}/cgroup.procs", str(process))
     except OSError:
-        for folder in made:
+        for folder in folders:
             with contextlib.suppress(OSError):
                 write(f"{os.path.dirname(folder)}/cgroup.procs", str(process))
-        remove_groups(made)
+        remove_groups(folders)
         return []
-    return made
+    return folders
 
 
 def abandoned(base: str) -> list[str]:
@@ -58,16 +58,18 @@ def abandoned(base: str) -> list[str]:
 def group_places(limits: dict[str, int]) -> list[tuple[str, dict[str, int]]]:
     """Where control groups may be made, and the files with their limits; version 2, else 1."""
     with open("/proc/self/cgroup", encoding="utf-8") as file:
-        own = {line.split(":", 2)[1]: line.rstrip("\n").split(":", 2)[2] for line in file}
+        memberships = {line.split(":", 2)[1]: line.rstrip("\n").split(":", 2)[2] for line in file}
     memory, processes = limits["memory"], limits["processes"]
     if os.path.exists(f"{GROUPS}/cgroup.controllers"):
         values = {"memory.max": memory, SWAP[0]: 0, "pids.max": processes}
-        place = f"{GROUPS}{own.get('', '/')}".rstrip("/")
+        place = f"{GROUPS}{memberships.get('', '/')}".rstrip("/")
         # A group that has processes cannot have groups with limits below it: they are siblings.
         return [(place if place == GROUPS else os.path.dirname(place), values)]
     bytes_ = {"memory.limit_in_bytes": memory, SWAP[1]: memory}
     named = {"memory": bytes_, "pids": {"pids.max": processes}}
-    return [(f"{GROUPS}/{kind}{own.get(kind, '/')}".rstrip("/"), named[kind]) for kind in named]
+    return [
+        (f"{GROUPS}/{kind}{memberships.get(kind, '/')}".rstrip("/"), named[kind]) for kind in named
+    ]
 
 
 def remove_groups(folders: list[str]) -> None:

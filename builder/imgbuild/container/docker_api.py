@@ -71,11 +71,11 @@ def _failing(what: str) -> Iterator[None]:
     except (DockerException, OSError) as error:
         if isinstance(error, ImageNotFound):
             raise
-        said: object = error
+        explanation: object = error
         if isinstance(error, APIError):
-            said = error.explanation
+            explanation = error.explanation
             error.response.close()
-        message = f"docker failed to {what}: {said}"
+        message = f"docker failed to {what}: {explanation}"
         raise WorkFailed(message, hint=HINT) from error
 
 

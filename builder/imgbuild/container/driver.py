@@ -51,11 +51,13 @@ def settings() -> dict[str, str]:
 
 def gpus() -> int:
     """The number of usable NVIDIA GPUs: those in /dev, limited by CUDA_VISIBLE_DEVICES."""
-    found = sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*"))
+    device_count = sum(
+        bool(re.fullmatch(r"nvidia\d+", path.name)) for path in DEVICES.glob("nvidia*")
+    )
     value = os.environ.get(VISIBLE)
     if value is None:
-        return found
-    return min(found, sum(bool(GPU.fullmatch(name.strip())) for name in value.split(",")))
+        return device_count
+    return min(device_count, sum(bool(GPU.fullmatch(name.strip())) for name in value.split(",")))
 
 
 def driver_files(scratch: Path) -> DriverFiles:

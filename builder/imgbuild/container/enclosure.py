@@ -99,13 +99,13 @@ class Helper:
 
 def serve(helper: Helper, job: EnclosureJob) -> None:
     """Map ids as often as asked, in the first process, until the other processes have ended."""
-    process, wanted = 0, False
+    process, is_requested = 0, False
     while message := os.read(helper.asked, MESSAGE.size):
         kind, number = MESSAGE.unpack(message)
-        process, wanted = (number, wanted) if kind == b"p" else (process, True)
-        if not process or not wanted:  # a process may ask before its parent has named it
+        process, is_requested = (number, is_requested) if kind == b"p" else (process, True)
+        if not process or not is_requested:  # a process may ask before its parent has named it
             continue
-        wanted = False
+        is_requested = False
         maps = {name: ids_of(name, index, job) for index, name in enumerate(("uid", "gid"))}
         if os.geteuid() != 0:
             write(f"/proc/{process}/setgroups", "deny")
@@ -193,7 +193,7 @@ def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
     checked(libc.sethostname(job.hostname.encode(), len(job.hostname)), "set the host name")
     if not job.network:
         start_network()
-    own = identity("/proc/self/exe")
+    interpreter = identity("/proc/self/exe")
     in_memory = mount_overlay(job)
     if job.probe:
         return IN_MEMORY if in_memory else 0
@@ -219,15 +219,17 @@ def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
     os.closerange(3, DESCRIPTORS)
     process = os.fork()
     if process == 0:
-        start(job, own, controlled=controlled)
+        start(job, interpreter, controlled=controlled)
     return wait_for(process)
 
 
 def start_network() -> None:
     """Start the loopback of the new network; ping as any user, and low ports, as in Docker."""
-    made = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
-    fcntl.ioctl(made.fileno(), 0x8914, struct.pack("16sh", b"lo", 0x41))  # SIOCSIFFLAGS: up
-    made.close()
+    datagram_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    fcntl.ioctl(
+        datagram_socket.fileno(), 0x8914, struct.pack("16sh", b"lo", 0x41)
+    )  # SIOCSIFFLAGS: up
+    datagram_socket.close()
     for name, value in (("ping_group_range", "0 2147483647"), ("ip_unprivileged_port_start", "0")):
         try:
             write(f"/proc/sys/net/ipv4/{name}", value)
@@ -262,7 +264,7 @@ def open_terminal(console: int) -> bool:
     return True
 
 
-def start(job: EnclosureJob, own: tuple[int, int, bytes], *, controlled: bool) -> None:
+def start(job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled: bool) -> None:
     """Become the command, in the fourth process, or end with a status as in a shell."""
     command, cwd = job.command, job.cwd
     status, text = NOT_STARTED, f"cannot change to the folder {cwd}"
@@ -281,7 +283,7 @@ def start(job: EnclosureJob, own: tuple[int, int, bytes], *, controlled: bool) -
             message = "it is outside of the image"
             raise EnclosureError(message)
         text, status = f"cannot start {command[0]}", NOT_FOUND
-        execute(command, job.env, own)
+        execute(command, job.env, interpreter)
     except (EnclosureError, OSError) as error:
         if not isinstance(error, FileNotFoundError):
             status = NOT_STARTED
@@ -295,24 +297,24 @@ def identity(path: str) -> tuple[int, int, bytes]:
     """The device and the inode of a file, and the id of the mount by which it is reached."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        found = os.fstat(descriptor)
+        status = os.fstat(descriptor)
         with contextlib.suppress(FileNotFoundError):  # /proc is that of other processes
             with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
                 fields = dict(line.split(b":", 1) for line in file.read().splitlines())
-            return found.st_dev, found.st_ino, fields[b"mnt_id"].strip()
-        return found.st_dev, found.st_ino, b""
+            return status.st_dev, status.st_ino, fields[b"mnt_id"].strip()
+        return status.st_dev, status.st_ino, b""
     finally:
         os.close(descriptor)
 
 
-def refuse_own(path: str, own: tuple[int, int, bytes]) -> None:
+def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
     """EnclosureError if `path` leads to this Python of the host, by way of /proc/self/exe.
 
     A command that opens it could write to it when it is no longer in use (CVE-2019-5736).
     """
     for _ in range(INTERPRETERS + 1):
-        found = identity(path)
-        if found[:2] == own[:2] and found[2] in (b"", own[2]):
+        path_identity = identity(path)
+        if path_identity[:2] == interpreter[:2] and path_identity[2] in (b"", interpreter[2]):
             message = f"{path} is the program of the sandbox itself"
             raise EnclosureError(message)
         with open(path, "rb") as file:
@@ -323,23 +325,25 @@ def refuse_own(path: str, own: tuple[int, int, bytes]) -> None:
         path = os.fsdecode(words[0])
 
 
-def execute(command: list[str], env: dict[str, str], own: tuple[int, int, bytes]) -> None:
+def execute(command: list[str], env: dict[str, str], interpreter: tuple[int, int, bytes]) -> None:
     """Replace this process; a program without a slash is looked for in PATH, as execvp does."""
     name = command[0]
-    places = [name] if "/" in name else [f"{one or '.'}/{name}" for one in env["PATH"].split(":")]
-    found: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    places = (
+        [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in env["PATH"].split(":")]
+    )
+    failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     for path in places:
         try:
-            refuse_own(path, own)
+            refuse_own(path, interpreter)
             os.execve(path, command, env)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             if error.errno == errno.ENOEXEC:
-                refuse_own("/bin/sh", own)
+                refuse_own("/bin/sh", interpreter)
                 os.execve("/bin/sh", ["sh", path, *command[1:]], env)
-            found = error
-    raise found
+            failure = error
+    raise failure
 
 
 def run() -> None:

@@ -13,8 +13,7 @@ from typing import Literal
 import msgspec
 
 from imgbuild.errors import ToolMissing
-from imgbuild.system import process as processes
-from imgbuild.system import programs
+from imgbuild.system import process, programs
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
@@ -89,7 +88,7 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
         program = programs.which(kind)
         if program is None:
             continue
-        answer = processes.run([program, *PROBES[kind]], check=False)
+        answer = process.run([program, *PROBES[kind]], check=False)
         version = answer.stdout.strip()
         if answer.status == 0 and version:
             return Engine(kind=kind, program=program, version=version)
@@ -104,11 +103,11 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
 
 def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine:
     """The same as `find`; ToolMissing if there is none."""
-    found = find(prefer, reporter=reporter)
-    if found is None:
+    engine = find(prefer, reporter=reporter)
+    if engine is None:
         message = f"{prefer} does not answer" if prefer else "no container engine found"
         raise ToolMissing(message, hint=REMEDY)
-    return found
+    return engine
 
 
 def local(engine: Engine) -> bool:
@@ -119,40 +118,40 @@ def local(engine: Engine) -> bool:
 
 def rootless(engine: Engine) -> bool:
     """Whether `engine` runs without root, so that its root is the user who started it."""
-    asked = {
+    query = {
         "docker": ("info", "--format", "{{json .SecurityOptions}}"),
         "podman": ("info", "--format", "{{.Host.Security.Rootless}}"),
     }[engine.kind]
-    answer = processes.run(engine.command(*asked), check=False).stdout
+    answer = process.run(engine.command(*query), check=False).stdout
     return "name=rootless" in answer if engine.kind == "docker" else answer.strip() == "true"
 
 
 def inspect(engine: Engine, reference: str) -> InspectedImage | None:
     """The image that `engine` has as `reference`, None if it has none."""
-    answer = processes.run(engine.command("image", "inspect", reference), check=False)
+    answer = process.run(engine.command("image", "inspect", reference), check=False)
     if answer.status != 0:
         return None
-    found = msgspec.json.decode(answer.stdout, type=tuple[_Inspected, ...])[0]
-    name = found.id if found.id.startswith("sha256:") else f"sha256:{found.id}"
-    return InspectedImage(id=name, diff_ids=found.root_fs.layers)
+    image = msgspec.json.decode(answer.stdout, type=tuple[_Inspected, ...])[0]
+    name = image.id if image.id.startswith("sha256:") else f"sha256:{image.id}"
+    return InspectedImage(id=name, diff_ids=image.root_fs.layers)
 
 
 def diff_ids(engine: Engine) -> frozenset[Digest]:
     """The diff ids of all layers of all images of `engine` that have a name."""
-    listed = processes.run(engine.command("image", "ls", "--quiet", "--no-trunc")).stdout.split()
+    listed = process.run(engine.command("image", "ls", "--quiet", "--no-trunc")).stdout.split()
     if not listed:
         return frozenset()
     # An image may be removed between the two commands: what is left is printed nevertheless.
     words = engine.command("image", "inspect", *dict.fromkeys(listed))
-    images = processes.run(words, check=False).stdout or "[]"
-    found = msgspec.json.decode(images, type=tuple[_Inspected, ...])
-    return frozenset(layer for image in found for layer in image.root_fs.layers)
+    images = process.run(words, check=False).stdout or "[]"
+    inspected = msgspec.json.decode(images, type=tuple[_Inspected, ...])
+    return frozenset(layer for image in inspected for layer in image.root_fs.layers)
 
 
 def remove(engine: Engine, reference: str) -> None:
     """Remove the name `reference`, and the image with its last name; no error if it is missing."""
     if inspect(engine, reference) is not None:
-        processes.run(engine.command("image", "rm", reference))
+        process.run(engine.command("image", "rm", reference))
 
 
 def create(
@@ -160,24 +159,24 @@ def create(
 ) -> str:
     """Create a container without starting it; returns its id."""
     flags = _flags(engine, settings or ContainerOptions())
-    return processes.run(engine.command("create", *flags, reference, *command)).stdout.strip()
+    return process.run(engine.command("create", *flags, reference, *command)).stdout.strip()
 
 
 def copy_in(engine: Engine, container: str, tar: Iterable[bytes], folder: str = "/") -> None:
     """Unpack a tar stream into `folder` of a container, with the owners in the tar."""
     # podman's archive mode changes the owner to the container's user.
     owners = ("--archive=false",) if engine.kind == "podman" else ()
-    processes.feed(engine.command("cp", *owners, "-", f"{container}:{folder}"), tar)
+    process.feed(engine.command("cp", *owners, "-", f"{container}:{folder}"), tar)
 
 
-def start(engine: Engine, container: str) -> processes.Result:
+def start(engine: Engine, container: str) -> process.Result:
     """Start a container and wait for its end. Any status is returned, not an error."""
-    return processes.run(engine.command("start", "--attach", container), check=False)
+    return process.run(engine.command("start", "--attach", container), check=False)
 
 
 def discard(engine: Engine, container: str) -> None:
     """Remove a container, running or not, and its anonymous volumes; no error if it is missing."""
-    processes.run(engine.command("rm", "--force", "--volumes", container), check=False)
+    process.run(engine.command("rm", "--force", "--volumes", container), check=False)
 
 
 def gpu_options(kind: Kind, gpus: bool | int) -> tuple[str, ...]:

@@ -68,9 +68,11 @@ def bind(source: str, target: str, what: str) -> None:
 
 def flag(place: str, flags: int) -> None:
     """Add `flags` to one mount; the others, which the kernel may have locked, stay."""
-    found = os.statvfs(place).f_flag
-    kept = sum(one for bit, one in KEPT.items() if found & bit)
-    checked(mount(None, place, None, REMOUNT | BIND | kept | flags), f"restrict the mount {place}")
+    current = os.statvfs(place).f_flag
+    retained = sum(mount_flag for bit, mount_flag in KEPT.items() if current & bit)
+    checked(
+        mount(None, place, None, REMOUNT | BIND | retained | flags), f"restrict the mount {place}"
+    )
 
 
 def restrict(target: str, flags: int) -> None:
@@ -78,7 +80,7 @@ def restrict(target: str, flags: int) -> None:
     with open("/proc/self/mountinfo", "rb") as file:
         lines = file.read().splitlines()
     for line in lines:
-        place = os.fsdecode(ESCAPED.sub(lambda one: bytes((int(one[1], 8),)), line.split()[4]))
+        place = os.fsdecode(ESCAPED.sub(lambda match: bytes((int(match[1], 8),)), line.split()[4]))
         if place == target or place.startswith(f"{target}/"):
             try:
                 flag(place, flags)
@@ -86,10 +88,10 @@ def restrict(target: str, flags: int) -> None:
                 continue
 
 
-def become(user: tuple[int, int], kept: tuple[int, ...]) -> None:
-    """Change to a user and group id; all capabilities but `kept` are lost for good."""
+def become(user: tuple[int, int], capabilities: tuple[int, ...]) -> None:
+    """Change to a user and group id; all capabilities but `capabilities` are lost for good."""
     for number in range(CAPABILITIES):
-        if number not in kept and prctl(CAPBSET_DROP, number) != 0:
+        if number not in capabilities and prctl(CAPBSET_DROP, number) != 0:
             if ctypes.get_errno() == errno.EINVAL:
                 break  # above the last one that this kernel has
             checked(-1, "drop capabilities")
@@ -99,7 +101,7 @@ def become(user: tuple[int, int], kept: tuple[int, ...]) -> None:
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     prctl(AMBIENT, 4)  # PR_CAP_AMBIENT_CLEAR_ALL
-    mask = sum(1 << number for number in kept)
+    mask = sum(1 << number for number in capabilities)
     header = struct.pack("Ii", CAPABILITY_VERSION, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     data = struct.pack("6I", low, low, 0, high, high, 0)

@@ -23,7 +23,7 @@ class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(
-    found: Engine, layout: Layout, arch: Arch, tag: str, *, reporter: Reporter = SILENT
+    container_engine: Engine, layout: Layout, arch: Arch, tag: str, *, reporter: Reporter = SILENT
 ) -> EngineImage:
     """Load the image on `arch` into an engine as `tag`, unless it is there already.
 
@@ -31,43 +31,45 @@ def load(
     the content of a layer is not what its diff id names.
     """
     stored = layout.image(arch)
-    if found.kind == "podman":  # Docker compares the diff ids itself
+    if container_engine.kind == "podman":  # Docker compares the diff ids itself
         checked_layers.require_image(Store.open(), layout, arch, reporter=reporter)
     reference = archive.reference(tag)
-    present = engine.inspect(found, reference)
+    present = engine.inspect(container_engine, reference)
     if present is not None and _same(present, stored):
-        reporter.detail(f"{found.kind} has {tag} already")
+        reporter.detail(f"{container_engine.kind} has {tag} already")
         return EngineImage(reference=reference, id=present.id)
-    known = engine.diff_ids(found)
+    engine_diff_ids = engine.diff_ids(container_engine)
     pairs = zip(stored.layers, stored.diff_ids, strict=True)
     # With the clients of engines, which take 0.2 s to import, only if there is work for them.
     from imgbuild.container.transfer import ImageTransfer, transfer
 
     job = ImageTransfer(
-        engine=found,
+        engine=container_engine,
         layout=layout,
         arch=arch,
         reference=reference,
-        title=f"loading {tag} into {found.kind}",
-        there=frozenset(layer.digest for layer, diff_id in pairs if diff_id in known),
+        title=f"loading {tag} into {container_engine.kind}",
+        there=frozenset(layer.digest for layer, diff_id in pairs if diff_id in engine_diff_ids),
     )
     transfer(job, reporter)
-    present = engine.inspect(found, reference)
+    present = engine.inspect(container_engine, reference)
     if present is None or not _same(present, stored):
         name = present.id if present is not None else "no image"
         message = (
-            f"{found.kind} {found.version} has {name} as {reference}"
+            f"{container_engine.kind} {container_engine.version} has {name} as {reference}"
             f" (expected {stored.manifest.digest}, from {layout.path})"
         )
-        raise WorkFailed(message, hint=f"remove it with: {found.kind} image rm {reference}")
+        raise WorkFailed(
+            message, hint=f"remove it with: {container_engine.kind} image rm {reference}"
+        )
     return EngineImage(reference=reference, id=present.id)
 
 
-def _same(found: engine.InspectedImage, stored: Stored) -> bool:
+def _same(inspected: engine.InspectedImage, stored: Stored) -> bool:
     """Whether an image in an engine is that of a layout.
 
     Its id is the digest of the manifest if the engine stores OCI documents, and otherwise that of
     the configuration.
     """
-    known = (stored.manifest.digest, stored.config.digest)
-    return found.id in known and found.diff_ids in ((), stored.diff_ids)
+    image_ids = (stored.manifest.digest, stored.config.digest)
+    return inspected.id in image_ids and inspected.diff_ids in ((), stored.diff_ids)

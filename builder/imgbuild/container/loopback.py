@@ -67,8 +67,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             "Docker-Content-Digest": descriptor.digest,
             "Accept-Ranges": "bytes",
         }
-        if asked := RANGE.fullmatch(self.headers.get("Range", "")):
-            first, last = int(asked[1]), min(int(asked[2] or last), last)
+        if byte_range := RANGE.fullmatch(self.headers.get("Range", "")):
+            first, last = int(byte_range[1]), min(int(byte_range[2] or last), last)
             if first > last:
                 self._head(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, {"Content-Length": "0"})
                 return
@@ -118,11 +118,14 @@ def serve(
     tag = stored.manifest.digest.removeprefix("sha256:")
     documents = {f"/v2/{NAME}/manifests/{name}" for name in (tag, stored.manifest.digest)}
     files = {path: (stored.manifest, layout.blob(stored.manifest.digest)) for path in documents}
-    for one in (stored.manifest, stored.config, *stored.layers):
-        files[f"/v2/{NAME}/blobs/{one.digest}"] = (one, layout.blob(one.digest))
+    for descriptor in (stored.manifest, stored.config, *stored.layers):
+        files[f"/v2/{NAME}/blobs/{descriptor.digest}"] = (
+            descriptor,
+            layout.blob(descriptor.digest),
+        )
     seen = threading.Event()
-    known = {"files": files, "seen": seen, "sent": staticmethod(sent)}
-    handler = type("Handler", (_Handler,), known)
+    attributes = {"files": files, "seen": seen, "sent": staticmethod(sent)}
+    handler = type("Handler", (_Handler,), attributes)
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True

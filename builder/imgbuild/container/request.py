@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 
-def own_ids() -> tuple[int, int]:
+def process_ids() -> tuple[int, int]:
     """The user and group id of this process."""
     return os.geteuid(), os.getegid()
 
@@ -45,7 +45,7 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     env_files: Mapping[Path, Mapping[str, str]] = {}
     ports: tuple[str, ...] = ()
     user: str | None = None
-    caller: tuple[int, int] = msgspec.field(default_factory=own_ids)
+    caller: tuple[int, int] = msgspec.field(default_factory=process_ids)
     home: str | None = None
     gpus: bool | int = False
     shm_size: str | None = None
@@ -56,14 +56,14 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def variables(self) -> dict[str, str]:
         """All variables with their values; those by name that this process lacks are left out."""
-        found: dict[str, str] = {}
+        variables: dict[str, str] = {}
         for values in self.env_files.values():
-            found |= values
+            variables |= values
         for name, value in self.env.items():
-            kept = os.environ.get(name) if value is None else value
-            if kept is not None:
-                found[name] = kept
-        return found
+            setting = os.environ.get(name) if value is None else value
+            if setting is not None:
+                variables[name] = setting
+        return variables
 
     def ids(self) -> tuple[int, int] | None:
         """The user and group id of the command; None if `user` is a name."""

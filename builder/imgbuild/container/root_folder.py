@@ -57,7 +57,7 @@ def root_folder(
 def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) -> Path:
     """The tree of the image in the cache, made if it is missing."""
     with files.plain_errors(store.root), store.scratch() as scratch:
-        layers = _kept_layers(layout, arch, store, scratch, reporter)
+        layers = _unpacked_layers(layout, arch, store, scratch, reporter)
         names = "\n".join(layer.digest for layer in layout.image(arch).layers)
         digest = f"sha256:{sha256(names.encode())}"
         folder = store.unpacked(digest, kind="roots")
@@ -68,7 +68,7 @@ def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) ->
     return folder / TREE
 
 
-def _kept_layers(
+def _unpacked_layers(
     layout: Layout, arch: Arch, store: Store, scratch: Path, reporter: Reporter
 ) -> list[Path]:
     """The folders of the unpacked layers, bottom first; those that the cache lacks are made."""

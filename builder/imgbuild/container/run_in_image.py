@@ -125,30 +125,36 @@ def run(
     tag: str,
     request: ContainerRequest,
     *,
-    found: Engine | None,
+    container_engine: Engine | None,
     store: Store,
     capture: bool = False,
     reporter: Reporter = SILENT,
 ) -> CommandResult:
-    """Run the command of `request` with the engine `found`, or in a root folder if it is None.
+    """Run the command of `request` with `container_engine`, or in a root folder if it is None.
 
     The image is loaded first if the engine lacks it. Any status of the command is returned.
     """
-    if found is None:
+    if container_engine is None:
         return _in_root(layout, arch, request, store, capture=capture, reporter=reporter)
-    loaded = load(found, layout, arch, tag, reporter=reporter)
+    loaded = load(container_engine, layout, arch, tag, reporter=reporter)
     name = f"imgbuild-{secrets.token_hex(6)}"
-    made = engine_command(
-        found.kind,
-        found.program,
+    invocation = engine_command(
+        container_engine.kind,
+        container_engine.program,
         msgspec.structs.replace(request, name=name),
         loaded.reference,
-        rootless=engine.rootless(found),
+        rootless=engine.rootless(container_engine),
     )
-    ran = _run(found.kind, made, capture=capture, end=found.command("kill", name))
+    ran = _run(
+        container_engine.kind,
+        invocation,
+        capture=capture,
+        end=container_engine.command("kill", name),
+    )
     if ran.status == FAILED and request.gpus:
         reporter.warn(
-            f"{found.kind} could not start the container with GPUs, which needs the NVIDIA"
+            f"{container_engine.kind} could not start the container with GPUs, which needs the"
+            " NVIDIA"
             " Container Toolkit; --gpus 0 leaves them out"
         )
     return ran
@@ -156,8 +162,8 @@ def run(
 
 def run_sif(image: Path, request: ContainerRequest, *, capture: bool = False) -> CommandResult:
     """Run the command of `request` in the SIF `image`; ToolMissing without Apptainer."""
-    made = arguments.apptainer(request, apptainer.require(), image)
-    return _run("apptainer", made, capture=capture)
+    invocation = arguments.apptainer(request, apptainer.require(), image)
+    return _run("apptainer", invocation, capture=capture)
 
 
 def engine_command(
@@ -180,15 +186,15 @@ def _has_init(kind: engine.Kind) -> bool:
 
 
 def _run(
-    through: str, made: EngineCommand, *, capture: bool, end: Sequence[str] | None = None
+    through: str, invocation: EngineCommand, *, capture: bool, end: Sequence[str] | None = None
 ) -> CommandResult:
-    env = {**made.env, **arguments.from_process(made.env_from)}
+    env = {**invocation.env, **arguments.from_process(invocation.env_from)}
     if capture:
-        done = process.run(made.command, env=env, check=False)
+        done = process.run(invocation.command, env=env, check=False)
         return CommandResult(
             through=through, status=done.status, stdout=done.stdout, stderr=done.stderr
         )
-    status = process.foreground(made.command, env=env, end=end)
+    status = process.foreground(invocation.command, env=env, end=end)
     return CommandResult(through=through, status=status, stdout="", stderr="")
 
 

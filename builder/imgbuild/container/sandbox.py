@@ -28,7 +28,7 @@ from imgbuild.container import seccomp
 from imgbuild.container.enclosure import FAILED, MARK, NO_NAMESPACES
 from imgbuild.container.enclosure_root import MAKE_POINT
 from imgbuild.errors import InputError, ToolMissing, WorkFailed
-from imgbuild.system import process as processes
+from imgbuild.system import process
 from imgbuild.system.terminal import SentTerminal
 
 HOSTNAME = "imgbuild"
@@ -120,7 +120,7 @@ def run(
     network: bool = False,
     readonly: bool = False,
     streams: Streams = Streams.CAPTURED,
-) -> processes.Result:
+) -> process.Result:
     """Run `command` as root with `root` as its `/`. Any status is returned.
 
     `user`, a user and a group id, runs it as that user, without any capability; root has those
@@ -163,16 +163,16 @@ def _started(
     job: Mapping[str, object],
     shown: Sequence[str],
     streams: Streams = Streams.CAPTURED,
-) -> processes.Result:
-    """Do `job` in a new process; `shown` are words for its arguments, for lists of processes."""
+) -> process.Result:
+    """Do `job` in a new process; `shown` are words for its arguments, for lists of process."""
     if streams is Streams.TERMINAL:
         return _on_terminal(job, shown)
     with _descriptor(json.dumps(job).encode()) as descriptor:
         full = _starter(descriptor, shown)
         if streams is Streams.INHERITED:
-            status = processes.foreground(full, kill=True, descriptors=[descriptor])
-            return processes.Result(status, "", "")
-        result = processes.run(full, check=False, descriptors=[descriptor])
+            status = process.foreground(full, kill=True, descriptors=[descriptor])
+            return process.Result(status, "", "")
+        result = process.run(full, check=False, descriptors=[descriptor])
     if result.status == FAILED and MARK in result.stderr:
         reason = result.stderr.rpartition(MARK)[2].strip()
         if reason.startswith(f"cannot {NO_NAMESPACES}"):
@@ -198,16 +198,16 @@ def _remedy(settings: Path = SETTINGS) -> str:
     return REMEDY
 
 
-def _on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> processes.Result:
+def _on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> process.Result:
     """Do `job` in a new process, with a terminal of its namespaces for the command."""
     terminal = SentTerminal()
     console = terminal.sender.fileno()
     with _descriptor(json.dumps({**job, "console": console}).encode()) as descriptor:
-        status = processes.foreground(
+        status = process.foreground(
             _starter(descriptor, shown), kill=True, descriptors=[descriptor, console],
             meanwhile=terminal.join,
         )  # fmt: skip
-    return processes.Result(status, "", "")
+    return process.Result(status, "", "")
 
 
 def _starter(descriptor: int, shown: Sequence[str]) -> list[str]:
@@ -231,10 +231,10 @@ def _descriptor(data: bytes) -> Iterator[int]:
 @functools.cache
 def _filter() -> bytes:
     """The filter of system calls; empty without libseccomp, with one warning."""
-    made = seccomp.program()
-    if made is None:
-        processes.warn(seccomp.MISSING)
-    return made or b""
+    program = seccomp.program()
+    if program is None:
+        process.warn(seccomp.MISSING)
+    return program or b""
 
 
 def spare_id() -> int | None:
@@ -247,9 +247,9 @@ def spare_id() -> int | None:
         return None
     lines = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
     maps = [tuple(map(int, line.split())) for line in lines]
-    for wanted in (SPARE, NOBODY):
-        if any(first <= wanted < first + count for first, _, count in maps):
-            return wanted
+    for candidate in (SPARE, NOBODY):
+        if any(first <= candidate < first + count for first, _, count in maps):
+            return candidate
     if any(first == 0 and outside != 0 for first, outside, _ in maps):
         return 0
     message = "sdists are not built as root, and there is no other user id here"

@@ -88,7 +88,7 @@ def _sent(job: ImageTransfer, bar: ProgressBar) -> Callable[[int], object]:
 def _docker_pull(job: ImageTransfer, served: LoopbackImage, bar: ProgressBar) -> None:
     layers = job.layout.image(job.arch).layers
     missing = (layer for layer in layers if layer.digest not in job.there)
-    sizes = {one.digest.removeprefix("sha256:")[:SHORT]: one.size for one in missing}
+    sizes = {layer.digest.removeprefix("sha256:")[:SHORT]: layer.size for layer in missing}
     with docker_api.connect() as api:
         for event in api.pull(served.repository, served.tag, job.arch):
             if event.get("status") in DONE:

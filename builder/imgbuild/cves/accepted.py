@@ -12,9 +12,11 @@ def accepting(
     accepted: Sequence[AcceptedCve], ids: Collection[str], today: datetime.date
 ) -> AcceptedCve | None:
     """The first of `accepted` that is for one of `ids` and has not expired; None without one."""
-    return next((one for one in accepted if one.id in ids and not expired(one, today)), None)
+    return next(
+        (entry for entry in accepted if entry.id in ids and not expired(entry, today)), None
+    )
 
 
-def expired(one: AcceptedCve, today: datetime.date) -> bool:
-    """Whether the last day of `one` is before `today`."""
-    return one.expires < today
+def expired(entry: AcceptedCve, today: datetime.date) -> bool:
+    """Whether the last day of `entry` is before `today`."""
+    return entry.expires < today

@@ -18,10 +18,10 @@ from imgbuild.cves import vex
 from imgbuild.cves.vex import MEDIA_TYPE
 from imgbuild.errors import InputError
 from imgbuild.oci.documents import Descriptor
-from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import ArtifactFile
+from imgbuild.registry import artifact_store
+from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest
 
 FILE = "vex.openvex.json"
@@ -29,12 +29,12 @@ FILE = "vex.openvex.json"
 
 def pushed(client: Client, repository: Repository, digest: Digest, target: str) -> Descriptor:
     """The image `digest` of `target` in `repository`; InputError if it is not there."""
-    found = client.resolve(repository.with_digest(digest))
-    if found is None:
+    descriptor = client.resolve(repository.with_digest(digest))
+    if descriptor is None:
         message = f"{repository} has no image {digest}, which is that of the lock of {target}"
         hint = f"push it first: imgbuild push {target} {repository}"
         raise InputError(message, hint=hint)
-    return found
+    return descriptor
 
 
 def attach(
@@ -54,13 +54,13 @@ def attach(
     if newest is not None and _without_time(newest) == _without_time(document):
         document = newest
     files = {FILE: ArtifactFile(data=document, media_type=MEDIA_TYPE)}
-    digest = artifacts.attach(
+    digest = artifact_store.attach(
         client, repository, subject, MEDIA_TYPE, files, {attachments.TARGET: target}
     )
     if key is not None:
         predicate = msgspec.json.decode(document)
-        made = statements.of([subject.digest], in_toto.OPENVEX, predicate)
-        signer.attest(client, repository, subject, key, [made])
+        statement = statements.of([subject.digest], in_toto.OPENVEX, predicate)
+        signer.attest(client, repository, subject, key, [statement])
     return digest
 
 
@@ -69,21 +69,21 @@ def _newest(
 ) -> bytes | None:
     """The newest document about an image that `key` signed; without a key, of the plain ones."""
     if key is not None:
-        found = [
+        documents = [
             codec.encode(msgspec.json.decode(each.payload)["predicate"])
             for each in stored.read(client, repository, digest).signatures
             if each.kind == in_toto.OPENVEX and digest in each.digests and each.by(key.public)
         ]
     else:
-        plain = artifacts.find(client, repository, digest, MEDIA_TYPE, skip_damaged=True)
-        found = [part.data for one in plain for part in one.files.values()]
+        plain = artifact_store.find(client, repository, digest, MEDIA_TYPE, skip_damaged=True)
+        documents = [part.data for artifact in plain for part in artifact.files.values()]
     dated = []
-    for one in found:
+    for document in documents:
         with contextlib.suppress(InputError):
-            dated.append((vex.decode(one, FILE).timestamp, one))
+            dated.append((vex.decode(document, FILE).timestamp, document))
     return max(dated)[1] if dated else None
 
 
 def _without_time(document: bytes) -> dict[str, object]:
-    found: dict[str, object] = msgspec.json.decode(document)
-    return {**found, "timestamp": None}
+    content: dict[str, object] = msgspec.json.decode(document)
+    return {**content, "timestamp": None}

@@ -13,7 +13,7 @@ from imgbuild.cves.accepted import accepting, expired
 from imgbuild.cves.installed import InstalledSource, installed, order_of, unknown_parts
 from imgbuild.cves.severity import Rating
 from imgbuild.cves.source import Advisory, SourceAnswer
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.accepted import AcceptedCve
 from imgbuild.values import Arch, Sha256
 
@@ -87,7 +87,7 @@ class CvePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(
     cases: Sequence[CveCase],
-    known: Mapping[Sha256, Package],
+    records: Mapping[Sha256, Package],
     find: Callable[[Sequence[InstalledSource]], SourceAnswer],
     policy: CvePolicy,
     *,
@@ -95,10 +95,10 @@ def check(
 ) -> list[CveReport]:
     """A report for each of `cases`; `find` is called once, with all of their packages.
 
-    `known` has the records of debs, which name their source packages. With `whole`, `cases` are all
-    targets of the matrix: an entry for all targets that matches none of them is then unused.
+    `records` has the records of debs, which name their source packages. With `whole`, `cases` are
+    all targets of the matrix: an entry for all targets that matches none of them is then unused.
     """
-    installed_in = [installed(case.lock, case.arch, known) for case in cases]
+    installed_in = [installed(case.lock, case.arch, records) for case in cases]
     answer = find(
         list({package.key: package for packages in installed_in for package in packages}.values())
     )
@@ -115,15 +115,15 @@ def _with_unused(
     """`reports`, each with the accepted entries that its target has on no architecture."""
     ids: dict[str, set[str]] = {}
     for report in reports:
-        found = {name for one in report.vulnerabilities for name in one.ids}
-        ids[report.target] = ids.get(report.target, set()) | found
+        names = {name for vulnerability in report.vulnerabilities for name in vulnerability.ids}
+        ids[report.target] = ids.get(report.target, set()) | names
     everywhere = set().union(*ids.values())
     return [
         msgspec.structs.replace(
             report,
             unused=(
-                *(one for one in case.accepted if one.id not in ids[report.target]),
-                *(one for one in case.shared if whole and one.id not in everywhere),
+                *(entry for entry in case.accepted if entry.id not in ids[report.target]),
+                *(entry for entry in case.shared if whole and entry.id not in everywhere),
             ),
         )
         for case, report in zip(cases, reports, strict=True)
@@ -137,18 +137,22 @@ def _report(
     policy: CvePolicy,
 ) -> CveReport:
     # The packages of other targets are in the answer as well, some with other debs of one source.
-    own = {one.key: one for one in packages}
+    by_key = {package.key: package for package in packages}
     advisories = [
-        msgspec.structs.replace(one, package=own[one.package.key])
-        for one in answer.advisories
-        if one.package.key in own
+        msgspec.structs.replace(advisory, package=by_key[advisory.package.key])
+        for advisory in answer.advisories
+        if advisory.package.key in by_key
     ]
     accepted = (*case.accepted, *case.shared)
-    found = sorted(
+    vulnerabilities = sorted(
         (_joined(group, accepted, policy.today) for group in groups(advisories)),
-        key=lambda one: (-one.severity.rank, one.package, one.id),
+        key=lambda vulnerability: (
+            -vulnerability.severity.rank,
+            vulnerability.package,
+            vulnerability.id,
+        ),
     )
-    ids = {name for one in found for name in one.ids}
+    ids = {name for vulnerability in vulnerabilities for name in vulnerability.ids}
     return CveReport(
         target=case.lock.target,
         arch=case.arch,
@@ -156,15 +160,17 @@ def _report(
         threshold=policy.threshold,
         packages=len(packages),
         sources=(answer.of,),
-        vulnerabilities=tuple(found),
+        vulnerabilities=tuple(vulnerabilities),
         counted=tuple(
-            f"{one.package}/{one.id}"
-            for one in found
-            if one.severity.rank >= policy.threshold.rank
-            and one.accepted is None
-            and (one.fixed or not policy.fixable)
+            f"{vulnerability.package}/{vulnerability.id}"
+            for vulnerability in vulnerabilities
+            if vulnerability.severity.rank >= policy.threshold.rank
+            and vulnerability.accepted is None
+            and (vulnerability.fixed or not policy.fixable)
         ),
-        expired=tuple(one for one in accepted if one.id in ids and expired(one, policy.today)),
+        expired=tuple(
+            entry for entry in accepted if entry.id in ids and expired(entry, policy.today)
+        ),
         unread=(
             *unknown_parts(case.lock, case.arch),
             *answer.unread,
@@ -174,13 +180,15 @@ def _report(
 
 def groups(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
     """`advisories` of one package that share an id, directly or through others, together."""
-    found: dict[tuple[str, str, str], list[list[Advisory]]] = {}
-    for one in advisories:
-        before = found.setdefault(one.package.key, [])
-        same = [each for each in before if any(set(one.ids) & set(other.ids) for other in each)]
+    by_package: dict[tuple[str, str, str], list[list[Advisory]]] = {}
+    for advisory in advisories:
+        before = by_package.setdefault(advisory.package.key, [])
+        same = [
+            each for each in before if any(set(advisory.ids) & set(other.ids) for other in each)
+        ]
         rest = [each for each in before if all(each is not other for other in same)]
-        found[one.package.key] = [*rest, [*(a for each in same for a in each), one]]
-    return [group for groups_of in found.values() for group in groups_of]
+        by_package[advisory.package.key] = [*rest, [*(a for each in same for a in each), advisory]]
+    return [group for groups_of in by_package.values() for group in groups_of]
 
 
 def _joined(
@@ -188,7 +196,7 @@ def _joined(
 ) -> Vulnerability:
     """What several advisories say of one vulnerability: the highest severity, the lowest fix."""
     package = group[0].package
-    ids = tuple(dict.fromkeys(name for one in group for name in one.ids))
+    ids = tuple(dict.fromkeys(name for advisory in group for name in advisory.ids))
     cves = sorted(name for name in ids if name.startswith("CVE-"))
     order = order_of(package.ecosystem)
     return Vulnerability(
@@ -199,11 +207,13 @@ def _joined(
         version=package.version,
         files=package.files,
         purls=package.purls,
-        severity=severity.highest(one.severity for one in group),
-        score=max((one.score for one in group if one.score is not None), default=None),
-        fixed=min((one.fixed for one in group if one.fixed), key=order, default=""),
-        summary=next((one.summary for one in group if one.summary), ""),
-        note="; ".join(dict.fromkeys(one.note for one in group if one.note)),
-        sources=tuple(dict.fromkeys(one.source for one in group)),
+        severity=severity.highest(advisory.severity for advisory in group),
+        score=max(
+            (advisory.score for advisory in group if advisory.score is not None), default=None
+        ),
+        fixed=min((advisory.fixed for advisory in group if advisory.fixed), key=order, default=""),
+        summary=next((advisory.summary for advisory in group if advisory.summary), ""),
+        note="; ".join(dict.fromkeys(advisory.note for advisory in group if advisory.note)),
+        sources=tuple(dict.fromkeys(advisory.source for advisory in group)),
         accepted=accepting(accepted, ids, today),
     )

@@ -11,9 +11,9 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.attest.sbom import purl
 from imgbuild.attest.sbom.packages import Package
-from imgbuild.deb import version as debian
+from imgbuild.deb import debian_version
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.values import Arch, Sha256, normalize
@@ -63,30 +63,30 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
 
 def order_of(ecosystem: str) -> Callable[[str], Any]:
     """The sort key of versions of `ecosystem`; it raises ValueError for an invalid version."""
-    return Version if ecosystem == PYPI else debian.key
+    return Version if ecosystem == PYPI else debian_version.key
 
 
 def installed(
-    lock: Lock, arch: Arch, known: Mapping[Sha256, Package]
+    lock: Lock, arch: Arch, records: Mapping[Sha256, Package]
 ) -> tuple[InstalledSource, ...]:
     """The packages of `lock` on `arch`, sorted; InputError for a suite without a known number.
 
-    `known` has the source packages of debs. For a deb that it lacks, the source package is named
+    `records` has the source packages of debs. For a deb that it lacks, the source package is named
     by the deb's folder in the archive, and has the deb's version.
     """
     resolution = lock.arch[arch]
-    found: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    files_by_source: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for wheel in installed_wheels(resolution):
         key = (PYPI, normalize(wheel.package), public_version(wheel.version))
         named = purl.pypi(wheel.package, wheel.version, "")
-        found.setdefault(key, []).append((wheel.file, named))
+        files_by_source.setdefault(key, []).append((wheel.file, named))
     binaries: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     release = _release(lock) if resolution.debs else ""
     for deb in resolution.debs:
-        source, version = _source(deb, known.get(deb.sha256))
+        source, version = _source(deb, records.get(deb.sha256))
         named = purl.deb(deb.package, deb.version, "", release="", source="")
         key = (f"Debian:{release}", source, version)
-        found.setdefault(key, []).append((deb.package, named))
+        files_by_source.setdefault(key, []).append((deb.package, named))
         binaries.setdefault(key, []).append((deb.package, deb.version))
     return tuple(
         InstalledSource(
@@ -97,7 +97,7 @@ def installed(
             purls=tuple(named for _, named in sorted(files)),
             binaries=tuple(sorted(binaries.get((ecosystem, name, version), ()))),
         )
-        for (ecosystem, name, version), files in sorted(found.items())
+        for (ecosystem, name, version), files in sorted(files_by_source.items())
     )
 
 
@@ -116,10 +116,10 @@ def _release(lock: Lock) -> str:
     raise InputError(message, hint=hint)
 
 
-def _source(deb: Deb, said: Package | None) -> tuple[str, str]:
+def _source(deb: Deb, record: Package | None) -> tuple[str, str]:
     """Name and version of the source package of `deb`."""
-    name = (said.source if said else deb.file.split("/")[-2]) or deb.package
-    version = (said.source_version if said else "") or REBUILT.sub("", deb.version)
+    name = (record.source if record else deb.file.split("/")[-2]) or deb.package
+    version = (record.source_version if record else "") or REBUILT.sub("", deb.version)
     return name, version
 
 

@@ -14,7 +14,7 @@ UPDATES = ("DSA-", "DLA-", "DTSA-")  # Debian's advisories: one for several vuln
 def advisories(record: OsvRecord, package: InstalledSource, source: str) -> Iterator[Advisory]:
     """The advisories of `record` about `package`, one for each vulnerability that it names."""
     rating, score = record.rating(package.ecosystem, package.name)
-    cves = tuple(one for one in record.parts if one.startswith("CVE-"))
+    cves = tuple(part for part in record.parts if part.startswith("CVE-"))
     split = record.id.startswith(UPDATES) and bool(cves)
     for ids in [(cve,) for cve in cves] if split else [record.ids]:
         yield Advisory(

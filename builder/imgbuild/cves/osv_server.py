@@ -76,38 +76,52 @@ class OsvServer:
 
     def find(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
         """The advisories about `packages`; FetchFailed if the server does not answer."""
-        answers = self._answers({one.key: one for one in packages})
-        wanted = {one.id: one for answer in answers.values() for one in answer.vulns}
-        with self._context.reporter.step(f"reading {len(wanted)} advisories"):
-            read = threads.each(list(wanted.values()), lambda one, _: self._record(one), threads=8)
-        known = dict(zip(wanted, read, strict=True))
+        answers = self._answers({package.key: package for package in packages})
+        references = {
+            reference.id: reference for answer in answers.values() for reference in answer.vulns
+        }
+        with self._context.reporter.step(f"reading {len(references)} advisories"):
+            read = threads.each(
+                list(references.values()), lambda reference, _: self._record(reference), threads=8
+            )
+        by_id = dict(zip(references, read, strict=True))
         oldest = min((answer.asked for answer in answers.values()), default=self._now)
-        found = [
-            one
+        matches = [
+            advisory
             for package in packages
             for named in answers[package.key].vulns
-            if not known[named.id].withdrawn
-            for one in advisories(known[named.id], package, redact(self._address))
+            if not by_id[named.id].withdrawn
+            for advisory in advisories(by_id[named.id], package, redact(self._address))
         ]
         of = f"{redact(self._address)}, {oldest:%Y-%m-%d}"
-        return SourceAnswer(of=of, advisories=self._rated(found))
+        return SourceAnswer(of=of, advisories=self._rated(matches))
 
-    def _rated(self, found: Sequence[Advisory]) -> tuple[Advisory, ...]:
-        """`found`; advisories without a severity get that of their CVE.
+    def _rated(self, matches: Sequence[Advisory]) -> tuple[Advisory, ...]:
+        """`matches`; advisories without a severity get that of their CVE.
 
         Debian's advisories often have none; the server may have the CVE itself.
         """
-        rated = {(one.package.key, name) for one in found for name in one.ids if _has_rating(one)}
+        rated = {
+            (advisory.package.key, name)
+            for advisory in matches
+            for name in advisory.ids
+            if _has_rating(advisory)
+        }
         vague = {
             name: _Named(id=name)
-            for one in found
-            if not any((one.package.key, other) in rated for other in one.ids)
-            for name in one.ids
+            for advisory in matches
+            if not any((advisory.package.key, other) in rated for other in advisory.ids)
+            for name in advisory.ids
             if name.startswith("CVE-")
         }
-        read = threads.each(list(vague.values()), lambda one, _: self._optional(one), threads=8)
-        known = dict(zip(vague, read, strict=True))
-        return tuple(_with_rating(one, [known.get(name) for name in one.ids]) for one in found)
+        read = threads.each(
+            list(vague.values()), lambda reference, _: self._optional(reference), threads=8
+        )
+        by_name = dict(zip(vague, read, strict=True))
+        return tuple(
+            _with_rating(advisory, [by_name.get(name) for name in advisory.ids])
+            for advisory in matches
+        )
 
     # -- which advisories
 
@@ -115,52 +129,52 @@ class OsvServer:
         self, packages: dict[tuple[str, str, str], InstalledSource]
     ) -> dict[tuple[str, str, str], _KeptAnswer]:
         """What the cache or the server answers about each of `packages`."""
-        found = {}
+        answers = {}
         for key in packages:
-            kept = self._kept(key)
-            if kept is not None:
-                found[key] = kept
-        due = [key for key in packages if key not in found]
-        for at in range(0, len(due), BATCH):
-            part = due[at : at + BATCH]
+            cached = self._cached(key)
+            if cached is not None:
+                answers[key] = cached
+        missing = [key for key in packages if key not in answers]
+        for at in range(0, len(missing), BATCH):
+            part = missing[at : at + BATCH]
             for key, vulns in zip(part, self._ask(part), strict=True):
                 answer = _KeptAnswer(asked=self._now, vulns=vulns)
                 self._context.store.put_fact(
                     QUESTION, self._question(key), msgspec.json.encode(answer)
                 )
-                found[key] = answer
-        return found
+                answers[key] = answer
+        return answers
 
     def _question(self, key: tuple[str, str, str]) -> str:
         return msgspec.json.encode((self._address, *key)).decode()
 
-    def _kept(self, key: tuple[str, str, str]) -> _KeptAnswer | None:
+    def _cached(self, key: tuple[str, str, str]) -> _KeptAnswer | None:
         """The answer in the cache, if it is less than a day old; offline, of any age."""
         data = self._context.store.fact(QUESTION, self._question(key))
         if data is None:
             return None
         try:
-            found = msgspec.json.decode(data, type=_KeptAnswer)
+            answer = msgspec.json.decode(data, type=_KeptAnswer)
         except msgspec.DecodeError:  # of another form: it is asked for again
             return None
-        recent = datetime.timedelta() <= self._now - found.asked < KEPT
-        return found if recent or self._context.http.offline else None
+        recent = datetime.timedelta() <= self._now - answer.asked < KEPT
+        return answer if recent or self._context.http.offline else None
 
     def _ask(self, keys: Sequence[tuple[str, str, str]]) -> list[tuple[_Named, ...]]:
         """The server's answer about each of `keys`, all of its pages."""
-        found: list[list[_Named]] = [[] for _ in keys]
+        answers: list[list[_Named]] = [[] for _ in keys]
         left = dict.fromkeys(range(len(keys)), "")
         for _ in range(PAGES):
             if not left:
-                return [tuple(vulns) for vulns in found]
+                return [tuple(vulns) for vulns in answers]
             batch = self._batch([_query(keys[place], token) for place, token in left.items()])
             if len(batch.results) != len(left):
-                given, asked = len(batch.results), len(left)
-                message = f"{redact(self._address)}: {given} answers to {asked} questions"
+                given, expected = len(batch.results), len(left)
+                message = f"{redact(self._address)}: {given} answers to {expected} questions"
                 raise FetchFailed(message, hint=NONSENSE)
             following = {}
             for place, result in zip(left, batch.results, strict=True):
-                found[place] += self._valid(result.vulns or ())
+                answers[place] += self._valid(result.vulns or ())
                 if result.next_page_token:
                     following[place] = result.next_page_token
             left = following
@@ -168,11 +182,11 @@ class OsvServer:
         raise FetchFailed(message, hint=NONSENSE)
 
     def _valid(self, vulns: Iterable[_Named]) -> Iterable[_Named]:
-        for one in vulns:
-            if ID.fullmatch(one.id) is None:
-                message = f"{redact(self._address)} names an advisory {one.id[:80]!r}"
+        for reference in vulns:
+            if ID.fullmatch(reference.id) is None:
+                message = f"{redact(self._address)} names an advisory {reference.id[:80]!r}"
                 raise FetchFailed(message, hint=NONSENSE)
-            yield one
+            yield reference
 
     def _batch(self, queries: Sequence[object]) -> _Batch:
         place = f"{self._address}/v1/querybatch"
@@ -189,12 +203,12 @@ class OsvServer:
         if data is not None:
             return records.decode(data, redact(place), hint=NONSENSE)
         data = self._fetch(Request(place, {"Accept": "application/json"}))
-        found = records.decode(data, redact(place), hint=NONSENSE)
-        if named.id not in found.ids:
-            message = f"{redact(place)}: the answer is another advisory, {found.id}"
+        record = records.decode(data, redact(place), hint=NONSENSE)
+        if named.id not in record.ids:
+            message = f"{redact(place)}: the answer is another advisory, {record.id}"
             raise FetchFailed(message, hint=NONSENSE)
         self._context.store.put_fact(RECORD, key, data)
-        return found
+        return record
 
     def _optional(self, named: _Named) -> OsvRecord | None:
         """The advisory, kept for a day; None if the server has none, or offline the cache."""
@@ -236,20 +250,22 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def _has_rating(one: Advisory) -> bool:
-    return one.severity is not Rating.UNKNOWN
+def _has_rating(advisory: Advisory) -> bool:
+    return advisory.severity is not Rating.UNKNOWN
 
 
-def _with_rating(one: Advisory, found: Sequence[OsvRecord | None]) -> Advisory:
-    """`one` with the severity of the records `found` of the same vulnerability, if it has none."""
-    if _has_rating(one):
-        return one
-    package = one.package
-    said = [each.rating(package.ecosystem, package.name) for each in found if each is not None]
-    scores = [score for _, score in said if score is not None]
+def _with_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) -> Advisory:
+    """`advisory` with the severity of `osv_records` of the same vulnerability if it has none."""
+    if _has_rating(advisory):
+        return advisory
+    package = advisory.package
+    ratings = [
+        each.rating(package.ecosystem, package.name) for each in osv_records if each is not None
+    ]
+    scores = [score for _, score in ratings if score is not None]
     return msgspec.structs.replace(
-        one,
-        severity=highest(rating for rating, _ in said),
+        advisory,
+        severity=highest(rating for rating, _ in ratings),
         score=max(scores, default=None),
     )
 

@@ -82,10 +82,10 @@ class OsvRecord(msgspec.Struct, frozen=True):
     @property
     def ids(self) -> tuple[str, ...]:
         """Its id and those of the same vulnerability elsewhere, each once."""
-        own = (self.id, *(self.aliases or ()))
+        names = (self.id, *(self.aliases or ()))
         if self.id.startswith(DEBIAN):  # its upstream is the CVE that it is a copy of
-            own += (self.id.removeprefix(DEBIAN),)
-        return tuple(dict.fromkeys(own))
+            names += (self.id.removeprefix(DEBIAN),)
+        return tuple(dict.fromkeys(names))
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -125,9 +125,9 @@ class OsvRecord(msgspec.Struct, frozen=True):
         record names comes first, since its authors know the package, then the score.
         """
         entries = tuple(self.about(ecosystem, name))
-        stated = [one for entry in entries for one in entry.severity or ()]
-        scores = [severity.base_score(one.score) for one in (*stated, *(self.severity or ()))]
-        score = max((one for one in scores if one is not None), default=None)
+        stated = [rated for entry in entries for rated in entry.severity or ()]
+        scores = [severity.base_score(rated.score) for rated in (*stated, *(self.severity or ()))]
+        score = max((value for value in scores if value is not None), default=None)
         words = [(entry.ecosystem_specific or {}).get("urgency") for entry in entries]
         if words and all(word == "unimportant" for word in words):
             return Rating.LOW, score
@@ -137,9 +137,9 @@ class OsvRecord(msgspec.Struct, frozen=True):
         if word is Rating.UNKNOWN and score is not None:
             word = severity.of_score(score)
         if word is Rating.UNKNOWN:
-            said = [severity.of_word((one.database_specific or {}).get("severity"))
-                    for one in entries]  # fmt: skip
-            word = severity.highest([*said, *map(severity.of_word, words)])
+            ratings = [severity.of_word((entry.database_specific or {}).get("severity"))
+                    for entry in entries]  # fmt: skip
+            word = severity.highest([*ratings, *map(severity.of_word, words)])
         return word, score
 
 
@@ -148,8 +148,8 @@ def decode(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
     if len(data) > LIMIT:
         message = f"{place} has more than {LIMIT} bytes"
         raise InputError(message, hint=hint)
-    found = codec.decode(data, OsvRecord, file=place, what="advisory of OSV", hint=hint)
-    if ID.fullmatch(found.id) is None:
-        message = f"{place} is not a valid advisory of OSV: its id is {found.id[:80]!r}"
+    record = codec.decode(data, OsvRecord, file=place, what="advisory of OSV", hint=hint)
+    if ID.fullmatch(record.id) is None:
+        message = f"{place} is not a valid advisory of OSV: its id is {record.id[:80]!r}"
         raise InputError(message, hint=hint)
-    return found
+    return record

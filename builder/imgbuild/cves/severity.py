@@ -67,4 +67,4 @@ def base_score(vector: str) -> float | None:
 
 def highest(ratings: Iterable[Rating]) -> Rating:
     """The highest of `ratings`; unknown if there are none."""
-    return max(ratings, key=lambda one: one.rank, default=Rating.UNKNOWN)
+    return max(ratings, key=lambda rating: rating.rank, default=Rating.UNKNOWN)

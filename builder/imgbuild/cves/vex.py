@@ -16,7 +16,7 @@ import imgbuild
 from imgbuild import codec
 from imgbuild.attest.sbom import purl
 from imgbuild.cves.check import CveReport, Vulnerability
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest, sha256
 
 MEDIA_TYPE = "application/vnd.openvex+json"
@@ -57,17 +57,18 @@ def document(
         if repository is not None:
             name, place = repository.name.rpartition("/")[2], str(repository)
         product = purl.oci(name, digest, arch=report.arch.oci, place=place)
-        for one in report.vulnerabilities:
-            statement = _statement(one)
+        for finding in report.vulnerabilities:
+            statement = _statement(finding)
             key = codec.compact(statement).decode()
-            parts = [{"@id": name} for name in one.purls]
+            parts = [{"@id": name} for name in finding.purls]
             statements.setdefault(key, {**statement, "products": []})["products"].append(
                 {"@id": product, "subcomponents": parts}
             )
     ordered = sorted(
-        statements.values(), key=lambda one: (one["vulnerability"]["name"], one["status"])
+        statements.values(),
+        key=lambda statement: (statement["vulnerability"]["name"], statement["status"]),
     )
-    found = {
+    content = {
         "@context": CONTEXT,
         "@id": f"https://openvex.dev/docs/public/vex-{sha256(codec.compact([author, ordered]))}",
         "author": author,
@@ -76,7 +77,7 @@ def document(
         "tooling": f"imgbuild/{imgbuild.__version__}",
         "statements": ordered,
     }
-    return codec.encode(found)
+    return codec.encode(content)
 
 
 def decode(data: bytes, place: str) -> VexDocument:
@@ -84,11 +85,11 @@ def decode(data: bytes, place: str) -> VexDocument:
     return codec.decode(data, VexDocument, file=place, what="OpenVEX document")
 
 
-def _statement(one: Vulnerability) -> dict[str, Any]:
-    """The statement about `one`, without its products."""
-    aliases = [name for name in one.ids if name != one.id]
-    vulnerability = {"name": one.id, **({"aliases": aliases} if aliases else {})}
-    accepted = one.accepted
+def _statement(finding: Vulnerability) -> dict[str, Any]:
+    """The statement about `finding`, without its products."""
+    aliases = [name for name in finding.ids if name != finding.id]
+    vulnerability = {"name": finding.id, **({"aliases": aliases} if aliases else {})}
+    accepted = finding.accepted
     if accepted is not None and accepted.justification is not None:
         return {
             "vulnerability": vulnerability,
@@ -98,8 +99,8 @@ def _statement(one: Vulnerability) -> dict[str, Any]:
         }
     if accepted is not None:
         action = f"accepted until {accepted.expires}: {accepted.reason}"
-    elif one.fixed:
-        action = f"update {one.package} to {one.fixed} or newer"
+    elif finding.fixed:
+        action = f"update {finding.package} to {finding.fixed} or newer"
     else:
-        action = f"no fixed version of {one.package} is known"
+        action = f"no fixed version of {finding.package} is known"
     return {"vulnerability": vulnerability, "status": AFFECTED, "action_statement": action}

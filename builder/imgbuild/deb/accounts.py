@@ -54,8 +54,8 @@ def _check(user: User, passwd: Sequence[Sequence[str]], group: Sequence[Sequence
         if user.name == row[0] or str(user.gid) == row[2]
     ]
     if taken:
-        wanted = f"{user.name} ({user.uid}:{user.gid})"
-        message = f"image.user {wanted} is in the base already: {', '.join(taken)}"
+        requested = f"{user.name} ({user.uid}:{user.gid})"
+        message = f"image.user {requested} is in the base already: {', '.join(taken)}"
         raise InputError(
             message, hint="choose another name and numbers from 1000 up in matrix.yaml"
         )

@@ -22,7 +22,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.deb.closure import DebianArchive, close
 from imgbuild.deb.control import fields, paragraphs
-from imgbuild.deb.version import compare
+from imgbuild.deb.debian_version import compare
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import DebianBase
@@ -96,40 +96,41 @@ def security_updates(
     """
     index = _suite_index(_security(base), base, arch, context)
     newest = DebianArchive(index.packages).packages
-    found = (
-        SecurityUpdate(deb.package, deb.version, known["Version"])
+    updates = (
+        SecurityUpdate(deb.package, deb.version, candidate["Version"])
         for deb in debs
-        if (known := newest.get(deb.package)) is not None
-        and compare(deb.version, known["Version"]) < 0
+        if (candidate := newest.get(deb.package)) is not None
+        and compare(deb.version, candidate["Version"]) < 0
     )
-    return index.date, tuple(sorted(found, key=lambda update: update.package))
+    return index.date, tuple(sorted(updates, key=lambda update: update.package))
 
 
 def added_debs(
     base: DebianBase,
     arch: Arch,
     have: Sequence[Deb],
-    wanted: Sequence[str],
+    requested: Sequence[str],
     control: Callable[[Deb], dict[str, str]],
     context: Context,
 ) -> tuple[Deb, ...]:
-    """The packages that `wanted` needs in addition to the present ones, sorted by name.
+    """The packages that `requested` needs in addition to the present ones, sorted by name.
 
     These stay at their versions; `control` reads what one says of itself where the archive has
     another version by now. Errors as for `resolve_debs`.
     """
     listed, _ = _listed(base, arch, context)
     newest = DebianArchive(listed).packages
-    kept = {
-        deb.package: known
-        if (known := newest.get(deb.package)) is not None and known["Version"] == deb.version
+    installed = {
+        deb.package: candidate
+        if (candidate := newest.get(deb.package)) is not None
+        and candidate["Version"] == deb.version
         else _used(control(deb))
         for deb in have
     }
-    rest = (package for package in listed if package["Package"] not in kept)
-    archive = DebianArchive((*kept.values(), *rest))
-    chosen = close(archive, wanted, file="matrix.yaml", have=tuple(kept))
-    return _debs([package for package in chosen if package["Package"] not in kept])
+    rest = (package for package in listed if package["Package"] not in installed)
+    archive = DebianArchive((*installed.values(), *rest))
+    chosen = close(archive, requested, file="matrix.yaml", have=tuple(installed))
+    return _debs([package for package in chosen if package["Package"] not in installed])
 
 
 def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
@@ -200,13 +201,13 @@ def _used(paragraph: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in paragraph.items() if name in USED}
 
 
-def _sites(suite: str, ending: str, own: Iterable[str]) -> tuple[str, ...]:
-    """Sites of this machine's apt with `suite`, those that end like Debian's, then `own`."""
+def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...]:
+    """Sites of this machine's apt with `suite`, those that end like Debian's, then `base_sites`."""
     sites = _apt_sites()
     same = [site for codename, site in sites if codename == suite]
     # A machine of another release still names a mirror of the whole archive.
     other = [site for codename, site in sites if codename != suite and site.endswith(ending)]
-    return tuple(dict.fromkeys((*same, *other, *(site.rstrip("/") for site in own))))
+    return tuple(dict.fromkeys((*same, *other, *(site.rstrip("/") for site in base_sites))))
 
 
 @cache
@@ -260,11 +261,11 @@ def _indexes(
 def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
     """The packages of an index; they are kept in the cache, since parsing takes seconds."""
     store, http = context.store, context.http
-    if (kept := store.fact(PARSED, digest)) is not None:
-        return msgspec.msgpack.decode(kept, type=list[dict[str, str]])
-    known = store.file(digest)
-    if known is not None:
-        data = known.read_bytes()
+    if (parsed := store.fact(PARSED, digest)) is not None:
+        return msgspec.msgpack.decode(parsed, type=list[dict[str, str]])
+    cached = store.file(digest)
+    if cached is not None:
+        data = cached.read_bytes()
     else:
         data = http.bytes(url)
         if sha256(data) != digest:
@@ -274,7 +275,7 @@ def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
     if sha256(data) != digest:
         message = f"{url}: sha256 {sha256(data)}, but InRelease says {digest}"
         raise IntegrityError(message, hint="the mirror is between two states: try again in an hour")
-    if known is None:
+    if cached is None:
         with store.scratch() as scratch:
             temporary = scratch / "Packages.xz"
             temporary.write_bytes(data)

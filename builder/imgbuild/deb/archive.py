@@ -199,11 +199,11 @@ def _tar(path: Path, parts: dict[str, bytes], name: str) -> _Tar:
             opened = source if opener is None else cast("IO[bytes]", opener(source, "rb"))
             limit = len(data) * RATIO + LEEWAY
             return _Tar(path, name + suffix, cast("IO[bytes]", _Bounded(opened, limit)))
-    found = next((part for part in parts if part.startswith(name)), None)
-    if found is None:
+    member_name = next((part for part in parts if part.startswith(name)), None)
+    if member_name is None:
         message = f"{path}: no {name}"
         raise IntegrityError(message, hint=DAMAGED)
-    message = f"{path}: {found} has a compression that Debian does not use"
+    message = f"{path}: {member_name} has a compression that Debian does not use"
     raise IntegrityError(
         message, hint="take the package from Debian's archive: its packages are .xz"
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from imgbuild.deb.control import Clause, DebRelation, clauses
-from imgbuild.deb.version import key, satisfies
+from imgbuild.deb.debian_version import key, satisfies
 from imgbuild.errors import InputError, NoSolution, Problem
 
 NEEDS = ("Pre-Depends", "Depends")
@@ -36,8 +36,8 @@ class DebianArchive:
     def __init__(self, paragraphs: Iterable[Paragraph]) -> None:
         self.packages: dict[str, Paragraph] = {}
         for paragraph in paragraphs:
-            known = self.packages.get(paragraph["Package"])
-            if known is None or key(known["Version"]) < key(paragraph["Version"]):
+            existing = self.packages.get(paragraph["Package"])
+            if existing is None or key(existing["Version"]) < key(paragraph["Version"]):
                 self.packages[paragraph["Package"]] = paragraph
         self._providers: dict[str, list[Provider]] = {}
         for paragraph in self.packages.values():
@@ -50,11 +50,11 @@ class DebianArchive:
         package = self.packages.get(relation.name)
         real = [Provider(package, package["Version"], real=True)] if package is not None else []
         virtual = sorted(self._providers.get(relation.name, []), key=_preference)
-        return [one for one in (*real, *virtual) if _fits(one, relation)]
+        return [provider for provider in (*real, *virtual) if _fits(provider, relation)]
 
 
 def close(
-    archive: DebianArchive, wanted: Sequence[str], *, file: str, have: Sequence[str] = ()
+    archive: DebianArchive, requested: Sequence[str], *, file: str, have: Sequence[str] = ()
 ) -> list[Paragraph]:
     """The wanted packages, the essential ones and their dependencies, sorted by name.
 
@@ -64,7 +64,7 @@ def close(
     its reasons, for a dependency that nothing satisfies or for chosen packages that exclude each
     other.
     """
-    _check_names(archive, wanted, file)
+    _check_names(archive, requested, file)
     essential = sorted(
         name for name, package in archive.packages.items() if package.get("Essential") == "yes"
     )
@@ -78,7 +78,7 @@ def close(
             because[name] = reason
             queue.append(name)
 
-    for name in wanted:
+    for name in requested:
         _choose(name, "wanted on top of the base" if have else "wanted by the base")
     for name in () if have else essential:
         _choose(name, "essential")
@@ -87,7 +87,7 @@ def close(
         for clause in needs(chosen[name]):
             if any(_met(archive, relation, chosen) for relation in clause):
                 continue
-            options = [one for relation in clause for one in archive.providers(relation)]
+            options = [provider for relation in clause for provider in archive.providers(relation)]
             if not options:
                 raise _impossible(name, clause, because)
             _choose(options[0].package["Package"], name)
@@ -101,7 +101,7 @@ def needs(package: Paragraph) -> list[Clause]:
 
 
 def _met(archive: DebianArchive, relation: DebRelation, chosen: Mapping[str, Paragraph]) -> bool:
-    return any(one.package["Package"] in chosen for one in archive.providers(relation))
+    return any(provider.package["Package"] in chosen for provider in archive.providers(relation))
 
 
 def _fits(provider: Provider, relation: DebRelation) -> bool:
@@ -119,9 +119,9 @@ def _preference(provider: Provider) -> tuple[int, str]:
     return rank, provider.package["Package"]
 
 
-def _check_names(archive: DebianArchive, wanted: Sequence[str], file: str) -> None:
+def _check_names(archive: DebianArchive, requested: Sequence[str], file: str) -> None:
     problems = []
-    for name in wanted:
+    for name in requested:
         if name not in archive.packages:
             near = difflib.get_close_matches(name, archive.packages, n=1)
             problems.append(
@@ -143,7 +143,9 @@ def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) ->
         for field in EXCLUDES:
             for (relation,) in clauses(package.get(field, "")):
                 # A package may conflict with a name that it provides: that means "any other one".
-                hits = {one.package["Package"] for one in archive.providers(relation)} - {name}
+                hits = {provider.package["Package"] for provider in archive.providers(relation)} - {
+                    name
+                }
                 reasons.extend(
                     f"{name} {field.lower()} {relation}, which {hit} {chosen[hit]['Version']} is"
                     for hit in sorted(hits & chosen.keys())

@@ -62,7 +62,9 @@ def fields(block: str) -> dict[str, str]:
 def clauses(text: str) -> tuple[Clause, ...]:
     """The value of Depends, Provides and the like; ValueError for what policy 7.1 forbids."""
     parts = (part.strip() for part in text.replace("\n", " ").split(","))
-    return tuple(tuple(_relation(one) for one in part.split("|")) for part in parts if part)
+    return tuple(
+        tuple(_relation(alternative) for alternative in part.split("|")) for part in parts if part
+    )
 
 
 def _relation(text: str) -> DebRelation:

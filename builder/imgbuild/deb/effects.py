@@ -91,12 +91,12 @@ def _copied(tree: DebTree, effect: Copy) -> bytes:
         return data
     lines = data.decode().splitlines()
     unused = effect.fill.keys() - set(lines)
-    kept = [line for line in lines if re.search(effect.match, line)]
-    if unused or not kept:
+    selected = [line for line in lines if re.search(effect.match, line)]
+    if unused or not selected:
         message = f"{effect.source} has no line {', '.join(sorted(unused)) or effect.match}"
         raise IntegrityError(message, hint="the effects table does not fit these packages")
     # A placeholder that is filled with nothing takes its line with it.
-    filled = [effect.fill.get(line, line) for line in kept if effect.fill.get(line) != ""]
+    filled = [effect.fill.get(line, line) for line in selected if effect.fill.get(line) != ""]
     return ("\n".join(filled) + "\n").encode()
 
 

@@ -44,14 +44,14 @@ def cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[Member]]
     entries: list[tuple[str, str]] = []
     links: list[Member] = []
     for folder in folders(tree, arch):
-        for found in _libraries(tree, folder):
-            if not found.link and found.file != found.name:
-                path = f"{folder}/{found.name}"
+        for library in _libraries(tree, folder):
+            if not library.link and library.file != library.name:
+                path = f"{folder}/{library.name}"
                 if path not in tree:
                     links.append(
-                        Member(path=path, kind=MemberKind.LINK, mode=0o777, target=found.file)
+                        Member(path=path, kind=MemberKind.LINK, mode=0o777, target=library.file)
                     )
-            entries.append((found.name, f"/{folder}/{found.name}"))
+            entries.append((library.name, f"/{folder}/{library.name}"))
     return encode(sorted(entries, key=_order, reverse=True), arch, version), links
 
 
@@ -87,21 +87,21 @@ def encode(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
 
 def compare(left: str, right: str) -> int:
     """Glibc's order of library names: runs of digits as numbers, digits above all else."""
-    one, other = left.encode() + b"\0", right.encode() + b"\0"
+    name, other = left.encode() + b"\0", right.encode() + b"\0"
     i = j = 0
-    while one[i]:
-        if chr(one[i]).isdigit() and chr(other[j]).isdigit():
-            first, i = _number(one, i)
+    while name[i]:
+        if chr(name[i]).isdigit() and chr(other[j]).isdigit():
+            first, i = _number(name, i)
             second, j = _number(other, j)
             if first != second:
                 return first - second
-        elif chr(one[i]).isdigit() or chr(other[j]).isdigit():
-            return 1 if chr(one[i]).isdigit() else -1
-        elif one[i] != other[j]:
-            return one[i] - other[j]
+        elif chr(name[i]).isdigit() or chr(other[j]).isdigit():
+            return 1 if chr(name[i]).isdigit() else -1
+        elif name[i] != other[j]:
+            return name[i] - other[j]
         else:
             i, j = i + 1, j + 1
-    return one[i] - other[j]
+    return name[i] - other[j]
 
 
 def _compare_entries(left: tuple[str, str], right: tuple[str, str]) -> int:
@@ -160,10 +160,10 @@ def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
             file == name or (file.endswith(".so") and name.startswith(file))
         )
         name = file if link else name
-        known = chosen.get(name)
-        better = known is None or (not link and known.link)
-        if known is not None and link == known.link:
-            better = compare(known.file, file) < 0
+        existing = chosen.get(name)
+        better = existing is None or (not link and existing.link)
+        if existing is not None and link == existing.link:
+            better = compare(existing.file, file) < 0
         if better:
             chosen[name] = FoundLibrary(name, file, link)
     return list(chosen.values())
@@ -191,9 +191,9 @@ def _strings(texts: set[str]) -> tuple[dict[str, int], bytes]:
 
 
 def _by_end(left: bytes, right: bytes) -> int:
-    for one, other in zip(reversed(left), reversed(right), strict=False):
-        if one != other:
-            return other - one
+    for byte, other in zip(reversed(left), reversed(right), strict=False):
+        if byte != other:
+            return other - byte
     return len(right) - len(left)  # the longer one first, so that the shorter can share its end
 
 

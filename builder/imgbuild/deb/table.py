@@ -151,9 +151,9 @@ def load(suite: str) -> Table:
     """The table of `suite`; InputError if there is none or if it does not fit its types."""
     path = DATA / f"{suite}.yaml"
     if not path.exists():
-        known = ", ".join(sorted(item.stem for item in DATA.glob("*.yaml")))
+        suites = ", ".join(sorted(item.stem for item in DATA.glob("*.yaml")))
         message = f"no table of script effects for Debian {suite}"
-        raise InputError(message, hint=f"suites with a table: {known}")
+        raise InputError(message, hint=f"suites with a table: {suites}")
     try:
         return msgspec.convert(yaml_data.read(path.read_bytes()), Table)
     except (msgspec.ValidationError, yaml.YAMLError) as error:
@@ -212,10 +212,10 @@ def _union(patterns: Iterable[str]) -> re.Pattern[str]:
 
 def _scripts(package: DebContents) -> list[tuple[str, bytes]]:
     """Scripts that would run, and the declaration of triggers on which a postinst would run."""
-    found = [(name, package.files[name]) for name in SCRIPTS if name in package.files]
+    scripts = [(name, package.files[name]) for name in SCRIPTS if name in package.files]
     if any(verb.startswith("interest") for verb, _ in _triggers(package)):
-        found.append(("triggers", package.files["triggers"]))
-    return found
+        scripts.append(("triggers", package.files["triggers"]))
+    return scripts
 
 
 def _triggers(package: DebContents) -> list[tuple[str, str]]:

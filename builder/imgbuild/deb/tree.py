@@ -43,11 +43,11 @@ class DebTree:
         if member.kind is MemberKind.HARD:
             member = msgspec.structs.replace(member, target=merged(member.target))
         member = msgspec.structs.replace(member, path=path)
-        known = self._members.get(path)
-        if known is not None and known != member:
+        existing = self._members.get(path)
+        if existing is not None and existing != member:
             message = (
                 f"{owner} and {self._owners[path]} both ship /{path}:"
-                f" {member.kind} {member.mode:04o} and {known.kind} {known.mode:04o}"
+                f" {member.kind} {member.mode:04o} and {existing.kind} {existing.mode:04o}"
             )
             raise IntegrityError(message, hint="leave one of the two packages out of the base")
         self._members[path] = member
@@ -108,12 +108,12 @@ class DebTree:
     def below(self, folder: str, *, deep: bool = False) -> list[Member]:
         """The members directly in `folder`, or also in folders of it if `deep`, sorted."""
         prefix = merged(folder).rstrip("/") + "/"
-        found = [
+        members = [
             member
             for path, member in self._members.items()
             if path.startswith(prefix) and (deep or "/" not in path[len(prefix) :])
         ]
-        return sorted(found, key=sort_key)
+        return sorted(members, key=sort_key)
 
     def members(self) -> list[Member]:
         """All members in byte order of their paths, with the links of merged /usr."""

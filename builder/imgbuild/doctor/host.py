@@ -113,16 +113,16 @@ def _gpus() -> tuple[str, tuple[HostGpu, ...]]:
 def driver_of(text: str) -> str:
     """The driver's version from its file in /proc."""
     first = text.partition("\n")[0]
-    found = _VERSION.search(first) if "NVRM" in first else None
-    return found[0] if found else ""
+    match = _VERSION.search(first) if "NVRM" in first else None
+    return match[0] if match else ""
 
 
 def _engines() -> Iterable[Runs]:
     for kind in ("docker", "podman"):
-        found = engine.find(kind)
-        if found is not None:
-            gpus = _has_runtime(found) if kind == "docker" else False
-            yield Runs(name=kind, version=found.version, gpus=gpus or _has_cdi())
+        container_engine = engine.find(kind)
+        if container_engine is not None:
+            gpus = _has_runtime(container_engine) if kind == "docker" else False
+            yield Runs(name=kind, version=container_engine.version, gpus=gpus or _has_cdi())
     for name in ("apptainer", "singularity"):
         program = programs.which(name)
         answer = process.run([program, "--version"], check=False) if program else None

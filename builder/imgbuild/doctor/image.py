@@ -17,13 +17,13 @@ from imgbuild.container import apptainer, driver, engine, run_in_image, sandbox
 from imgbuild.container.load import load
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import WorkFailed
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tar import Member, header, padding
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.sif import convert
-from imgbuild.smoke import run
-from imgbuild.system import process as processes
+from imgbuild.smoke import runner
+from imgbuild.system import process
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
@@ -57,15 +57,15 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def in_sif(
-    lock: Lock, arch: Arch, image: Path, wanted: InspectOptions, reporter: Reporter = SILENT
+    lock: Lock, arch: Arch, image: Path, options: InspectOptions, reporter: Reporter = SILENT
 ) -> Report:
     """Run the checks in the SIF `image`; ToolMissing without Apptainer."""
     program = apptainer.require()
-    words = [program, "exec", "--no-privs", "--bind", f"{run.TESTS.resolve()}:{PLACE}:ro"]
-    words += ["--nv"] if wanted.gpus else []
-    command = [*words, *wanted.words, str(image), ENTRYPOINT, *_command(lock, wanted)]
+    words = [program, "exec", "--no-privs", "--bind", f"{runner.TESTS.resolve()}:{PLACE}:ro"]
+    words += ["--nv"] if options.gpus else []
+    command = [*words, *options.words, str(image), ENTRYPOINT, *_command(lock, options)]
     with reporter.step(f"{lock.target}: checking inside the image, in apptainer"):
-        done = processes.run(command, check=False)
+        done = process.run(command, check=False)
     return _report(lock, arch, done, reporter)
 
 
@@ -73,7 +73,7 @@ def in_image(
     lock: Lock,
     layout: Layout,
     arch: Arch,
-    wanted: InspectOptions,
+    options: InspectOptions,
     *,
     through: str,
     store: Store,
@@ -86,39 +86,44 @@ def in_image(
             image = scratch / "image.sif"
             with reporter.step(f"making a SIF of {layout.path.name}"):
                 convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=reporter)
-            return in_sif(lock, arch, image, wanted, reporter)
+            return in_sif(lock, arch, image, options, reporter)
     if through == "root":
-        return _in_root(lock, layout, arch, wanted, store, reporter)
-    found = engine.require(through, reporter=reporter)
-    reference = load(found, layout, arch, lock.target, reporter=reporter).reference
-    settings = engine.ContainerOptions(gpus=wanted.gpus > 0, options=(f"--volume={PLACE}",))
-    with reporter.step(f"{lock.target}: checking inside the image, in {found.kind}"):
-        container = engine.create(found, reference, _command(lock, wanted), settings)
+        return _in_root(lock, layout, arch, options, store, reporter)
+    container_engine = engine.require(through, reporter=reporter)
+    reference = load(container_engine, layout, arch, lock.target, reporter=reporter).reference
+    settings = engine.ContainerOptions(gpus=options.gpus > 0, options=(f"--volume={PLACE}",))
+    with reporter.step(f"{lock.target}: checking inside the image, in {container_engine.kind}"):
+        container = engine.create(container_engine, reference, _command(lock, options), settings)
         try:
-            engine.copy_in(found, container, _tar(), PLACE)
-            done = engine.start(found, container)
+            engine.copy_in(container_engine, container, _tar(), PLACE)
+            done = engine.start(container_engine, container)
         finally:
-            engine.discard(found, container)
+            engine.discard(container_engine, container)
     return _report(lock, arch, done, reporter)
 
 
 def _in_root(
-    lock: Lock, layout: Layout, arch: Arch, wanted: InspectOptions, store: Store, reporter: Reporter
+    lock: Lock,
+    layout: Layout,
+    arch: Arch,
+    options: InspectOptions,
+    store: Store,
+    reporter: Reporter,
 ) -> Report:
     user = lock.settings.user
     unpacked = root_folder(layout, arch, store, reporter=reporter)
     with unpacked as root, store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
-        binds = [sandbox.Bind(source=run.TESTS, target=PLACE)]
+        binds = [sandbox.Bind(source=runner.TESTS, target=PLACE)]
         env = run_in_image.environment(settings) | {"HOME": user.home}
-        if wanted.gpus:
+        if options.gpus:
             fetched = driver.driver_files(scratch)
             binds += fetched.binds
             env |= fetched.env
         with reporter.step(f"{lock.target}: checking inside the image, in a root folder"):
             done = sandbox.run(
                 root,
-                [*settings.entrypoint, *_command(lock, wanted)],
+                [*settings.entrypoint, *_command(lock, options)],
                 env=env,
                 binds=binds,
                 cwd=settings.workdir,
@@ -128,22 +133,22 @@ def _in_root(
     return _report(lock, arch, done, reporter)
 
 
-def _command(lock: Lock, wanted: InspectOptions) -> list[str]:
+def _command(lock: Lock, options: InspectOptions) -> list[str]:
     python = f"{lock.settings.prefix}/bin/python"
-    needs = (f"--gpus={wanted.gpus}", f"--shared={wanted.shared}")
+    needs = (f"--gpus={options.gpus}", f"--shared={options.shared}")
     return [python, f"{PLACE}/{SCRIPT}", "--json", *needs]
 
 
 def _tar() -> Iterator[bytes]:
     """The script, in two files, as a tar stream."""
     for name in SCRIPTS:
-        data = (run.TESTS / name).read_bytes()
+        data = (runner.TESTS / name).read_bytes()
         yield header(Member(path=name, size=len(data), content=data))
         yield data + bytes(padding(len(data)))
     yield bytes(1024)
 
 
-def _report(lock: Lock, arch: Arch, done: processes.Result, reporter: Reporter) -> Report:
+def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) -> Report:
     """The findings of the script; WorkFailed if it did not run."""
     try:
         document = msgspec.json.decode(done.stdout, type=_Document)
@@ -162,8 +167,13 @@ def _report(lock: Lock, arch: Arch, done: processes.Result, reporter: Reporter) 
         arch=arch,
         tier=TIER,
         findings=tuple(
-            Finding(check=one.check, severity=one.severity, message=one.message, remedy=one.remedy)
-            for one in document.findings
+            Finding(
+                check=finding.check,
+                severity=finding.severity,
+                message=finding.message,
+                remedy=finding.remedy,
+            )
+            for finding in document.findings
         ),
     )
 
@@ -172,8 +182,8 @@ def lines(report: Report) -> Sequence[str]:
     """The findings for people, errors last, where they are most visible."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []
-    for found in sorted(report.findings, key=lambda one: order.index(one.severity)):
-        rows.append(f"{found.severity}: {found.check}: {found.message}")
-        if found.remedy:
-            rows.append(f"  remedy: {found.remedy}")
+    for finding in sorted(report.findings, key=lambda entry: order.index(entry.severity)):
+        rows.append(f"{finding.severity}: {finding.check}: {finding.message}")
+        if finding.remedy:
+            rows.append(f"  remedy: {finding.remedy}")
     return rows

@@ -15,8 +15,8 @@ from imgbuild import codec
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.source.facts import GpuCode
 from imgbuild.doctor.host import Host, HostGpu
-from imgbuild.lock.lock import Lock
-from imgbuild.plan.seal import seal_path
+from imgbuild.lock.lock_file import Lock
+from imgbuild.plan.image_digests import digests_path
 from imgbuild.report import Floors
 from imgbuild.values import Arch
 
@@ -54,21 +54,21 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...] = ()
 
 
-class _SealedImage(msgspec.Struct, frozen=True):
+class _ImageDigests(msgspec.Struct, frozen=True):
     floors: Floors | None = None
 
 
-class _Seal(msgspec.Struct, frozen=True):
-    arch: dict[Arch, _SealedImage]
+class _TargetDigests(msgspec.Struct, frozen=True):
+    arch: dict[Arch, _ImageDigests]
 
 
 def offer(images: Path, lock: Lock) -> TargetNeeds:
-    """What the target of `lock` needs: from its seal, else derived from its CUDA release."""
-    path = seal_path(images, lock.target)
-    known = codec.read(path, _Seal, what="seal").arch if path.exists() else {}
+    """What the target of `lock` needs: from its digests, else derived from its CUDA release."""
+    path = digests_path(images, lock.target)
+    target_digests = codec.read(path, _TargetDigests, what="digests").arch if path.exists() else {}
     data = gpus.load()
     stated = lock.settings.labels.get(GPU_LABEL, "").split()
-    beside = [one.capability for one in data.gpus if _runs_any(stated, one.capability)]
+    beside = [gpu.capability for gpu in data.gpus if _runs_any(stated, gpu.capability)]
     assumed = Floors(
         cuda=lock.cuda,
         driver=data.oldest(lock.cuda),
@@ -80,7 +80,8 @@ def offer(images: Path, lock: Lock) -> TargetNeeds:
         cuda=lock.cuda,
         as_of=lock.as_of,
         floors={
-            arch: (known[arch].floors if arch in known else None) or assumed for arch in lock.arch
+            arch: (target_digests[arch].floors if arch in target_digests else None) or assumed
+            for arch in lock.arch
         },
     )
 
@@ -88,13 +89,21 @@ def offer(images: Path, lock: Lock) -> TargetNeeds:
 def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     """A result for each of `offers`, the newest CUDA first."""
     ordered = sorted(
-        offers, key=lambda one: (gpus.numbers(one.cuda), one.as_of, one.target), reverse=True
+        offers,
+        key=lambda target_needs: (
+            gpus.numbers(target_needs.cuda),
+            target_needs.as_of,
+            target_needs.target,
+        ),
+        reverse=True,
     )
-    verdicts = tuple(judge(host, one) for one in ordered)
+    verdicts = tuple(judge(host, target_needs) for target_needs in ordered)
     return Diagnosis(
         host=host,
         verdicts=verdicts,
-        best=next((one.target for one in verdicts if one.fits), "") if comparable(host) else "",
+        best=next((verdict.target for verdict in verdicts if verdict.fits), "")
+        if comparable(host)
+        else "",
         remarks=tuple(_remarks(host)),
     )
 
@@ -104,10 +113,10 @@ def comparable(host: Host) -> bool:
     return bool(host.gpus and host.driver)
 
 
-def only(found: Diagnosis, targets: Collection[str]) -> Diagnosis:
-    """`found` with the results for `targets` only; the best is still that of all."""
-    kept = tuple(one for one in found.verdicts if one.target in targets)
-    return msgspec.structs.replace(found, verdicts=kept)
+def only(diagnosis: Diagnosis, targets: Collection[str]) -> Diagnosis:
+    """`diagnosis` with the results for `targets` only; the best is still that of all."""
+    selected = tuple(verdict for verdict in diagnosis.verdicts if verdict.target in targets)
+    return msgspec.structs.replace(diagnosis, verdicts=selected)
 
 
 def judge(host: Host, offered: TargetNeeds) -> TargetFit:
@@ -131,8 +140,8 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
     )
 
 
-def _older(one: str, other: str) -> bool:
-    return bool(one and other) and gpus.numbers(one) < gpus.numbers(other)
+def _older(release: str, other: str) -> bool:
+    return bool(release and other) and gpus.numbers(release) < gpus.numbers(other)
 
 
 def _driver_reasons(host: Host, floors: Floors) -> Iterable[str]:
@@ -171,12 +180,12 @@ def has_code(able: Collection[str], capability: str) -> bool:
     """
     if capability in able:
         return True
-    known = {one.capability for one in gpus.load().gpus}
-    return capability not in known and _runs_any(able, capability)
+    capabilities = {gpu.capability for gpu in gpus.load().gpus}
+    return capability not in capabilities and _runs_any(able, capability)
 
 
 def _runs_any(able: Iterable[str], capability: str) -> bool:
-    codes = [GpuCode(f"sm_{one.replace('.', '')}") for one in able]
+    codes = [GpuCode(f"sm_{name.replace('.', '')}") for name in able]
     return any(gpus.runs(code, capability) for code in codes)
 
 
@@ -205,10 +214,14 @@ def _remarks(host: Host) -> Iterable[str]:
         yield f"no GPU was found{driver}: only {checked} checked"
     if not host.engines:
         yield "no docker, podman or apptainer answers; `imgbuild run` uses a root folder"
-    for one in host.engines:
-        if host.gpus and not one.gpus:
-            yield f"{one.name} {one.version} cannot hand GPUs to containers: {_cure(one.name)}"
-    if not host.igzip and any(one.name == "docker" for one in host.engines):
+    for container_engine in host.engines:
+        if host.gpus and not container_engine.gpus:
+            cure = _cure(container_engine.name)
+            name = f"{container_engine.name} {container_engine.version}"
+            yield f"{name} cannot hand GPUs to containers: {cure}"
+    if not host.igzip and any(
+        container_engine.name == "docker" for container_engine in host.engines
+    ):
         yield "igzip is not installed: Docker loads images faster with it (apt-get install isal)"
     if host.shared_memory < LEAST_SHARED:
         size = host.shared_memory >> 20

@@ -128,11 +128,11 @@ class Http:
         """SHA-256 in hex and size of the file at `url`, which is not kept in memory."""
 
         def _read(response: Response) -> tuple[str, int]:
-            found, size = hashlib.sha256(), 0
+            hasher, size = hashlib.sha256(), 0
             for chunk in self._counted(response):
-                found.update(chunk)
+                hasher.update(chunk)
                 size += len(chunk)
-            return found.hexdigest(), size
+            return hasher.hexdigest(), size
 
         return self._retrying(url, PLAIN, _read)
 
@@ -201,7 +201,7 @@ class Http:
         The request's body is sent again wherever a redirect leads.
         """
         login = self._login(request)
-        first, asked = msgspec.structs.replace(request, url=bare(request.url)), False
+        first, has_asked = msgspec.structs.replace(request, url=bare(request.url)), False
         if self.offline and urlsplit(first.url).scheme != "file":
             message = f"{first.place} is not in the cache, and --offline is set"
             raise FetchFailed(message, hint="run once without --offline")
@@ -212,8 +212,8 @@ class Http:
                 if response.status_code in _REDIRECTS and "Location" in response.headers:
                     here, login = self._redirected(here, response.headers["Location"], login)
                     continue
-                if response.status_code == 401 and not (asked or here.anonymous):
-                    asked, login = True, self.credentials.ask(here.url)
+                if response.status_code == 401 and not (has_asked or here.anonymous):
+                    has_asked, login = True, self.credentials.ask(here.url)
                     if login is not None:
                         continue
                 if not 200 <= response.status_code < 300:
@@ -319,10 +319,10 @@ class Http:
 
         for secret in session.proxy_secrets():
             self.credentials.hide(secret)
-        found = session.plain(error, place)
-        if isinstance(found, session.Transient):
-            found.reason = self.credentials.scrub(found.reason)
-        return found
+        plain_error = session.plain(error, place)
+        if isinstance(plain_error, session.Transient):
+            plain_error.reason = self.credentials.scrub(plain_error.reason)
+        return plain_error
 
     def _login(self, request: Request) -> Login | None:
         try:
@@ -353,7 +353,7 @@ class Http:
         except ValueError:
             target = "://"
         following = self._led(msgspec.structs.replace(request, url=target))
-        found = self._login(following)
+        target_login = self._login(following)
         place, shown = request.place, origin(target) if request.shown else redact(target)
         if urlsplit(target).scheme not in ("http", "https"):  # least of all a file of this machine
             message = f"{place} redirects to {shown}, which is not a web address"
@@ -361,8 +361,8 @@ class Http:
         if urlsplit(request.url).scheme == "https" and urlsplit(target).scheme != "https":
             message = f"{place} redirects to {shown}, which is not encrypted"
             raise FetchFailed(message)
-        kept = login if origin(target) == origin(request.url) else None
-        return msgspec.structs.replace(following, url=bare(target)), found or kept
+        retained_login = login if origin(target) == origin(request.url) else None
+        return msgspec.structs.replace(following, url=bare(target)), target_login or retained_login
 
     def _led(self, request: Request) -> Request:
         """`request` as it is sent where a redirect leads it."""

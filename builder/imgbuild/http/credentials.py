@@ -74,12 +74,12 @@ class Credentials:
                 self._keep(origin(url), (name, unquote(parts.password)))
             elif name:
                 self._names[origin(url)] = name
-            known = self._known.get(origin(url))
-            if known is None and parts.hostname:
-                known = self._from_netrc(parts.hostname, name)
-                if known is not None:
-                    self._keep(origin(url), known)
-            return known
+            login = self._known.get(origin(url))
+            if login is None and parts.hostname:
+                login = self._from_netrc(parts.hostname, name)
+                if login is not None:
+                    self._keep(origin(url), login)
+            return login
 
     def ask(self, url: str) -> Login | None:
         """The login for `url` from keyring, asked once for each server; None if there is none."""
@@ -87,10 +87,10 @@ class Credentials:
             place = origin(url)
             if place not in self._asked:
                 self._asked.add(place)
-                found = _from_keyring(url, self._names.get(place), self._reporter)
-                if found is not None:
-                    self._keep(place, found)
-                return found
+                login = _from_keyring(url, self._names.get(place), self._reporter)
+                if login is not None:
+                    self._keep(place, login)
+                return login
             return self._known.get(place)
 
     def hide(self, secret: str) -> None:
@@ -114,10 +114,10 @@ class Credentials:
             self._netrc = _read_netrc()
         if self._netrc is None:
             return None
-        found = self._netrc.authenticators(hostname)
-        if found is None or (name and found[0] != name):
+        entry = self._netrc.authenticators(hostname)
+        if entry is None or (name and entry[0] != name):
             return None
-        return (found[0] or "", found[2] or "")
+        return (entry[0] or "", entry[2] or "")
 
 
 def _read_netrc() -> netrc.netrc | None:
@@ -157,12 +157,12 @@ def _from_keyring(url: str, name: str | None, reporter: Reporter) -> Login | Non
         return _from_keyring_program(url, name)
     for service in _services(url):
         try:
-            found = keyring.get_credential(service, name)
+            credential = keyring.get_credential(service, name)
         except Exception as error:  # noqa: BLE001 - backends have their own: locked, no desktop, …
             reporter.detail(f"keyring does not answer: {type(error).__name__}")
             return None
-        if found is not None:
-            return (found.username, found.password)
+        if credential is not None:
+            return (credential.username, credential.password)
     return None
 
 

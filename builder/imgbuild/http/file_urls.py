@@ -32,10 +32,10 @@ class FolderAdapter(requests.adapters.BaseAdapter):
         if not path.is_file():
             return _answer(request, 404, io.BytesIO(), {})
         size = path.stat().st_size
-        found = RANGE.fullmatch(request.headers.get("Range", ""))
-        if found is None or found.groups() == ("", ""):
+        match = RANGE.fullmatch(request.headers.get("Range", ""))
+        if match is None or match.groups() == ("", ""):
             return _answer(request, 200, path.open("rb"), {"Content-Length": str(size)})
-        start, end = _bounds(found[1], found[2], size)
+        start, end = _bounds(match[1], match[2], size)
         if start >= end:
             return _answer(request, 416, io.BytesIO(), {"Content-Range": f"bytes */{size}"})
         piece = _Piece(path.open("rb"), start, end - start)
@@ -90,14 +90,14 @@ def _page(folder: Path) -> bytes:
 def _answer(
     request: requests.PreparedRequest, status: int, body: Any, headers: dict[str, str]
 ) -> requests.Response:
-    made = requests.Response()
-    made.status_code, made.reason = status, REASONS[status]
-    made.url, made.request = request.url or "", request
-    made.headers.update(headers)
+    response = requests.Response()
+    response.status_code, response.reason = status, REASONS[status]
+    response.url, response.request = request.url or "", request
+    response.headers.update(headers)
     if request.method == "HEAD":
         body.close()
         body = io.BytesIO()
-    made.raw = urllib3.HTTPResponse(
+    response.raw = urllib3.HTTPResponse(
         body=body, headers=headers, status=status, preload_content=False, decode_content=False
     )
-    return made
+    return response

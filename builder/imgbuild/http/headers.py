@@ -10,17 +10,17 @@ from collections.abc import Mapping
 
 def number(text: str) -> int | None:
     """The whole number that a header holds; None if it holds none of at most 18 digits."""
-    found = re.fullmatch(r"\s*([0-9]{1,18})\s*", text)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"\s*([0-9]{1,18})\s*", text)
+    return int(match[1]) if match else None
 
 
 def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
     """First byte and size of the whole from Content-Range; None for what it does not say."""
     text = headers.get("Content-Range", "")
-    found = re.fullmatch(r"\s*bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)\s*", text)
+    if match is None:
         return None, None
-    return number(found[1] or ""), number(found[2])
+    return number(match[1] or ""), number(match[2])
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -146,20 +146,20 @@ def session(context: ssl.SSLContext) -> requests.Session:
 
     It keeps no cookies: one that a server gave to a user who was logged in is as good as a login.
     """
-    made = _Session()
-    made.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
-    made.headers["User-Agent"] = f"imgbuild/{__version__}"
-    made.auth = lambda request: request  # keeps requests from reading netrc by itself
-    made.mount("https://", _Adapter(context))
-    made.mount("http://", _Adapter(context))
-    made.mount("file://", FolderAdapter())
-    return made
+    client_session = _Session()
+    client_session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
+    client_session.headers["User-Agent"] = f"imgbuild/{__version__}"
+    client_session.auth = lambda request: request  # keeps requests from reading netrc by itself
+    client_session.mount("https://", _Adapter(context))
+    client_session.mount("http://", _Adapter(context))
+    client_session.mount("file://", FolderAdapter())
+    return client_session
 
 
 def proxy_secrets() -> list[str]:
     """The passwords in the environment's proxy addresses, which error texts may repeat."""
-    found = [urlsplit(address).password for address in urllib.request.getproxies().values()]
-    return [form for password in found if password for form in (password, unquote(password))]
+    passwords = [urlsplit(address).password for address in urllib.request.getproxies().values()]
+    return [form for password in passwords if password for form in (password, unquote(password))]
 
 
 def plain(error: Exception, place: str) -> Exception:
@@ -197,14 +197,14 @@ def network_errors() -> tuple[type[Exception], ...]:
 
 def _chain(error: BaseException) -> list[BaseException]:
     """An error and all that it wraps, by cause, context, argument or `reason`."""
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:
         part = waiting.pop(0)
-        if isinstance(part, BaseException) and part not in found:
-            found.append(part)
+        if isinstance(part, BaseException) and part not in errors:
+            errors.append(part)
             waiting += [getattr(part, "reason", None), part.__cause__, part.__context__, *part.args]
-    return found
+    return errors
 
 
 def _innermost(chain: list[BaseException]) -> str:

@@ -54,10 +54,10 @@ def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
     try:
-        wanted = SpecifierSet(file.requires_python or "")
+        specifiers = SpecifierSet(file.requires_python or "")
     except InvalidSpecifier:
         return None  # uv reads such old texts its own way
-    if not wanted.contains(rules.tags.markers["python_full_version"], prereleases=True):
+    if not specifiers.contains(rules.tags.markers["python_full_version"], prereleases=True):
         return f"requires Python {file.requires_python}"
     return None
 
@@ -66,8 +66,8 @@ def same_version(version: Version | None, pin: str | None) -> bool:
     """Whether `version` is the pinned one; a pin without a local part allows any (PEP 440)."""
     if version is None or pin is None:
         return False
-    wanted = Version(pin)
-    return version == wanted if wanted.local else Version(version.public) == wanted
+    pinned = Version(pin)
+    return version == pinned if pinned.local else Version(version.public) == pinned
 
 
 def usable(

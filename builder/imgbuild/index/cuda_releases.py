@@ -37,13 +37,13 @@ class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
 def requirements(metadata: bytes) -> list[Requirement]:
     """`Requires-Dist` of a METADATA file; lines that no tool could read are left out."""
     message = email.parser.BytesHeaderParser().parsebytes(metadata)
-    found = []
+    parsed = []
     for line in message.get_all("Requires-Dist", []):
         try:
-            found.append(Requirement(str(line)))
+            parsed.append(Requirement(str(line)))
         except InvalidRequirement:
             continue
-    return found
+    return parsed
 
 
 def active(metadata: bytes, markers: Mapping[str, str]) -> list[Requirement]:
@@ -78,9 +78,9 @@ def _narrowed(spec: SpecifierSet, minor: str) -> SpecifierSet:
 
 def of_minor(versions: Iterable[Version], cuda: str) -> list[Version]:
     """The final releases among `versions` that are a patch of `cuda` ("12.4"), newest first."""
-    wanted = tuple(int(part) for part in cuda.split("."))
+    minor = tuple(int(part) for part in cuda.split("."))
     return sorted(
-        {v for v in versions if not v.is_prerelease and v.release[:2] == wanted}, reverse=True
+        {v for v in versions if not v.is_prerelease and v.release[:2] == minor}, reverse=True
     )
 
 
@@ -95,17 +95,17 @@ def agreeing(
     nearest to it, with torch's own version of each component that differs. None if there is none;
     then the reasons cover all candidates.
     """
-    wanted = list(torch)
+    torch_requirements = list(torch)
     reasons: list[str] = []
     passed: list[CudaRelease] = []
     for candidate in candidates:
-        found = release(str(candidate), read(candidate))
-        against = [text for item in wanted if (text := _against(item, found))]
+        cuda_release = release(str(candidate), read(candidate))
+        against = [text for item in torch_requirements if (text := _against(item, cuda_release))]
         if not against:
-            return found, tuple(reasons)
+            return cuda_release, tuple(reasons)
         reasons.append(f"CUDA {candidate}: {'; '.join(against[:3])}")
-        passed.append(found)
-    return _mended(passed, wanted), tuple(reasons)
+        passed.append(cuda_release)
+    return _mended(passed, torch_requirements), tuple(reasons)
 
 
 def _mended(releases: Sequence[CudaRelease], torch: Sequence[Requirement]) -> CudaRelease | None:
@@ -114,30 +114,33 @@ def _mended(releases: Sequence[CudaRelease], torch: Sequence[Requirement]) -> Cu
     None if torch wants something that no patch among `releases` has.
     """
     best: tuple[int, CudaRelease] | None = None
-    for found in releases:
-        differing = [requirement for requirement in torch if _against(requirement, found)]
-        elsewhere = [other for other in releases if other is not found]
+    for cuda_release in releases:
+        differing = [requirement for requirement in torch if _against(requirement, cuda_release)]
+        elsewhere = [other for other in releases if other is not cuda_release]
         if not all(any(_has(other, item) for other in elsewhere) for item in differing):
             continue
         if best is None or len(differing) < best[0]:
-            own = {normalize(item.name): str(item.specifier) for item in differing}
-            mended = CudaRelease(version=found.version, components={**found.components, **own})
+            torch_versions = {normalize(item.name): str(item.specifier) for item in differing}
+            mended = CudaRelease(
+                version=cuda_release.version,
+                components={**cuda_release.components, **torch_versions},
+            )
             best = (len(differing), mended)
     return best[1] if best else None
 
 
-def _has(found: CudaRelease, requirement: Requirement) -> bool:
+def _has(cuda_release: CudaRelease, requirement: Requirement) -> bool:
     """Whether the release has a component of that name in a version that will do."""
-    listed = normalize(requirement.name) in found.components
-    return listed and _against(requirement, found) is None
+    listed = normalize(requirement.name) in cuda_release.components
+    return listed and _against(requirement, cuda_release) is None
 
 
-def _against(requirement: Requirement, found: CudaRelease) -> str | None:
+def _against(requirement: Requirement, cuda_release: CudaRelease) -> str | None:
     name = normalize(requirement.name)
     if name == METAPACKAGE:
-        fits = requirement.specifier.contains(found.version)
+        fits = requirement.specifier.contains(cuda_release.version)
         return None if fits else f"torch wants {METAPACKAGE} {requirement.specifier}"
-    component = found.components.get(name)
+    component = cuda_release.components.get(name)
     if component is None:
         return None
     exact = [item.version for item in requirement.specifier if item.operator == "=="]
@@ -154,29 +157,31 @@ def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
     return not any(name.startswith("nvidia-") or name == METAPACKAGE for name in names)
 
 
-def violations(found: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Which chosen packages (name to version) are components, but not of the release `found`."""
-    major = found.version.split(".")[0]
-    bases = {_base(name)[0] for name in found.components}
+def violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
+    """Which chosen packages (name to version) are components, but not of `cuda_release`."""
+    major = cuda_release.version.split(".")[0]
+    bases = {_base(name)[0] for name in cuda_release.components}
     broken = []
     for name, version in sorted(chosen.items()):
-        spec = found.components.get(name)
+        spec = cuda_release.components.get(name)
         base, of_major = _base(name)
         if spec is not None and not SpecifierSet(spec).contains(version):
-            broken.append(f"{name} {version} is not of CUDA {found.version}, which has {spec}")
+            broken.append(
+                f"{name} {version} is not of CUDA {cuda_release.version}, which has {spec}"
+            )
         elif spec is None and base in bases and of_major not in (None, major):
             broken.append(f"{name} {version} is of CUDA {of_major}, the target of CUDA {major}")
     return tuple(broken)
 
 
-def outside(found: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
+def outside(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
     """Chosen packages that are versioned like CUDA, but that the release does not list."""
-    minor = ".".join(found.version.split(".")[:2]) + "."
+    minor = ".".join(cuda_release.version.split(".")[:2]) + "."
     return tuple(
         f"{name} {version}"
         for name, version in sorted(chosen.items())
         if name.startswith("nvidia-cuda-")
-        and name not in found.components
+        and name not in cuda_release.components
         and not version.startswith(minor)
     )
 

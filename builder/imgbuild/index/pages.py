@@ -371,18 +371,18 @@ def merge(files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]) -> tuple[
     """`files` with what the JSON API knows beyond them; not believed where its hash differs."""
     merged = []
     for file in files:
-        known = more.get(file.name)
-        if known is None or (file.sha256 and known.sha256 and file.sha256 != known.sha256):
+        extra = more.get(file.name)
+        if extra is None or (file.sha256 and extra.sha256 and file.sha256 != extra.sha256):
             merged.append(file)
             continue
         merged.append(
             msgspec.structs.replace(
                 file,
-                sha256=file.sha256 or known.sha256,
-                size=file.size if file.size is not None else known.size,
-                uploaded=file.uploaded or known.uploaded,
-                requires_python=file.requires_python or known.requires_python,
-                yanked=file.yanked or known.yanked,
+                sha256=file.sha256 or extra.sha256,
+                size=file.size if file.size is not None else extra.size,
+                uploaded=file.uploaded or extra.uploaded,
+                requires_python=file.requires_python or extra.requires_python,
+                yanked=file.yanked or extra.yanked,
             )
         )
     return tuple(merged)

@@ -154,8 +154,8 @@ def metadata(file: IndexFile, http: Ranges, facts: FactStore) -> bytes:
 
     FetchFailed if it cannot be fetched; IntegrityError if it is not what the index says.
     """
-    if file.sha256 and (known := facts.fact(FACT, file.sha256)) is not None:
-        return known
+    if file.sha256 and (cached := facts.fact(FACT, file.sha256)) is not None:
+        return cached
     data = _beside(file, http) if file.metadata else None
     if data is None:
         data = read_metadata(io.BufferedReader(RemoteFile(file.url, http), 1 << 16), file.name)

@@ -62,7 +62,9 @@ class ReleaseCatalogue:
         if package not in self._releases:
             rules = self.catalogue.rules
             listed = self.catalogue.indexes.files(package)
-            files = [one for one in listed if one.is_wheel and not unwanted(one, package, rules)]
+            files = [
+                file for file in listed if file.is_wheel and not unwanted(file, package, rules)
+            ]
             versions = {
                 file.version
                 for file in files
@@ -72,19 +74,19 @@ class ReleaseCatalogue:
                     or same_version(file.version, rules.pins.get(package))
                 )
             }
-            found = [
+            releases = [
                 PackageRelease(version=version, file=file)
                 for version in sorted(versions)
                 if (file := best(files, version, rules.tags)) is not None
             ]
-            self._releases[package] = tuple(found)
+            self._releases[package] = tuple(releases)
         return self._releases[package]
 
     def release(self, package: str, version: str) -> PackageRelease | None:
         """The release of exactly `version`; None if there is none."""
-        wanted = Version(version)
-        found = (item for item in self.releases(package) if item.version == wanted)
-        return next(found, None)
+        expected = Version(version)
+        matches = (item for item in self.releases(package) if item.version == expected)
+        return next(matches, None)
 
     def wheel(self, package: str, release: PackageRelease) -> Wheel:
         """The wheel of a release, as a lock would name it.
@@ -132,9 +134,9 @@ class ReleaseCatalogue:
         """What `ask` answers about immutable files; kept under `key`, Python and the code."""
         python = self.catalogue.rules.tags.python
         name = compact([code_digest(__name__), python, *key]).decode()
-        kept = self.store.fact(ANSWERS, name)
-        if kept is not None:
-            return msgspec.json.decode(kept, type=form)
+        cached = self.store.fact(ANSWERS, name)
+        if cached is not None:
+            return msgspec.json.decode(cached, type=form)
         answer = ask()
         self.store.put_fact(ANSWERS, name, msgspec.json.encode(answer))
         return answer
@@ -143,31 +145,35 @@ class ReleaseCatalogue:
 # -- one version
 
 
-def lacks(shelf: ReleaseCatalogue, evidence: Evidence, release: PackageRelease) -> bool | None:
+def lacks(
+    release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
+) -> bool | None:
     """Whether `release` of the other package still lacks (or refuses) what the evidence is about.
 
     None if that cannot be determined, also for evidence of a kind that names cannot prove.
     """
     if evidence.relation not in _ASKS:
         return None
-    wheel = shelf.wheel(evidence.other, release)
+    wheel = release_catalogue.wheel(evidence.other, release)
     key = ("lacks", evidence.relation, evidence.subject, wheel.sha256)
 
     def _ask() -> bool | None:
-        one = shelf.package_set({evidence.other: release})
-        return _ASKS[evidence.relation](one, evidence.subject)
+        package_set = release_catalogue.package_set({evidence.other: release})
+        return _ASKS[evidence.relation](package_set, evidence.subject)
 
-    return shelf.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
+    return release_catalogue.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
 
 
-def brings(shelf: ReleaseCatalogue, package: str, release: PackageRelease, module: str) -> bool:
+def brings(
+    release_catalogue: ReleaseCatalogue, package: str, release: PackageRelease, module: str
+) -> bool:
     """Whether `release` of `package` has the module, by the names of its files."""
-    wheel = shelf.wheel(package, release)
+    wheel = release_catalogue.wheel(package, release)
 
     def _ask() -> bool:
-        return module in shelf.package_set({package: release}).modules_of(package)
+        return module in release_catalogue.package_set({package: release}).modules_of(package)
 
-    return shelf.remembered(("brings", module, wheel.sha256), _ask, bool)
+    return release_catalogue.remembered(("brings", module, wheel.sha256), _ask, bool)
 
 
 def _lacks_module(package_set: PackageSet, subject: str) -> bool | None:
@@ -178,31 +184,35 @@ def _lacks_module(package_set: PackageSet, subject: str) -> bool | None:
 def _lacks_name(package_set: PackageSet, subject: str) -> bool | None:
     module, _, name = subject.partition(":")
     first, *rest = name.split(".")
-    found = search.lookup(package_set, module, first)
+    lookup_result = search.lookup(package_set, module, first)
     for part in rest:
-        if found.state != "defined":
+        if lookup_result.state != "defined":
             break
-        found = search.member(package_set, found, part)
-    return _absent(found)
+        lookup_result = search.member(package_set, lookup_result, part)
+    return _absent(lookup_result)
 
 
 def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
-    found = dotted(package_set, subject)
-    if found.state != "unknown":
-        return _absent(found)
+    lookup_result = dotted(package_set, subject)
+    if lookup_result.state != "unknown":
+        return _absent(lookup_result)
     owner, _, name = subject.rpartition(".")
     return True if silent(package_set, dotted(package_set, owner), name) else None
 
 
-def silent(package_set: PackageSet, found: search.LookupResult, name: str) -> bool:
+def silent(package_set: PackageSet, lookup_result: search.LookupResult, name: str) -> bool:
     """Whether a class and all its bases are readable, and the word `name` is in none of them.
 
     Then no `__getattr__` that answers from a table can answer for it.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
-    for one in search.ancestors(package_set, search.follow(package_set, found)):
-        owner = package_set.owner(one.home.module) if one.home is not None else None
-        source = package_set.read(owner, one.home.file) if owner is not None and one.home else None
+    for ancestor in search.ancestors(package_set, search.follow(package_set, lookup_result)):
+        owner = package_set.owner(ancestor.home.module) if ancestor.home is not None else None
+        source = (
+            package_set.read(owner, ancestor.home.file)
+            if owner is not None and ancestor.home
+            else None
+        )
         if source is None or word.search(source):
             return False
     return True
@@ -217,24 +227,26 @@ def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
 def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
     """Whether an argument is asked for that a call leaves out, or so few places are taken."""
     callee, _, what = subject.removesuffix(")").partition("(")
-    found = dotted(package_set, callee)
-    taken = search.signature(package_set, found)
+    lookup_result = dotted(package_set, callee)
+    taken = search.signature(package_set, lookup_result)
     if taken is None:
         return None
     if not what.isdecimal():
-        return any(one.name == what and not one.default for one in taken.parameters)
-    definition = search.follow(package_set, found).definition
-    if isinstance(definition, Function) and found.owner is not None:
+        return any(
+            parameter.name == what and not parameter.default for parameter in taken.parameters
+        )
+    definition = search.follow(package_set, lookup_result).definition
+    if isinstance(definition, Function) and lookup_result.owner is not None:
         return None  # it is unknown whether self is among the places
-    places = [one for one in taken.parameters if one.kind != "keyword"]
+    places = [parameter for parameter in taken.parameters if parameter.kind != "keyword"]
     return not taken.varargs and len(places) <= int(what)
 
 
 def _has_registered(package_set: PackageSet, subject: str) -> bool | None:
     name = subject.rpartition("(")[2].removesuffix(")")
     rules = policy.load()
-    known = package_set.packages
-    return any(registries.has(package_set, rules, package, name) for package in known)
+    packages = package_set.packages
+    return any(registries.has(package_set, rules, package, name) for package in packages)
 
 
 _ASKS: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
@@ -247,8 +259,8 @@ _ASKS: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
 }
 
 
-def _absent(found: search.LookupResult) -> bool | None:
-    return None if found.state == "unknown" else found.state == "absent"
+def _absent(lookup_result: search.LookupResult) -> bool | None:
+    return None if lookup_result.state == "unknown" else lookup_result.state == "absent"
 
 
 def dotted(package_set: PackageSet, path: str) -> search.LookupResult:
@@ -257,15 +269,15 @@ def dotted(package_set: PackageSet, path: str) -> search.LookupResult:
     facts = package_set.module(first)
     if not isinstance(facts, ModuleFacts):
         return search.LookupResult(state="unknown" if facts is not None else "absent")
-    found = search.LookupResult(state="defined", definition=facts, home=facts)
+    lookup_result = search.LookupResult(state="defined", definition=facts, home=facts)
     for part in rest:
-        if found.state != "defined":
+        if lookup_result.state != "defined":
             break
-        found = search.member(package_set, found, part)
-    return found
+        lookup_result = search.member(package_set, lookup_result, part)
+    return lookup_result
 
 
-def asks(shelf: ReleaseCatalogue, evidence: Evidence, release: PackageRelease) -> bool:
+def asks(release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease) -> bool:
     """Whether `release` of the package that failed uses the same thing, in the same file.
 
     A file that moved is found by its name. False where the evidence is of a kind that the code of
@@ -273,30 +285,30 @@ def asks(shelf: ReleaseCatalogue, evidence: Evidence, release: PackageRelease) -
     """
     if evidence.relation not in (*_ASKS, Relation.PACKAGE):
         return False
-    wheel = shelf.wheel(evidence.package, release)
+    wheel = release_catalogue.wheel(evidence.package, release)
     subject, file = evidence.subject, evidence.file
-    shapes = _shapes(shelf, evidence) if evidence.relation is Relation.ARGUMENT else ()
+    shapes = _shapes(release_catalogue, evidence) if evidence.relation is Relation.ARGUMENT else ()
     key = ("asks", evidence.relation, subject, file, shapes, wheel.sha256)
 
     def _ask() -> bool:
-        package_set = shelf.package_set({evidence.package: release})
+        package_set = release_catalogue.package_set({evidence.package: release})
         return any(
             _uses(facts, evidence, shapes) for facts in _files(package_set, evidence.package, file)
         )
 
-    return shelf.remembered(key, _ask, bool)
+    return release_catalogue.remembered(key, _ask, bool)
 
 
 # What a call passes: places, keywords, whether more by a star or two.
 _Shape = tuple[int, tuple[str, ...], bool, bool]
 
 
-def _shapes(shelf: ReleaseCatalogue, evidence: Evidence) -> tuple[_Shape, ...]:
+def _shapes(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> tuple[_Shape, ...]:
     """What the calls pass that the evidence is about; empty if they cannot be found again."""
-    own = shelf.release(evidence.package, evidence.version)
-    if own is None:
+    release = release_catalogue.release(evidence.package, evidence.version)
+    if release is None:
         return ()
-    package_set = shelf.package_set({evidence.package: own})
+    package_set = release_catalogue.package_set({evidence.package: release})
     return tuple(
         _shape(call)
         for facts in _files(package_set, evidence.package, evidence.file)

@@ -16,6 +16,6 @@ def add_constraints(
 ) -> tuple[Constraint, ...]:
     """Write `learned` to the file and return all entries. Safe for several processes at once."""
     with store.exclusive(f"constraints-{sha256(str(images).encode())}"):
-        known = merge(read(images), learned)
-        codec.write_bytes(constraints_path(images), encode(known), below=images.parent)
-    return known
+        entries = merge(read(images), learned)
+        codec.write_bytes(constraints_path(images), encode(entries), below=images.parent)
+    return entries

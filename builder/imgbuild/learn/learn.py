@@ -44,7 +44,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     went: str = ""
 
 
-def learn(finding: Finding, shelf: ReleaseCatalogue, pinned: Collection[str]) -> Constraint | None:
+def learn(
+    finding: Finding, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
+) -> Constraint | None:
     """The constraint that `finding` proves; None if it has no evidence to learn from.
 
     `pinned` are the packages that the target holds at one version.
@@ -54,42 +56,55 @@ def learn(finding: Finding, shelf: ReleaseCatalogue, pinned: Collection[str]) ->
         return None
     missing = evidence.relation is Relation.PACKAGE
     other = _BROUGHT_BY.get(evidence.subject.partition(".")[0], "") if missing else evidence.other
-    found = holding(evidence, other, shelf) if missing and other else bounds(evidence, shelf)
-    if not other or found is None:
+    version_bounds = (
+        holding(evidence, other, release_catalogue)
+        if missing and other
+        else bounds(evidence, release_catalogue)
+    )
+    if not other or version_bounds is None:
         return None
     return Constraint(
         package=evidence.package,
-        versions=own_range(evidence, shelf, pinned),
-        needs=f"{other}{found.spec}",
+        versions=package_range(evidence, release_catalogue, pinned),
+        needs=f"{other}{version_bounds.spec}",
         missing=missing,
         check=finding.check,
         file=evidence.file,
         line=evidence.line,
         name=evidence.subject,
-        came=found.came,
-        went=found.went,
+        came=version_bounds.came,
+        went=version_bounds.went,
         read_in=evidence.version,
         against=evidence.other_version,
     )
 
 
-def joined(entry: Constraint, known: Iterable[Constraint], shelf: ReleaseCatalogue) -> Constraint:
+def joined(
+    entry: Constraint, recorded: Iterable[Constraint], release_catalogue: ReleaseCatalogue
+) -> Constraint:
     """`entry`; as a bound, if with what is known it excludes all releases on one side.
 
     What has no name excludes one version each round: once several of the newest or of the oldest
     versions are excluded, a bound excludes them all.
     """
     alike = [
-        one
-        for one in (entry, *known)
-        if (one.package, one.other, one.missing) == (entry.package, entry.other, entry.missing)
-        and constraints.within(entry.versions, one.versions)
+        constraint
+        for constraint in (entry, *recorded)
+        if (constraint.package, constraint.other, constraint.missing)
+        == (entry.package, entry.other, entry.missing)
+        and constraints.within(entry.versions, constraint.versions)
     ]
     excluded = _excluded(entry)
     if excluded is None:
         return entry
-    versions = [Version(one.version.public) for one in shelf.releases(entry.other)]
-    gone = {v for v in versions if any(not one.spec.contains(v, prereleases=True) for one in alike)}
+    versions = [
+        Version(release.version.public) for release in release_catalogue.releases(entry.other)
+    ]
+    gone = {
+        v
+        for v in versions
+        if any(not constraint.spec.contains(v, prereleases=True) for constraint in alike)
+    }
     newest = list(takewhile(gone.__contains__, reversed(versions)))
     oldest = list(takewhile(gone.__contains__, versions))
     if excluded in newest and 1 < len(newest) < len(versions):
@@ -112,7 +127,7 @@ def _excluded(entry: Constraint) -> Version | None:
     return Version(parts[0].version)
 
 
-def bounds(evidence: Evidence, shelf: ReleaseCatalogue) -> Bounds | None:
+def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | None:
     """Which versions of the other package would do; None if unknown.
 
     What the evidence says itself counts first (a window, a rule). Names are looked up in other
@@ -125,17 +140,17 @@ def bounds(evidence: Evidence, shelf: ReleaseCatalogue) -> Bounds | None:
     if not evidence.other_version:
         return None
     this_one = Bounds(spec=f"!={Version(evidence.other_version).public}")
-    releases = shelf.releases(evidence.other)
+    releases = release_catalogue.releases(evidence.other)
     start = _place(releases, evidence.other_version)
     if start is None or evidence.relation in UNNAMED:
         return this_one
-    if lacks(shelf, evidence, releases[start]) is not True:
+    if lacks(release_catalogue, evidence, releases[start]) is not True:
         return this_one if evidence.relation is Relation.ARGUMENT else None
 
     def persists(release: PackageRelease) -> bool:
-        return lacks(shelf, evidence, release) is True
+        return lacks(release_catalogue, evidence, release) is True
 
-    for step in _directions(evidence, shelf, releases[start]):
+    for step in _directions(evidence, release_catalogue, releases[start]):
         bad, good = boundary(releases, start, persists, step)
         if good is not None and step < 0:
             return Bounds(spec=f"<{bad.version.public}", went=str(bad.version))
@@ -144,13 +159,13 @@ def bounds(evidence: Evidence, shelf: ReleaseCatalogue) -> Bounds | None:
     return Bounds(spec=NEVER)
 
 
-def holding(evidence: Evidence, other: str, shelf: ReleaseCatalogue) -> Bounds:
+def holding(evidence: Evidence, other: str, release_catalogue: ReleaseCatalogue) -> Bounds:
     """Which versions of `other` have the module that is missing: all, or those before removal."""
-    releases = shelf.releases(other)
+    releases = release_catalogue.releases(other)
     module = evidence.subject.partition(".")[0]
 
     def persists(release: PackageRelease) -> bool:
-        return not brings(shelf, other, release, module)
+        return not brings(release_catalogue, other, release, module)
 
     if evidence.spec or not releases or not persists(releases[-1]):
         return Bounds(spec=evidence.spec)
@@ -159,31 +174,37 @@ def holding(evidence: Evidence, other: str, shelf: ReleaseCatalogue) -> Bounds:
 
 
 def _directions(
-    evidence: Evidence, shelf: ReleaseCatalogue, other: PackageRelease
+    evidence: Evidence, release_catalogue: ReleaseCatalogue, other: PackageRelease
 ) -> tuple[int, int]:
     """The direction to search first: older versions if the other package is newer, else newer."""
-    own = shelf.release(evidence.package, evidence.version)
-    if own is None or own.uploaded is None or other.uploaded is None:
+    release = release_catalogue.release(evidence.package, evidence.version)
+    if release is None or release.uploaded is None or other.uploaded is None:
         return (-1, 1)
-    return (-1, 1) if other.uploaded > own.uploaded else (1, -1)
+    return (-1, 1) if other.uploaded > release.uploaded else (1, -1)
 
 
-def own_range(evidence: Evidence, shelf: ReleaseCatalogue, pinned: Collection[str]) -> str:
+def package_range(
+    evidence: Evidence, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
+) -> str:
     """The versions of the package itself that ask for the same, as a specifier.
 
     One alone where the package is pinned, or where only this version was judged. Every release of
     the range is asked: one that does not ask for it would be held to what others need.
     """
     alone = f"=={evidence.version}"
-    releases = shelf.releases(evidence.package)
+    releases = release_catalogue.releases(evidence.package)
     start = _place(releases, evidence.version)
-    if evidence.package in pinned or start is None or not asks(shelf, evidence, releases[start]):
+    if (
+        evidence.package in pinned
+        or start is None
+        or not asks(release_catalogue, evidence, releases[start])
+    ):
         return alone
 
     def _last(step: int) -> PackageRelease:
         """The last of consecutive releases that ask for it, up to the first that does not."""
         side = releases[start:] if step > 0 else releases[start::-1]
-        return list(takewhile(lambda release: asks(shelf, evidence, release), side))[-1]
+        return list(takewhile(lambda release: asks(release_catalogue, evidence, release), side))[-1]
 
     low, high = _last(-1), _last(1)
     if low is high:
@@ -192,5 +213,5 @@ def own_range(evidence: Evidence, shelf: ReleaseCatalogue, pinned: Collection[st
 
 
 def _place(releases: Sequence[PackageRelease], version: str) -> int | None:
-    wanted = Version(version)
-    return next((at for at, item in enumerate(releases) if item.version == wanted), None)
+    expected = Version(version)
+    return next((at for at, item in enumerate(releases) if item.version == expected), None)

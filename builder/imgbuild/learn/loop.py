@@ -64,7 +64,7 @@ def settle(
     name: str,
     arches: Sequence[Arch],
     context: Context,
-    known: Sequence[Constraint],
+    recorded: Sequence[Constraint],
     keep: Keep,
 ) -> Settled:
     """Target `name` resolved so that its audit is clean.
@@ -72,65 +72,67 @@ def settle(
     `keep` writes down what was learned, and returns everything that is known then. NoSolution,
     with the conflict and its evidence, if there is no solution.
     """
-    before, done = tuple(known), dict[Arch, SettledArch]()
-    known, rounds = before, 0
-    while due := [arch for arch in arches if arch not in done or _broken(done[arch], known)]:
-        with solve.opened(SolveProblem(matrix, name, due[0], context)) as prepared:
-            done[due[0]] = settle_one(prepared, known, keep)
-        known = done[due[0]].known
-        rounds += done[due[0]].rounds
+    before, done = tuple(recorded), dict[Arch, SettledArch]()
+    recorded, rounds = before, 0
+    while pending := [arch for arch in arches if arch not in done or _broken(done[arch], recorded)]:
+        with solve.opened(SolveProblem(matrix, name, pending[0], context)) as prepared:
+            done[pending[0]] = settle_one(prepared, recorded, keep)
+        recorded = done[pending[0]].known
+        rounds += done[pending[0]].rounds
     return Settled(
         resolutions={arch: done[arch].resolution for arch in arches},
         reports={arch: done[arch].report for arch in arches},
-        learned=tuple(entry for entry in known if entry not in before),
+        learned=tuple(entry for entry in recorded if entry not in before),
         rounds=rounds,
     )
 
 
-def _broken(one: SettledArch, known: Sequence[Constraint]) -> bool:
+def _broken(settled: SettledArch, recorded: Sequence[Constraint]) -> bool:
     """Whether this one violates what was learned on another architecture."""
-    return bool(constraints.violations(known, one.resolution.versions))
+    return bool(constraints.violations(recorded, settled.resolution.versions))
 
 
-def settle_one(prepared: PreparedTarget, known: Sequence[Constraint], keep: Keep) -> SettledArch:
+def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: Keep) -> SettledArch:
     """One target on one architecture, solved again until its audit is clean; see `settle`."""
     problem = prepared.problem
     name, arch, context = problem.name, problem.arch, problem.context
-    known, rounds = tuple(known), 0
+    recorded, rounds = tuple(recorded), 0
     while True:
         rounds += 1
         with context.reporter.step(f"resolving {name} for {arch} (pass {rounds})"):
-            chosen = solve.ask(prepared, known)
+            chosen = solve.ask(prepared, recorded)
             resolution = solve.lock_answer(prepared, chosen)
         # A library for each round: what it has read is on the disk after it, and only there.
         with Library(context.store, Blocks(context.http)) as library:
-            shelf = ReleaseCatalogue(prepared.catalogue, library, context.store)
+            release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
             with (
                 context.reporter.step(f"auditing (pass {rounds})"),
                 library.progress("auditing", len(resolution.versions), context.reporter),
             ):
-                report = audit_of(resolution, shelf, terms_of(prepared, resolution))
-            errors = [one for one in report.findings if one.severity is Severity.ERROR]
+                report = audit_of(resolution, release_catalogue, terms_of(prepared, resolution))
+            errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
             if not errors:
                 solve.report_age(prepared, chosen)
-                return SettledArch(resolution=resolution, report=report, known=known, rounds=rounds)
+                return SettledArch(
+                    resolution=resolution, report=report, known=recorded, rounds=rounds
+                )
             number = count(len(errors), "error")
             with context.reporter.step(f"learning from {number} (pass {rounds})"):
-                learned = learn_all(errors, shelf, problem.target.pins.keys(), known)
+                learned = learn_all(errors, release_catalogue, problem.target.pins.keys(), recorded)
                 for entry in learned:
                     context.reporter.info(f"learned: {entry}")
                 now = keep(learned)
-        if now == known:
+        if now == recorded:
             raise not_learned(name, arch, errors)
-        known = now
+        recorded = now
 
 
 def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
     """What is learned from errors of the audit of whole files, which had to be downloaded."""
     store, http = problem.context.store, problem.context.http
     with solve.opened(problem) as prepared, Library(store, http) as library:
-        shelf = ReleaseCatalogue(prepared.catalogue, library, store)
-        learned = learn_all(errors, shelf, problem.target.pins.keys(), problem.known)
+        release_catalogue = ReleaseCatalogue(prepared.catalogue, library, store)
+        learned = learn_all(errors, release_catalogue, problem.target.pins.keys(), problem.known)
     for entry in learned:
         problem.context.reporter.info(f"learned: {entry}")
     return learned
@@ -138,8 +140,12 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
 
 def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     """The inputs of a target's audit besides its packages."""
-    target, kept = prepared.problem.target, prepared.published
-    named = set(target.pins) if kept is None else set(resolution.versions) - set(kept.versions)
+    target, published = prepared.problem.target, prepared.published
+    named = (
+        set(target.pins)
+        if published is None
+        else set(resolution.versions) - set(published.versions)
+    )
     return Terms(
         target=prepared.problem.name,
         cuda=target.cuda,
@@ -149,31 +155,31 @@ def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     )
 
 
-def audit_of(resolution: Resolution, shelf: ReleaseCatalogue, terms: Terms) -> Report:
+def audit_of(resolution: Resolution, release_catalogue: ReleaseCatalogue, terms: Terms) -> Report:
     """Errors on the main path, from code, METADATA and older releases of the packages."""
-    package_set = package_set_of(resolution, shelf)
+    package_set = package_set_of(resolution, release_catalogue)
 
     def _past(path: MainPath) -> list[Finding]:
-        return removed_attributes.check(package_set, path, lambda: shelf)
+        return removed_attributes.check(package_set, path, lambda: release_catalogue)
 
     path = main_path(package_set, with_named(package_set, terms.named))
     return audit(package_set, terms, checks=READABLE, path=path, past=_past)
 
 
-def package_set_of(resolution: Resolution, shelf: ReleaseCatalogue) -> PackageSet:
+def package_set_of(resolution: Resolution, release_catalogue: ReleaseCatalogue) -> PackageSet:
     """The package set of a resolution; what is not in the store is read from its index."""
-    rules = shelf.catalogue.rules
+    rules = release_catalogue.catalogue.rules
 
     def _locate(wheel: Wheel) -> Path | str:
-        path = shelf.store.file(wheel.sha256)
+        path = release_catalogue.store.file(wheel.sha256)
         if path is not None:
             return path
-        files = shelf.catalogue.indexes.files(wheel.package)
+        files = release_catalogue.catalogue.indexes.files(wheel.package)
         return next(file.url for file in files if file.name == wheel.file)
 
     return open_package_set(
         wheels_of(resolution),
-        shelf.library,
+        release_catalogue.library,
         python=rules.tags.python,
         arch=rules.tags.arch,
         glibc=rules.tags.glibc,
@@ -183,9 +189,9 @@ def package_set_of(resolution: Resolution, shelf: ReleaseCatalogue) -> PackageSe
 
 def learn_all(
     errors: Iterable[Finding],
-    shelf: ReleaseCatalogue,
+    release_catalogue: ReleaseCatalogue,
     pinned: Collection[str],
-    known: Sequence[Constraint] = (),
+    recorded: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:
     """Constraints from the errors; of many between the same two packages from the first few."""
     seen: set[tuple[str, ...]] = set()
@@ -200,10 +206,10 @@ def learn_all(
         if key in seen or pairs[pair] >= EACH:
             continue
         seen.add(key)
-        entry = learn(finding, shelf, pinned)
+        entry = learn(finding, release_catalogue, pinned)
         if entry is not None:
             pairs[pair] += 1
-            entry = joined(entry, (*known, *learned), shelf)
+            entry = joined(entry, (*recorded, *learned), release_catalogue)
             learned.append(entry)
     return constraints.merge((), learned)
 

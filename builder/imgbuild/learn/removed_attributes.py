@@ -41,24 +41,24 @@ class AttributeRead(msgspec.Struct, frozen=True):
 
 
 def check(
-    package_set: PackageSet, path: MainPath, open_shelf: Callable[[], ReleaseCatalogue]
+    package_set: PackageSet, path: MainPath, open_releases: Callable[[], ReleaseCatalogue]
 ) -> list[Finding]:
     """Reads of attributes that were there when the reader was written, and are gone.
 
-    `open_shelf` gives the releases of packages; it is not called where nothing is read like that.
+    `open_releases` gives the releases of packages; it is called only where attributes are read so.
     """
-    shelf: ReleaseCatalogue | None = None
-    found: dict[tuple[str, int, str], Finding] = {}
+    release_catalogue: ReleaseCatalogue | None = None
+    findings: dict[tuple[str, int, str], Finding] = {}
     for read in _reads(package_set, path):
         # One finding is enough for a union of classes that lack the same.
         key = (read.facts.module, read.line, read.subject.rpartition(".")[2])
-        if key in found:
+        if key in findings:
             continue
-        shelf = shelf or open_shelf()
-        if _had(package_set, shelf, read):
+        release_catalogue = release_catalogue or open_releases()
+        if _had(package_set, release_catalogue, read):
             place = place_of(package_set, read.facts, read.line, read.entry)
             if place is not None:
-                found[key] = finding(
+                findings[key] = finding(
                     package_set,
                     CHECK,
                     place,
@@ -69,23 +69,26 @@ def check(
                     f"{package_set.version(read.other)} has no longer",
                     error=True,
                 )
-    return list(found.values())
+    return list(findings.values())
 
 
-def _had(package_set: PackageSet, shelf: ReleaseCatalogue, read: AttributeRead) -> bool:
+def _had(package_set: PackageSet, release_catalogue: ReleaseCatalogue, read: AttributeRead) -> bool:
     """Whether the other package had the attribute when the reader's release was uploaded."""
-    own = shelf.release(read.own, package_set.version(read.own) or "0")
-    then = at_time(shelf.releases(read.other), own.uploaded if own is not None else None)
-    if own is None or then is None:
+    release = release_catalogue.release(read.own, package_set.version(read.own) or "0")
+    then = at_time(
+        release_catalogue.releases(read.other),
+        release.uploaded if release is not None else None,
+    )
+    if release is None or then is None:
         return False
     evidence = Evidence(
         relation=Relation.ATTRIBUTE,
         package=read.own,
-        version=str(own.version),
+        version=str(release.version),
         other=read.other,
         subject=read.subject,
     )
-    return lacks(shelf, evidence, then) is False
+    return lacks(release_catalogue, evidence, then) is False
 
 
 def _reads(package_set: PackageSet, path: MainPath) -> Iterator[AttributeRead]:
@@ -110,10 +113,10 @@ def _read(
         or fact.expression in course.asked
     ):
         return
-    own, name = package_set.owner(facts.module), fact.expression.rpartition(".")[2]
+    package, name = package_set.owner(facts.module), fact.expression.rpartition(".")[2]
     for path_to, holder in _classes(package_set, facts, fact.receiver, fact.scope):
         other = package_set.owner(holder.home.module) if holder.home is not None else None
-        if own is None or other is None or other == own or other not in policy.load().walk:
+        if package is None or other is None or other == package or other not in policy.load().walk:
             continue
         open_ended = search.member(package_set, holder, name).state == "unknown"
         if (
@@ -121,13 +124,13 @@ def _read(
             and silent(package_set, holder, name)
             and not _defines(package_set, other, name)
         ):
-            yield AttributeRead(facts, fact.line, how.entry, own, other, f"{path_to}.{name}")
+            yield AttributeRead(facts, fact.line, how.entry, package, other, f"{path_to}.{name}")
 
 
 def _defines(package_set: PackageSet, package: str, name: str) -> bool:
     """Whether any class of the package, a subclass perhaps, gives itself something of that name."""
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
-    return any(gives(package_set.books[package].text(root).source, name) for root in sorted(roots))
+    return any(gives(package_set.wheels[package].text(root).source, name) for root in sorted(roots))
 
 
 def gives(source: bytes, name: str) -> bool:
@@ -151,12 +154,12 @@ def _classes(
     package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
     """The classes that a receiver may be of, one or those of a union, by their path for readers."""
-    found = search.class_of(package_set, facts, receiver, scope=scope)
+    lookup_result = search.class_of(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
     named = search.resolve(package_set, facts, receiver.removesuffix("()"), scope=scope)
-    if isinstance(found.definition, Class):
+    if isinstance(lookup_result.definition, Class):
         if named.trace:
-            yield named.trace[0].lstrip("*").replace(":", "."), found
+            yield named.trace[0].lstrip("*").replace(":", "."), lookup_result
         return
     if isinstance(named.definition, Assigned) and named.home is not None:
         text, home, scope = named.definition.value, named.home, ""
@@ -170,12 +173,12 @@ def parts(text: str) -> list[str]:
     text = text.strip().strip("\"'")
     union = _UNION.fullmatch(text)
     inner = union[1] if union is not None else text
-    depth, found = 0, [""]
+    depth, members = 0, [""]
     for letter in inner:
         depth += (letter == "[") - (letter == "]")
         if depth == 0 and letter in ",|":
-            found.append("")
+            members.append("")
         else:
-            found[-1] += letter
-    names_of = [part.strip().strip("\"'") for part in found]
+            members[-1] += letter
+    names_of = [part.strip().strip("\"'") for part in members]
     return [part for part in names_of if part and part != "None"]

@@ -13,12 +13,12 @@ BEFORE = 20  # of them before the first difference, where a value is cut
 
 
 def lines(field: str, expected: object, locked: object) -> list[str]:
-    """Each key of `field` in which the matrix's value `due` and the lock's value differ."""
-    found = list(_differences(field, codec.to_builtins(expected), codec.to_builtins(locked)))
-    if len(found) <= LINES:
-        return found
-    kept = found[: LINES - 1]
-    return [*kept, f"{field}: {len(found) - len(kept)} more differences"]
+    """Each key of `field` whose value in the matrix, `expected`, differs from the `locked` one."""
+    differences = list(_differences(field, codec.to_builtins(expected), codec.to_builtins(locked)))
+    if len(differences) <= LINES:
+        return differences
+    shown = differences[: LINES - 1]
+    return [*shown, f"{field}: {len(differences) - len(shown)} more differences"]
 
 
 def _differences(path: str, expected: Any, locked: Any) -> Iterator[str]:
@@ -56,10 +56,10 @@ def _items(path: str, expected: list[Any], locked: list[Any]) -> Iterator[str]:
         yield f"{path}: the same items, in another order or number"
 
 
-def _common(one: str, other: str) -> int:
+def _common(text: str, other: str) -> int:
     """How many characters the two begin with in common."""
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    pairs = zip(text, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))
 
 
 def _cut(text: str, start: int) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import AddedFile, AddedInputs, Extends, Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import AddedFile, AddedInputs, Extends, Lock
 from imgbuild.lock.published import LOCK, Overlay, PublishedTarget, overlay
 from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix.extension import FileToAdd as AddedRow
@@ -30,59 +30,59 @@ def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution])
     """The lock of target `name` of any kind; InputError if an added file cannot be read."""
     item = overlay(matrix, name)
     if item is None:
-        return locks.make_lock(matrix, name, dict(resolutions))
-    row, found, target = item.row, item.published, matrix.targets[name]
-    own = found.lock
-    wanted = {package: wanted.spec for package, wanted in row.requires.items()}
-    wanted |= {package: f"=={version}" for package, version in row.pins.items()}
+        return lock_file.make_lock(matrix, name, dict(resolutions))
+    row, extended, target = item.row, item.published, matrix.targets[name]
+    published_lock = extended.lock
+    specs = {package: specs.spec for package, specs in row.requires.items()}
+    specs |= {package: f"=={version}" for package, version in row.pins.items()}
     return msgspec.structs.replace(
-        own,
+        published_lock,
         target=name,
         as_of=target.as_of.isoformat(),
-        requirements=dict(sorted({**own.requirements, **wanted}.items())),
+        requirements=dict(sorted({**published_lock.requirements, **specs}.items())),
         indexes=dict(sorted(target.indexes.items())),
         settings=_settings(item, name, target),
-        drop=(*own.drop, *row.drop),
+        drop=(*published_lock.drop, *row.drop),
         arch=dict(sorted(resolutions.items())),
         extends=Extends(
-            target=found.name,
-            lock=found.hash,
-            digest=found.digest,
+            target=extended.name,
+            lock=extended.hash,
+            digest=extended.digest,
             packages=tuple(sorted(row.packages)),
             files={path: _locked(item, file) for path, file in sorted(row.files.items())},
             links={path: link.to for path, link in sorted(row.links.items())},
-            arch={arch: _added(found, arch, resolutions[arch]) for arch in sorted(resolutions)},
+            arch={arch: _added(extended, arch, resolutions[arch]) for arch in sorted(resolutions)},
         ),
     )
 
 
-def _added(found: PublishedTarget, arch: Arch, resolution: Resolution) -> AddedInputs:
-    old = found.lock.arch.get(arch, Resolution(wheels=()))
+def _added(extended: PublishedTarget, arch: Arch, resolution: Resolution) -> AddedInputs:
+    old = extended.lock.arch.get(arch, Resolution(wheels=()))
     debs = {deb.package for deb in old.debs}
     return AddedInputs(
-        manifest=found.manifests.get(arch, found.digest),
+        manifest=extended.manifests.get(arch, extended.digest),
         wheels=tuple(sorted(resolution.versions.keys() - old.versions.keys())),
         debs=tuple(deb.package for deb in resolution.debs if deb.package not in debs),
     )
 
 
-def _settings(item: Overlay, name: str, target: Target) -> locks.ImageSettings:
-    row, found = item.row, item.published
-    own = found.lock.settings
-    env = own.env | {key: variable.value for key, variable in row.env.items()}
+def _settings(item: Overlay, name: str, target: Target) -> lock_file.ImageSettings:
+    row, extended = item.row, item.published
+    settings = extended.lock.settings
+    env = settings.env | {key: variable.value for key, variable in row.env.items()}
     labels = {
-        **own.labels,
+        **settings.labels,
         **row.labels,
-        **locks.labels_of(name, target, row.pins),
-        BASE_DIGEST: found.digest,
-        "dev.imgbuild.extends": found.name,
+        **lock_file.labels_of(name, target, row.pins),
+        BASE_DIGEST: extended.digest,
+        "dev.imgbuild.extends": extended.name,
     }
     return msgspec.structs.replace(
-        own,
+        settings,
         env=dict(sorted(env.items())),
         labels=dict(sorted(labels.items())),
-        entrypoint=own.entrypoint if row.entrypoint is None else row.entrypoint,
-        cmd=own.cmd if row.cmd is None else row.cmd,
+        entrypoint=settings.entrypoint if row.entrypoint is None else row.entrypoint,
+        cmd=settings.cmd if row.cmd is None else row.cmd,
     )
 
 
@@ -116,43 +116,43 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
     item = overlay(matrix, lock.target)
     if lock.extends is None or item is None:
         return {}
-    found = {}
+    file_contents = {}
     for path, file in lock.extends.files.items():
         data = read_file(item.folder, file.file)
         if sha256(data) != file.sha256:
             message = f"{file.file} has sha256 {sha256(data)}, the lock says {file.sha256}"
             raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
-        found[path] = data
-    return found
+        file_contents[path] = data
+    return file_contents
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """Every way in which `lock` no longer follows from `matrix`, files and published locks."""
     item = overlay(matrix, lock.target)
     if item is None or lock.extends is None:
-        return locks.stale(lock, matrix)
-    found = item.published
+        return lock_file.stale(lock, matrix)
+    extended = item.published
     try:
         expected = make_lock(matrix, lock.target, lock.arch)
     except InputError as error:
         return (error.message,)
     expected = _with_folders(expected, lock.extends)
     reasons = [
-        *_other_published(lock.extends, found),
+        *_other_published(lock.extends, extended),
         *_other_files(lock.extends, expected.extends),
     ]
     if reasons:
         return tuple(reasons)
     for arch, resolution in lock.arch.items():
-        old = found.lock.arch.get(arch, Resolution(wheels=()))
+        old = extended.lock.arch.get(arch, Resolution(wheels=()))
         for field in ("wheels", "built", "debs", "base_layers"):
             locked = {_word(item): item for item in getattr(resolution, field)}
             reasons += [
-                f"{arch}: {_word(item)} of {found.name} is not locked"
+                f"{arch}: {_word(item)} of {extended.name} is not locked"
                 for item in getattr(old, field)
                 if locked.get(_word(item)) != item
             ]
-    return (*reasons, *locks.differences(lock, expected, matrix.targets[lock.target].arch))
+    return (*reasons, *lock_file.differences(lock, expected, matrix.targets[lock.target].arch))
 
 
 def _with_folders(expected: Lock, locked: Extends) -> Lock:
@@ -169,11 +169,18 @@ def _with_folders(expected: Lock, locked: Extends) -> Lock:
     )
 
 
-def _other_published(locked: Extends, found: PublishedTarget) -> list[str]:
-    if (locked.target, locked.lock, locked.digest) == (found.name, found.hash, found.digest):
+def _other_published(locked: Extends, extended: PublishedTarget) -> list[str]:
+    if (locked.target, locked.lock, locked.digest) == (
+        extended.name,
+        extended.hash,
+        extended.digest,
+    ):
         return []
-    own, expected = f"{locked.target} {locked.digest}", f"{found.name} {found.digest}"
-    return [f"it extends {own}, the matrix says {expected} ({found.folder / LOCK})"]
+    locked_image, expected = (
+        f"{locked.target} {locked.digest}",
+        f"{extended.name} {extended.digest}",
+    )
+    return [f"it extends {locked_image}, the matrix says {expected} ({extended.folder / LOCK})"]
 
 
 def _other_files(locked: Extends, expected: Extends | None) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import (
     Base,
     DebianBase,

@@ -19,8 +19,8 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import default_index, matrix_of, versions_of
 from imgbuild.matrix import compiled
 from imgbuild.matrix import load as matrices
@@ -37,7 +37,7 @@ from imgbuild.project import CATALOGUE, MATRIX
 from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, sha256
 
-LOCK, SEAL = "lock.json", "digests.json"
+LOCK, DIGESTS_FILE = "lock.json", "digests.json"
 LAYOUT = "oci:"  # begins an `image` that is a folder
 
 
@@ -80,7 +80,7 @@ class _Manifest(msgspec.Struct, frozen=True):
     manifest: Digest
 
 
-class _Sealed(msgspec.Struct, frozen=True):
+class _Digests(msgspec.Struct, frozen=True):
     digest: Digest
     arch: dict[Arch, _Manifest]
 
@@ -154,32 +154,34 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
     file = str(path)
     value, notes, plain = _read(document, file)
     folder = path.resolve().parent
-    found = {
+    published_targets = {
         name: read(folder / item.lock, name, item.image) for name, item in value.published.items()
     }
     check_sdists(
-        notes, plain, sorted({key for each in found.values() for key in versions_of(each.lock)})
+        notes,
+        plain,
+        sorted({key for each in published_targets.values() for key in versions_of(each.lock)}),
     )
-    for each in found.values():
+    for each in published_targets.values():
         _check_published(notes, value, each)
     for name, row in value.targets.items():
-        _check_row(notes, ("targets", name), row, found[row.extends])
+        _check_row(notes, ("targets", name), row, published_targets[row.extends])
         _check_sources(notes, ("targets", name, "files"), row, folder)
     if notes.problems:
         raise matrices.refusal(file, tuple(notes.problems), document.text)
-    return matrices.located(_matrix(value, found, folder), folder)
+    return matrices.located(_matrix(value, published_targets, folder), folder)
 
 
 def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
     """The published target `name` in `folder`; InputError if the folder has another one."""
     hint = "copy both files again from where the target is published: imgbuild init --refresh"
-    for file in (LOCK, SEAL):
+    for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():
             message = f"{folder / file}: no such file, but matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
     data = boundary.content(folder / LOCK, codec.LIMIT)
-    lock = locks.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
-    sealed = codec.read(folder / SEAL, _Sealed, what="seal", hint=hint)
+    lock = lock_file.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
+    target_digests = codec.read(folder / DIGESTS_FILE, _Digests, what="digests", hint=hint)
     if lock.target != name or lock.extends is not None:
         what = f"the lock of {lock.target}"
         what = f"{what}, itself an extension" if lock.extends is not None else what
@@ -190,71 +192,73 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
         folder=folder,
         lock=lock,
         hash=sha256(data),
-        digest=sealed.digest,
-        manifests={arch: item.manifest for arch, item in sealed.arch.items()},
+        digest=target_digests.digest,
+        manifests={arch: item.manifest for arch, item in target_digests.arch.items()},
         image=image,
     )
 
 
-def _check_published(notes: Notes, value: Extensions, found: PublishedTarget) -> None:
+def _check_published(notes: Notes, value: Extensions, extended: PublishedTarget) -> None:
     """Note indexes and a digest that do not fit what is published."""
-    here = ("published", found.name)
-    default = default_index(found.lock)
-    used = {index: package for package, index in found.lock.indexes.items() if index != default}
+    here = ("published", extended.name)
+    default = default_index(extended.lock)
+    used = {index: package for package, index in extended.lock.indexes.items() if index != default}
     for index, package in used.items():
         if index not in value.indexes:
             message = f"its {package} comes from the index {index}, whose address is not known"
             notes.note((*here, "lock"), message, expected=f"indexes: {{{index}: {{url: …}}}}")
-    _, _, digest = found.image.partition("@")
-    if digest and digest != found.digest:
-        message = f"{SEAL} says {found.digest}"
-        notes.note((*here, "image"), message, value=found.image, expected="the same image")
+    _, _, digest = extended.image.partition("@")
+    if digest and digest != extended.digest:
+        message = f"{DIGESTS_FILE} says {extended.digest}"
+        notes.note((*here, "image"), message, value=extended.image, expected="the same image")
 
 
-def _check_row(notes: Notes, path: tuple[str, ...], row: Extension, found: PublishedTarget) -> None:
+def _check_row(
+    notes: Notes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
+) -> None:
     """Note what a row asks for that contradicts the published target."""
-    lock = found.lock
+    lock = extended.lock
     for number, arch in enumerate(row.arch):
-        notes.known((*path, "arch", number), arch, lock.arch, f"architecture of {found.name}")
+        notes.choice((*path, "arch", number), arch, lock.arch, f"architecture of {extended.name}")
     if row.as_of is not None and row.as_of.isoformat() < lock.as_of:
-        message = f"the packages of {found.name} were uploaded until {lock.as_of}"
+        message = f"the packages of {extended.name} were uploaded until {lock.as_of}"
         notes.note((*path, "as_of"), message, value=row.as_of, expected="that day or a later one")
     versions = versions_of(lock)
-    wanted = {package: f"=={version}" for package, version in row.pins.items()}
+    pinned = {package: f"=={version}" for package, version in row.pins.items()}
     for field, specs in (
-        ("pins", wanted),
+        ("pins", pinned),
         ("requires", {k: v.spec for k, v in row.requires.items()}),
     ):
         for package, spec in specs.items():
             has = versions.get(package)
             if has is not None and not SpecifierSet(spec).contains(has, prereleases=True):
-                message = f"{found.name} has {package} {has}, which an extension cannot change"
+                message = f"{extended.name} has {package} {has}, which an extension cannot change"
                 expected = f"{has}, or a published target that has {package}{spec}"
                 notes.note((*path, field, package), message, value=spec, expected=expected)
     for number, drop in enumerate(row.drop):
         if drop.package in versions:
-            message = f"{drop.package} is in layers of {found.name}, which cannot change"
+            message = f"{drop.package} is in layers of {extended.name}, which cannot change"
             notes.note((*path, "drop", number), message, expected="an added package")
     if row.packages and lock.base.kind != "debian":
-        message = f"the base of {found.name} is an image of a registry, not Debian packages"
+        message = f"the base of {extended.name} is an image of a registry, not Debian packages"
         notes.note((*path, "packages"), message, expected="no system packages")
-    _check_places(notes, path, row, found)
+    _check_places(notes, path, row, extended)
     values = {name: variable.value for name, variable in row.env.items()}
     environment_first(notes, (*path, "env"), lock.settings.prefix, values)
 
 
 def _check_places(
-    notes: Notes, path: tuple[str, ...], row: Extension, found: PublishedTarget
+    notes: Notes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
 ) -> None:
     """Note files and links of a row that would replace something that is needed."""
-    lock = found.lock
+    lock = extended.lock
     for place in (*row.files, *row.links):
         field = "files" if place in row.files else "links"
         if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/")):
             message = "packages provide everything below this folder"
             notes.note((*path, field, place), message, key=True, expected="another folder")
-        elif any(f"{kept}/".startswith(f"{place}/") for kept in _kept(lock)):
-            message = f"{found.name} has this path, or needs one below it"
+        elif any(f"{protected}/".startswith(f"{place}/") for protected in _protected_paths(lock)):
+            message = f"{extended.name} has this path, or needs one below it"
             notes.note((*path, field, place), message, key=True, expected="another path")
 
 
@@ -269,13 +273,19 @@ def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: 
             notes.note((*path, place, "from"), message, value=file.source, expected=expected)
 
 
-def _kept(lock: Lock) -> tuple[str, ...]:
+def _protected_paths(lock: Lock) -> tuple[str, ...]:
     """Paths that no file or link of a row may replace, nor a folder above one."""
     settings = lock.settings
-    own = (settings.prefix, settings.workdir, settings.cache, settings.user.home, "/opt/imgbuild")
+    image_paths = (
+        settings.prefix,
+        settings.workdir,
+        settings.cache,
+        settings.user.home,
+        "/opt/imgbuild",
+    )
     base = ("/etc/passwd", "/etc/group", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/local/bin")
     top = ("bin", "lib", "lib64", "sbin", "dev", "proc", "run", "sys", "tmp", "var/lib")
-    return (*own, lock.base.interpreter, *base, *(f"/{name}" for name in top))
+    return (*image_paths, lock.base.interpreter, *base, *(f"/{name}" for name in top))
 
 
 def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder: Path) -> Extended:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.system import quoting
 from imgbuild.values import Arch

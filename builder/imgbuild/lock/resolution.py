@@ -95,5 +95,5 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def versions(self) -> dict[str, str]:
         """Package → version of everything that Python sees."""
-        found = {wheel.package: wheel.version for wheel in self.wheels}
-        return found | {built.package: built.version for built in self.built}
+        versions = {wheel.package: wheel.version for wheel in self.wheels}
+        return versions | {built.package: built.version for built in self.built}

@@ -33,13 +33,13 @@ def plain(patterns: Any) -> list[str]:
 
 def packages(matrix: Mapping[str, Any]) -> list[str]:
     """Every package that the matrix names, in its order."""
-    found = [*table(matrix.get("requires")), *table(matrix.get("sdists"))]
+    names = [*table(matrix.get("requires")), *table(matrix.get("sdists"))]
     for group in table(matrix.get("extras")).values():
-        found.extend(table(group))
+        names.extend(table(group))
     for target in table(matrix.get("targets")).values():
         for field in ("pins", "requires", "indexes"):
-            found.extend(table(table(target).get(field)))
-    return list(dict.fromkeys(found))
+            names.extend(table(table(target).get(field)))
+    return list(dict.fromkeys(names))
 
 
 def check_shared(notes: Notes, value: Any) -> None:
@@ -47,7 +47,7 @@ def check_shared(notes: Notes, value: Any) -> None:
     matrix = table(value)
     indexes = table(matrix.get("indexes"))
     if "indexes" in matrix:
-        notes.known(("default_index",), matrix.get("default_index"), indexes, "index")
+        notes.choice(("default_index",), matrix.get("default_index"), indexes, "index")
     default = matrix.get("default_index")
     for name, index in indexes.items():
         # Where the default is not known, the index without a url may be the one that was meant.
@@ -72,7 +72,7 @@ def check_sdists(notes: Notes, value: Any, extended: Iterable[str] = ()) -> None
     names = dict.fromkeys([*packages(matrix), *extended])
     for name, sdist in table(matrix.get("sdists")).items():
         for number, package in enumerate(texts(table(sdist).get("requires"))):
-            notes.known(("sdists", name, "requires", number), package, names, "package")
+            notes.choice(("sdists", name, "requires", number), package, names, "package")
 
 
 def environment(notes: Notes, path: Path, variables: Any) -> None:
@@ -102,7 +102,7 @@ def _index(notes: Notes, path: Path, index: Mapping[str, Any], *, alone: bool) -
             notes.note(path, message, key=True, expected="url: https://…")
         return
     for placeholder in re.findall(r"\{([^}]*)\}", url):
-        names = ", ".join(f"{{{known}}}" for known in PLACEHOLDERS)
+        names = ", ".join(f"{{{option}}}" for option in PLACEHOLDERS)
         near = nearest(placeholder, PLACEHOLDERS)
         if placeholder not in PLACEHOLDERS:
             message = "unknown placeholder"
@@ -129,9 +129,9 @@ def _base(notes: Notes, path: Path, base: Mapping[str, Any]) -> None:
     mirrors(notes, (*path, "mirrors"), base.get("mirrors"))
 
 
-def mirrors(notes: Notes, path: Path, found: object) -> None:
+def mirrors(notes: Notes, path: Path, addresses: object) -> None:
     """Note the addresses that hold a login: they travel with pushed images."""
-    for number, url in enumerate(texts(found)):
+    for number, url in enumerate(texts(addresses)):
         without_login(notes, (*path, number), url)
 
 
@@ -166,12 +166,12 @@ def environment_values(notes: Notes, path: Path, prefix: Any, variables: Any) ->
     settings.environment_first(notes, path, prefix, values, "value")
 
 
-def _layers(notes: Notes, layers: Mapping[str, Any], known: list[str]) -> None:
+def _layers(notes: Notes, layers: Mapping[str, Any], package_names: list[str]) -> None:
     named = layers.get("named")
     notes.once(("layers", "named"), named)
     notes.once(("layers", "order"), layers.get("order"))
     for number, package in enumerate(named if isinstance(named, list) else ()):
-        notes.known(("layers", "named", number), package, known, "package")
+        notes.choice(("layers", "named", number), package, package_names, "package")
     groups, limit = layers.get("groups"), layers.get("limit", 40)
     if isinstance(groups, int) and isinstance(limit, int):
         least = groups + len(texts(named)) + 3

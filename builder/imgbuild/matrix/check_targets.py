@@ -50,11 +50,11 @@ def check_targets(notes: Notes, value: Any) -> None:
             prefix = table(matrix.get("image")).get("prefix")
             environment_values(notes, (*path, "env"), prefix, target.get("env"))
     _drops(notes, (), matrix.get("drop"))
-    for package, wanted in table(matrix.get("requires")).items():
-        specifier(notes, ("requires", package, "spec"), table(wanted).get("spec"))
+    for package, requirement in table(matrix.get("requires")).items():
+        specifier(notes, ("requires", package, "spec"), table(requirement).get("spec"))
     for name, group in table(matrix.get("extras")).items():
-        for package, wanted in table(group).items():
-            specifier(notes, ("extras", name, package, "spec"), table(wanted).get("spec"))
+        for package, requirement in table(group).items():
+            specifier(notes, ("extras", name, package, "spec"), table(requirement).get("spec"))
 
 
 def _references(
@@ -62,15 +62,15 @@ def _references(
 ) -> None:
     indexes = table(matrix.get("indexes"))
     if "bases" in matrix:
-        notes.known((*path, "base"), target.get("base"), table(matrix["bases"]), "base")
+        notes.choice((*path, "base"), target.get("base"), table(matrix["bases"]), "base")
     notes.once((*path, "extras"), target.get("extras"))
     for number, name in enumerate(texts(target.get("extras"))):
         groups = table(matrix.get("extras"))
-        notes.known((*path, "extras", number), name, groups, "set of extras")
+        notes.choice((*path, "extras", number), name, groups, "set of extras")
     for package, index in table(target.get("indexes")).items():
         here = (*path, "indexes", package)
         if "indexes" in matrix:
-            notes.known(here, index, indexes, "index")
+            notes.choice(here, index, indexes, "index")
         url = table(indexes.get(index or "")).get("url")
         if "{torch}" in (url or "") and "torch" not in table(target.get("pins")):
             message = "the address of this index holds {torch}, and the target does not pin torch"
@@ -106,13 +106,13 @@ def versions(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
         if normal != version:
             message = "the version is not in its normal form"
             notes.note(here, message, value=version, expected=normal)
-    for package, wanted in table(target.get("requires")).items():
+    for package, requirement in table(target.get("requires")).items():
         here = (*path, "requires", package)
         if package in pins:
             line = notes.keys.get((*path, "pins", package), ("?",))[0]
             message = f"{package} is pinned in line {line} and required here"
             notes.note(here, message, key=True, expected="one of the two")
-        specifier(notes, (*here, "spec"), table(wanted).get("spec"))
+        specifier(notes, (*here, "spec"), table(requirement).get("spec"))
 
 
 def specifier(notes: Notes, path: Path, spec: Any) -> None:
@@ -172,10 +172,10 @@ def _flashinfer(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
     here = (*path, "flashinfer", "mode")
     pins = table(target.get("pins"))
     assigned = table(target.get("indexes"))
-    asked = [*pins, *table(target.get("requires"))]
+    requested = [*pins, *table(target.get("requires"))]
     if mode == "off":
         for package in FLASHINFER:
-            if package in asked:
+            if package in requested:
                 message = f"FlashInfer is off, and the target asks for {package}"
                 notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {package}")
     elif mode == "prebuilt":
@@ -227,10 +227,10 @@ def configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
     environment(notes, (*path, "env"), target.get("env"))
     labels(notes, (*path, "labels"), target.get("labels"))
     _drops(notes, path, target.get("drop"))
-    for link, held in table(target.get("links")).items():
+    for link, entry in table(target.get("links")).items():
         here = (*path, "links", link)
         folder(notes, here, link)
-        link_text(notes, (*here, "to"), link, table(held).get("to"))
+        link_text(notes, (*here, "to"), link, table(entry).get("to"))
 
 
 def _drops(notes: Notes, path: Path, drops: Any) -> None:

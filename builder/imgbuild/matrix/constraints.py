@@ -72,9 +72,9 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def concerns(self, versions: Mapping[str, str]) -> bool:
         """Whether the entry applies to a set of packages (normalized name → version)."""
-        own = versions.get(self.package)
+        version = versions.get(self.package)
         there = self.missing or self.other in versions
-        return own is not None and there and self.covers(own)
+        return version is not None and there and self.covers(version)
 
     def violated(self, versions: Mapping[str, str]) -> bool:
         """Whether a set of packages (normalized name → version) violates the entry."""
@@ -95,13 +95,15 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.package}{self.versions} needs {self.needs}" + (f" ({why})" if why else "")
 
 
-def violations(known: Iterable[Constraint], versions: Mapping[str, str]) -> tuple[Constraint, ...]:
+def violations(
+    entries: Iterable[Constraint], versions: Mapping[str, str]
+) -> tuple[Constraint, ...]:
     """The entries that a set of packages (normalized name → version) violates."""
-    return tuple(entry for entry in known if entry.violated(versions))
+    return tuple(entry for entry in entries if entry.violated(versions))
 
 
 def required(
-    known: Iterable[Constraint], package: str, version: str, present: Container[str]
+    entries: Iterable[Constraint], package: str, version: str, present: Container[str]
 ) -> tuple[str, ...]:
     """The requirements to add to `package` at `version`, where `present` packages are narrowed.
 
@@ -110,7 +112,7 @@ def required(
     return tuple(
         dict.fromkeys(
             entry.needs
-            for entry in known
+            for entry in entries
             if entry.package == package
             and (entry.missing or entry.other in present)
             and entry.covers(version)
@@ -121,10 +123,10 @@ def required(
 # -- together
 
 
-def merge(known: Iterable[Constraint], learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
+def merge(existing: Iterable[Constraint], learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
     """All of them, sorted, without duplicates: equal entries for adjacent versions are merged."""
     entries: list[Constraint] = []
-    for entry in (*known, *learned):
+    for entry in (*existing, *learned):
         _add(entries, entry)
     return tuple(sorted(entries, key=_order))
 
@@ -147,9 +149,9 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
     entries.append(new)
 
 
-def _says(one: Constraint, other: Constraint) -> bool:
-    """Whether `one` holds for all versions of `other`, and requires at least as much."""
-    return within(other.versions, one.versions) and within(str(one.spec), str(other.spec))
+def _says(entry: Constraint, other: Constraint) -> bool:
+    """Whether `entry` holds for all versions of `other`, and requires at least as much."""
+    return within(other.versions, entry.versions) and within(str(entry.spec), str(other.spec))
 
 
 class _Span(msgspec.Struct, frozen=True):
@@ -200,9 +202,9 @@ def within(inner: str, outer: str) -> bool:
     return low and high
 
 
-def _union(one: str, other: str) -> str | None:
+def _union(spec: str, other: str) -> str | None:
     """One specifier for both where their versions meet; None where there is a gap between."""
-    first, second = _span(one), _span(other)
+    first, second = _span(spec), _span(other)
     if first is None or second is None or not (_reaches(first, second) and _reaches(second, first)):
         return None
     lows = [(span.low, not span.low_closed) for span in (first, second) if span.low is not None]

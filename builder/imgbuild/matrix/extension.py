@@ -174,11 +174,11 @@ def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, 
         message = "a published target has this name already"
         notes.note(path, message, key=True, expected="another name")
     published = table(matrix.get("published"))
-    notes.known((*path, "extends"), row.get("extends"), published, "published target")
+    notes.choice((*path, "extends"), row.get("extends"), published, "published target")
     notes.once((*path, "arch"), row.get("arch"))
     for package, index in table(row.get("indexes")).items():
         here = (*path, "indexes", package)
-        notes.known(here, index, table(matrix.get("indexes")), "index")
+        notes.choice(here, index, table(matrix.get("indexes")), "index")
     versions(notes, path, row)
     configuration(notes, path, row)
     notes.once((*path, "packages"), row.get("packages"))

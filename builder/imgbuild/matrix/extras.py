@@ -5,12 +5,12 @@ from __future__ import annotations
 from imgbuild.matrix.model import Matrix, Target, Wanted
 
 
-def wanted(matrix: Matrix, target: Target) -> dict[str, Wanted]:
+def requirements(matrix: Matrix, target: Target) -> dict[str, Wanted]:
     """Package → requirement of the sets that `target` names and of its `requires`.
 
     The target's own entry takes precedence, and a pin over both.
     """
-    found: dict[str, Wanted] = {}
+    required: dict[str, Wanted] = {}
     for name in target.extras:
-        found |= matrix.extras[name]
-    return {**found, **target.requires}
+        required |= matrix.extras[name]
+    return {**required, **target.requires}

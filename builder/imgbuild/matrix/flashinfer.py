@@ -56,7 +56,7 @@ def contradicted(mode: str, packages: Collection[str]) -> bool:
 def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
     """The variables by which an image says its mode, and those that the mode needs."""
     mode = target.flashinfer.mode
-    found = {
+    variables = {
         VARIABLE: Variable(
             value=mode,
             reason="how this image has FlashInfer's kernels",
@@ -70,7 +70,7 @@ def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]
         ),
     }
     if mode == "off":
-        found[SAMPLER] = Variable(
+        variables[SAMPLER] = Variable(
             value="0",
             reason="a FlashInfer that is there, or that someone adds, must not sample tokens",
             source=(
@@ -80,7 +80,7 @@ def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]
         )
     if mode == "jit":
         home = toolkit(target, image, base)
-        found["CUDA_HOME"] = Variable(
+        variables["CUDA_HOME"] = Variable(
             value=home,
             reason="FlashInfer and torch look for bin/nvcc, include and lib64 here",
             source=(
@@ -89,18 +89,18 @@ def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]
             ),
         )
         if "PATH" in image.env:
-            found["PATH"] = Variable(
+            variables["PATH"] = Variable(
                 value=f"{image.env['PATH'].value}:{home}/bin",
                 reason="vLLM leaves FlashInfer alone where it finds neither cubins nor nvcc",
                 source=("vllm==0.24.0 vllm/utils/flashinfer.py:57",),
             )
-        found["LIBRARY_PATH"] = Variable(
+        variables["LIBRARY_PATH"] = Variable(
             value="/.singularity.d/libs",
             reason="under Apptainer the driver's libcuda.so is here, where gcc does not look when"
             " it links a compiled kernel",
             source=LINKER,
         )
-    return found
+    return variables
 
 
 def links(target: Target, image: Image, base: Base) -> dict[str, Link]:

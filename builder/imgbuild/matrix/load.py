@@ -39,11 +39,11 @@ def load(path: Path) -> Matrix:
 
 def located(matrix: AnyMatrix, folder: Path) -> AnyMatrix:
     """The matrix with folders of wheels that it names relative to itself (`file:wheels`) found."""
-    indexes = {name: _found(index, folder) for name, index in matrix.indexes.items()}
+    indexes = {name: _resolved_index(index, folder) for name, index in matrix.indexes.items()}
     return msgspec.structs.replace(matrix, indexes=indexes)
 
 
-def _found(index: PackageIndex, folder: Path) -> PackageIndex:
+def _resolved_index(index: PackageIndex, folder: Path) -> PackageIndex:
     kind, _, rest = (index.url or "").partition(":")
     if kind != "file" or rest.startswith("/"):
         return index
@@ -83,11 +83,16 @@ def refusal(file: str, problems: tuple[Problem, ...], text: str) -> InputError:
     """
     lines = text.splitlines()
     ordered = [
-        msgspec.structs.replace(one, source=lines[one.line - 1])
-        if one.line is not None and one.line <= len(lines)
-        else one
-        for one in sorted(
-            problems, key=lambda one: (one.message != UNKNOWN, one.line or 0, one.column or 0)
+        msgspec.structs.replace(problem, source=lines[problem.line - 1])
+        if problem.line is not None and problem.line <= len(lines)
+        else problem
+        for problem in sorted(
+            problems,
+            key=lambda problem: (
+                problem.message != UNKNOWN,
+                problem.line or 0,
+                problem.column or 0,
+            ),
         )
     ]
     message = f"{file} has {count(len(ordered), 'problem')}"

@@ -73,10 +73,13 @@ def _closeness(spec: str, version: str) -> float:
 def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
     """A description of the target on `arch` most similar to `name`; empty if there is none."""
     target = matrix.targets[name]
-    requests = {package: wanted.spec for package, wanted in extras.wanted(matrix, target).items()}
+    requests = {
+        package: requirement.spec
+        for package, requirement in extras.requirements(matrix, target).items()
+    }
     requests |= {package: f"=={version}" for package, version in target.pins.items()}
-    found = ranked(matrix, requests, target.cuda, arch, apart_from=name)
-    return tuple(words(matrix, other, arch) for other in found[:1])
+    names = ranked(matrix, requests, target.cuda, arch, apart_from=name)
+    return tuple(words(matrix, other, arch) for other in names[:1])
 
 
 def words(matrix: Matrix, name: str, arch: Arch) -> str:

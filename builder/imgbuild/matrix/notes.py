@@ -57,7 +57,7 @@ class Notes:
             )
         )
 
-    def known(self, path: Path, name: Any, names: Iterable[str], what: str) -> None:
+    def choice(self, path: Path, name: Any, names: Iterable[str], what: str) -> None:
         """Note a problem if `name` is not one of `names`, each of which names a `what`."""
         choices = list(names)
         if isinstance(name, str) and name not in choices:
@@ -85,8 +85,8 @@ class Notes:
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice that is most similar to `word`; None if none is similar."""
-    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
 def table(value: Any) -> Mapping[str, Any]:

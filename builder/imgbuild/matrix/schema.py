@@ -22,11 +22,11 @@ EXTENSION_FILE = "extension.schema.json"
 
 def schema() -> dict[str, Any]:
     """The schema as JSON's own types, its definitions sorted by name."""
-    found = _of(Matrix, ID, "imgbuild matrix")
+    json_schema = _of(Matrix, ID, "imgbuild matrix")
     # msgspec says nothing of the keys of a mapping whose keys are an enumeration.
-    exclude = found["$defs"]["Target"]["properties"]["exclude"]
+    exclude = json_schema["$defs"]["Target"]["properties"]["exclude"]
     exclude["propertyNames"] = {"$ref": "#/$defs/Arch"}
-    return found
+    return json_schema
 
 
 def extension_schema() -> dict[str, Any]:
@@ -44,8 +44,8 @@ def published_extension() -> bytes:
     return _bytes(extension_schema())
 
 
-def _bytes(found: dict[str, Any]) -> bytes:
-    return (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode()
+def _bytes(json_schema: dict[str, Any]) -> bytes:
+    return (json.dumps(json_schema, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _of(kind: type[msgspec.Struct], name: str, title: str) -> dict[str, Any]:

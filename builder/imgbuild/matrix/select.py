@@ -32,7 +32,7 @@ def select(
     that only a wildcard matched is left out then (see `left_out`).
     """
     chosen = _names(matrix, patterns, everything=everything)
-    found = []
+    selected = []
     passed: list[tuple[str, Arch]] = []
     for name, target in matrix.targets.items():
         if name not in chosen:
@@ -40,13 +40,13 @@ def select(
         absent = [arch for arch in arches if arch not in target.arch]
         if absent and name in patterns:
             raise _impossible(matrix, [(name, absent[0])])
-        kept = tuple(arch for arch in target.arch if not arches or arch in arches)
+        selected_arches = tuple(arch for arch in target.arch if not arches or arch in arches)
         passed.extend((name, arch) for arch in absent)
-        if kept:
-            found.append(Selected(name=name, target=target, arches=kept))
-    if not found:
+        if selected_arches:
+            selected.append(Selected(name=name, target=target, arches=selected_arches))
+    if not selected:
         raise _impossible(matrix, passed)
-    return found
+    return selected
 
 
 def left_out(
@@ -85,13 +85,13 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
 
 
 def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> NoSolution:
-    wanted = {arch for _, arch in absent}
-    have = [name for name, target in matrix.targets.items() if wanted & set(target.arch)]
+    requested = {arch for _, arch in absent}
+    have = [name for name, target in matrix.targets.items() if requested & set(target.arch)]
     message = "; ".join(f"{name} is not available on {arch}" for name, arch in absent)
     reasons = tuple(
         f"{name} on {arch}: {_why(matrix.targets[name], arch)}" for name, arch in absent
     )
-    arches = " or ".join(sorted(wanted))
+    arches = " or ".join(sorted(requested))
     hint = f"targets on {arches}: {', '.join(have)}" if have else f"no target is for {arches}"
     first = absent[0]
     return NoSolution(message, reasons=reasons, nearest=like(matrix, *first), hint=hint)

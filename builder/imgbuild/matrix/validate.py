@@ -62,25 +62,27 @@ class _Walker:
         self.problems: list[Problem] = []
         self.uncertain = False
 
-    def read(self, node: yaml.Node, due: inspect.Type, path: Path, expected: str | None) -> Any:
-        """The value of `node` as `due`; `expected` is the description of its field."""
+    def read(
+        self, node: yaml.Node, expected_type: inspect.Type, path: Path, expected: str | None
+    ) -> Any:
+        """The value of `node` as `expected_type`; `expected` is the description of its field."""
         self.places[path] = place(node)
         if kind(node) == "alias":  # noted already, when the file was parsed
             return None
-        while isinstance(due, inspect.Metadata):
-            expected = (due.extra_json_schema or {}).get("description", expected)
-            due = due.type
-        match due:
+        while isinstance(expected_type, inspect.Metadata):
+            expected = (expected_type.extra_json_schema or {}).get("description", expected)
+            expected_type = expected_type.type
+        match expected_type:
             case inspect.StructType():
-                return self._struct(node, due, path, None)
+                return self._struct(node, expected_type, path, None)
             case inspect.UnionType():
-                return self._union(node, due, path, expected)
+                return self._union(node, expected_type, path, expected)
             case inspect.DictType():
-                return self._mapping(node, due, path)
+                return self._mapping(node, expected_type, path)
             case inspect.VarTupleType():
-                return self._list(node, due, path, expected)
+                return self._list(node, expected_type, path, expected)
             case _:
-                return self._scalar(node, due, path, expected)
+                return self._scalar(node, expected_type, path, expected)
 
     def note(
         self,
@@ -119,12 +121,12 @@ class _Walker:
         return entries
 
     def _struct(
-        self, node: yaml.Node, due: inspect.StructType, path: Path, tag: str | None
+        self, node: yaml.Node, expected_type: inspect.StructType, path: Path, tag: str | None
     ) -> dict[str, Any] | None:
         entries = self._entries(node, path)
         if entries is None:
             return None
-        fields = {field.encode_name: field for field in due.fields}
+        fields = {field.encode_name: field for field in expected_type.fields}
         value: dict[str, Any] = {}
         given = {key.value for key, _ in entries}
         for key, child in entries:
@@ -135,8 +137,8 @@ class _Walker:
                 value[key.value] = self.read(child, fields[key.value].type, here, None)
             else:
                 near = nearest(key.value, fields)
-                known = "one of " + ", ".join(fields)
-                self.note(key, here, UNKNOWN, expected=known, near=near)
+                allowed = "one of " + ", ".join(fields)
+                self.note(key, here, UNKNOWN, expected=allowed, near=near)
                 if near is not None and near not in given:
                     given.add(near)
                     value |= self._meant(key, child, fields[near], (*path, near))
@@ -149,21 +151,21 @@ class _Walker:
         self, key: yaml.ScalarNode, child: yaml.Node, field: inspect.Field, path: Path
     ) -> dict[str, Any]:
         """The value of a misspelt key as that of `field`; empty if it does not fit there."""
-        found = len(self.problems)
+        problem_count = len(self.problems)
         self.keys[path] = place(key)
         value = self.read(child, field.type, path, None)
-        if len(self.problems) == found:
+        if len(self.problems) == problem_count:
             return {field.encode_name: value}
-        del self.problems[found:]
+        del self.problems[problem_count:]
         self.uncertain = True
         return {}
 
-    def _missing(self, node: yaml.Node, path: Path, name: str, due: inspect.Type) -> None:
-        expected, why = _shape(due), ""
-        while isinstance(due, inspect.Metadata):
-            expected = (due.extra_json_schema or {}).get("description", expected)
-            why = (due.extra or {}).get("why", why)
-            due = due.type
+    def _missing(self, node: yaml.Node, path: Path, name: str, expected_type: inspect.Type) -> None:
+        expected, why = _shape(expected_type), ""
+        while isinstance(expected_type, inspect.Metadata):
+            expected = (expected_type.extra_json_schema or {}).get("description", expected)
+            why = (expected_type.extra or {}).get("why", why)
+            expected_type = expected_type.type
         # The key in front of a mapping is where people look for what it lacks.
         line, column = self.keys.get(path, place(node))
         message = f"key {name} is missing" + (f": {why}" if why else "")
@@ -179,17 +181,19 @@ class _Walker:
         )
 
     def _union(
-        self, node: yaml.Node, due: inspect.UnionType, path: Path, expected: str | None
+        self, node: yaml.Node, expected_type: inspect.UnionType, path: Path, expected: str | None
     ) -> Any:
-        if kind(node) == "null" and any(isinstance(item, inspect.NoneType) for item in due.types):
+        if kind(node) == "null" and any(
+            isinstance(item, inspect.NoneType) for item in expected_type.types
+        ):
             return None
         structs = {
             str(item.tag): item
-            for item in due.types
+            for item in expected_type.types
             if isinstance(item, inspect.StructType) and item.tag is not None
         }
         if not structs:
-            rest = [item for item in due.types if not isinstance(item, inspect.NoneType)]
+            rest = [item for item in expected_type.types if not isinstance(item, inspect.NoneType)]
             return self.read(node, rest[0], path, expected)
         field = next(iter(structs.values())).tag_field or ""
         entries = self._entries(node, path)
@@ -209,74 +213,83 @@ class _Walker:
         self.note(node, path, f"key {field} is missing", expected=f"{field}: {choices}", value="")
         return None
 
-    def _mapping(self, node: yaml.Node, due: inspect.DictType, path: Path) -> dict[str, Any] | None:
+    def _mapping(
+        self, node: yaml.Node, expected_type: inspect.DictType, path: Path
+    ) -> dict[str, Any] | None:
         entries = self._entries(node, path)
         if entries is None:
             return None
         value = {}
         for key, child in entries:
             here = (*path, key.value)
-            self.read(key, due.key_type, here, "text")
-            value[key.value] = self.read(child, due.value_type, here, None)
+            self.read(key, expected_type.key_type, here, "text")
+            value[key.value] = self.read(child, expected_type.value_type, here, None)
         return value
 
     def _list(
-        self, node: yaml.Node, due: inspect.VarTupleType, path: Path, expected: str | None
+        self, node: yaml.Node, expected_type: inspect.VarTupleType, path: Path, expected: str | None
     ) -> list[Any] | None:
         if not isinstance(node, yaml.SequenceNode):
             example = f"[{shown(node)}]" if isinstance(node, yaml.ScalarNode) else expected
             self.note(node, path, "not a list", expected=example)
             return None
-        if due.min_length is not None and len(node.value) < due.min_length:
-            least = f"at least {count(due.min_length, 'item')}"
+        if expected_type.min_length is not None and len(node.value) < expected_type.min_length:
+            least = f"at least {count(expected_type.min_length, 'item')}"
             self.note(node, path, "the list is too short", expected=least)
         return [
-            self.read(child, due.item_type, (*path, number), expected)
+            self.read(child, expected_type.item_type, (*path, number), expected)
             for number, child in enumerate(node.value)
         ]
 
-    def _scalar(self, node: yaml.Node, due: inspect.Type, path: Path, expected: str | None) -> Any:
-        expected = expected or _shape(due)
+    def _scalar(
+        self, node: yaml.Node, expected_type: inspect.Type, path: Path, expected: str | None
+    ) -> Any:
+        expected = expected or _shape(expected_type)
         if not isinstance(node, yaml.ScalarNode) or (kind(node) == "null" and node.style is None):
-            self.note(node, path, f"not {_article(_shape(due))}", expected=expected)
+            self.note(node, path, f"not {_article(_shape(expected_type))}", expected=expected)
             return None
-        value, message, near = _converted(node, due)
+        value, message, near = _converted(node, expected_type)
         if message:
-            self.note(node, path, message, expected=_both(expected, _shape(due)), near=near)
+            self.note(
+                node, path, message, expected=_both(expected, _shape(expected_type)), near=near
+            )
         return value
 
 
-def _converted(node: yaml.ScalarNode, due: inspect.Type) -> tuple[Any, str, str | None]:
+def _converted(node: yaml.ScalarNode, expected_type: inspect.Type) -> tuple[Any, str, str | None]:
     """The value of a scalar, what is wrong with it ("" if nothing), and the nearest right one."""
     text: str = node.value
     plain = node.style is None
     near = None
     value: Any
-    match due:
+    match expected_type:
         case inspect.StrType():
-            value, fault = text, _text_fault(text, due)
+            value, fault = text, _text_fault(text, expected_type)
         case inspect.LiteralType():
-            value, fault, near = _literal(text, due, plain=plain)
+            value, fault, near = _literal(text, expected_type, plain=plain)
         case inspect.EnumType():
-            value, fault, near = _member(text, due.cls)
+            value, fault, near = _member(text, expected_type.cls)
         case inspect.IntType():
-            value, fault = _whole(text, due, plain=plain)
+            value, fault = _whole(text, expected_type, plain=plain)
         case inspect.BoolType():
             right = plain and text in ("true", "false")
             value, fault = text == "true", "" if right else "not a truth value"
         case inspect.DateType():
             value, fault = _date(text)
         case _:
-            message = f"the matrix has a type that its reader does not know: {type(due).__name__}"
+            name = type(expected_type).__name__
+            message = f"the matrix has a type that its reader does not know: {name}"
             raise TypeError(message)
     return (None if fault else value), fault, near
 
 
-def _literal(text: str, due: inspect.LiteralType, *, plain: bool) -> tuple[Any, str, str | None]:
-    for choice in due.values:
+def _literal(
+    text: str, expected_type: inspect.LiteralType, *, plain: bool
+) -> tuple[Any, str, str | None]:
+    for choice in expected_type.values:
         if text == str(choice) and (isinstance(choice, str) or plain):
             return choice, "", None
-    return None, "unknown value", nearest(text, map(str, due.values))
+    return None, "unknown value", nearest(text, map(str, expected_type.values))
 
 
 def _member(text: str, members: type[enum.Enum]) -> tuple[Any, str, str | None]:
@@ -286,14 +299,14 @@ def _member(text: str, members: type[enum.Enum]) -> tuple[Any, str, str | None]:
     return None, "unknown value", _other_spelling(text, members) or nearest(text, choices)
 
 
-def _whole(text: str, due: inspect.IntType, *, plain: bool) -> tuple[int, str]:
+def _whole(text: str, expected_type: inspect.IntType, *, plain: bool) -> tuple[int, str]:
     if not plain or not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
         return 0, "not a whole number in decimal digits"
     number = int(text)
-    if due.ge is not None and number < due.ge:
-        return number, f"the number is below {due.ge}"
-    if due.le is not None and number > due.le:
-        return number, f"the number is above {due.le}"
+    if expected_type.ge is not None and number < expected_type.ge:
+        return number, f"the number is below {expected_type.ge}"
+    if expected_type.le is not None and number > expected_type.le:
+        return number, f"the number is above {expected_type.le}"
     return number, ""
 
 
@@ -306,15 +319,17 @@ def _date(text: str) -> tuple[datetime.date | None, str]:
         return None, "no such day"
 
 
-def _text_fault(text: str, due: inspect.StrType) -> str:
-    if due.pattern is not None and not re.search(due.pattern.removesuffix("$") + r"\Z", text):
-        if due.pattern not in (LINE, PROSE):
+def _text_fault(text: str, expected_type: inspect.StrType) -> str:
+    if expected_type.pattern is not None and not re.search(
+        expected_type.pattern.removesuffix("$") + r"\Z", text
+    ):
+        if expected_type.pattern not in (LINE, PROSE):
             return "the text has another form"
-        if due.pattern == LINE and re.search(PROSE, text):
+        if expected_type.pattern == LINE and re.search(PROSE, text):
             return "the value has several lines"
         return "the text has control characters"
-    if due.min_length is not None and len(text) < due.min_length:
-        return f"the text is shorter than {due.min_length} characters"
+    if expected_type.min_length is not None and len(text) < expected_type.min_length:
+        return f"the text is shorter than {expected_type.min_length} characters"
     return "text cannot contain NUL" if "\0" in text else ""
 
 
@@ -327,23 +342,23 @@ def _other_spelling(text: str, choices: type[enum.Enum]) -> str | None:
         return None
 
 
-def _shape(due: inspect.Type) -> str:
-    while isinstance(due, inspect.Metadata):
-        due = due.type
-    match due:
+def _shape(expected_type: inspect.Type) -> str:
+    while isinstance(expected_type, inspect.Metadata):
+        expected_type = expected_type.type
+    match expected_type:
         case inspect.StrType():
-            shape = (due.pattern or "").replace(r"\Z", "$")
-            return "text" if due.pattern in (None, LINE, PROSE) else f"text like {shape}"
+            shape = (expected_type.pattern or "").replace(r"\Z", "$")
+            return "text" if expected_type.pattern in (None, LINE, PROSE) else f"text like {shape}"
         case inspect.LiteralType():
             return (
-                "one of " + ", ".join(map(str, due.values))
-                if len(due.values) > 1
-                else str(due.values[0])
+                "one of " + ", ".join(map(str, expected_type.values))
+                if len(expected_type.values) > 1
+                else str(expected_type.values[0])
             )
         case inspect.EnumType():
-            return "one of " + ", ".join(str(item.value) for item in due.cls)
+            return "one of " + ", ".join(str(item.value) for item in expected_type.cls)
         case inspect.IntType():
-            low, high = due.ge, due.le
+            low, high = expected_type.ge, expected_type.le
             bounds = f" from {low} to {high}" if high is not None else f" of at least {low}"
             return "a whole number" + (bounds if low is not None else "")
         case inspect.BoolType():

@@ -32,6 +32,7 @@ KINDS = {
     "float": "a number",
     "timestamp": "a date",
     "merge": "a merge key",
+    "value": "a default value",
 }
 
 
@@ -82,8 +83,8 @@ def parse(data: bytes, file: str) -> YamlDocument:
         root = loader.get_single_node()
     except yaml.reader.ReaderError as error:
         line, column = _place(text[: error.position])
-        found = f"U+{int(error.character):04X}"
-        return _unreadable(file, "this character is not allowed in YAML", line, column, found)
+        character = f"U+{int(error.character):04X}"
+        return _unreadable(file, "this character is not allowed in YAML", line, column, character)
     except yaml.MarkedYAMLError as error:
         return YamlDocument(file, None, (_syntax(error, text, file),), text)
     if root is None:
@@ -243,9 +244,14 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
         expected = "spaces"
     elif error.context:
         message = f"{message} ({error.context})"
-    found = lines[line - 1].strip()[:60] if line <= len(lines) else None
+    excerpt = lines[line - 1].strip()[:60] if line <= len(lines) else None
     return Problem(
-        file=file, message=message, line=line, column=column, value=found or None, expected=expected
+        file=file,
+        message=message,
+        line=line,
+        column=column,
+        value=excerpt or None,
+        expected=expected,
     )
 
 

@@ -125,8 +125,8 @@ def _contents(
     whole = form == "oci-archive" and len(chosen) == len(layout.images)
     top = layout.top if whole else stored.manifest
     blobs = {top.digest: top.size}
-    for one in chosen.values():
-        for descriptor in (one.manifest, one.config, *one.layers):
+    for image in chosen.values():
+        for descriptor in (image.manifest, image.config, *image.layers):
             blobs[descriptor.digest] = descriptor.size
     if form == "oci-archive":
         return {INDEX_FILE: index_file(top, {REF_NAME: tag})}, blobs

@@ -136,8 +136,8 @@ class Configuration(msgspec.Struct, frozen=True):
     @property
     def labels(self) -> dict[str, str]:
         """The labels of the image."""
-        found = (self.config or {}).get("Labels")
-        return {key: str(text) for key, text in found.items()} if isinstance(found, dict) else {}
+        labels = (self.config or {}).get("Labels")
+        return {key: str(text) for key, text in labels.items()} if isinstance(labels, dict) else {}
 
     @property
     def fault(self) -> str | None:
@@ -233,7 +233,7 @@ def descriptor(
 
 def platform(arch: Arch) -> dict[str, str | list[str]]:
     """The platform of `arch`; arm64 has the variant v8, as Docker writes it."""
-    found: dict[str, str | list[str]] = {"architecture": arch.oci, "os": "linux"}
+    fields: dict[str, str | list[str]] = {"architecture": arch.oci, "os": "linux"}
     if arch is Arch.ARM64:
-        found["variant"] = "v8"
-    return found
+        fields["variant"] = "v8"
+    return fields

@@ -77,11 +77,11 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def blobs(self) -> dict[Digest, int]:
         """What a pull downloads: digest → bytes."""
-        own = {
+        document_sizes = {
             self.descriptor.digest: len(self.data),
             self.manifest.config.digest: len(self.config),
         }
-        return own | {layer.digest: layer.size for layer in self.layers}
+        return document_sizes | {layer.digest: layer.size for layer in self.layers}
 
     @property
     def size(self) -> int:
@@ -96,7 +96,7 @@ def manifests(source: ImageSource) -> tuple[Descriptor, ...]:
     data = _typed(source, source.top, (INDEX,), "image index")
     entries = codec.decode(data, Index, file=source.top.digest, what="image index").manifests
     _refuse_ambiguous(entries, source)
-    return tuple(msgspec.structs.replace(one, annotations={}) for one in entries)
+    return tuple(msgspec.structs.replace(entry, annotations={}) for entry in entries)
 
 
 def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> None:
@@ -170,9 +170,9 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
     if manifest and configuration contradict each other.
     """
     data = _typed(source, descriptor, documents.MANIFESTS, "image manifest")
-    found = codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
-    config, configuration = image_configuration(source, descriptor, found)
-    name = found.config.digest
+    manifest = codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
+    config, configuration = image_configuration(source, descriptor, manifest)
+    name = manifest.config.digest
     try:
         arch = Arch.parse(configuration.architecture)
     except ValueError as error:
@@ -182,7 +182,7 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
         message = f"{name}: the image configuration has {fault}"
         raise IntegrityError(message, hint=AGAIN)
     return PlatformImage(
-        arch=arch, descriptor=descriptor, data=data, manifest=found, config=config,
+        arch=arch, descriptor=descriptor, data=data, manifest=manifest, config=config,
         configuration=configuration,
     )  # fmt: skip
 
@@ -246,14 +246,16 @@ def read(path: Path, arch: Arch | None = None) -> ImageSummary:
     if not holder.has(INDEX_FILE):
         return _listed(holder, arch)
     entries = decode(holder, holder.data(INDEX_FILE), Index, INDEX_FILE).manifests
-    found = {item.digest: item for entry in entries for item in _manifests(holder, entry)}
-    summaries = [_summary(holder, item) for item in found.values()]
+    descriptors = {item.digest: item for entry in entries for item in _manifests(holder, entry)}
+    summaries = [_summary(holder, item) for item in descriptors.values()]
     return _chosen(path, summaries, arch)
 
 
 def _chosen(path: Path, summaries: list[ImageSummary], arch: Arch | None) -> ImageSummary:
     if arch is not None:
-        fitting = [one for one in summaries if one.configuration.architecture == arch.oci]
+        fitting = [
+            summary for summary in summaries if summary.configuration.architecture == arch.oci
+        ]
         if not fitting:
             message = f"{path} has no image for {arch}"
             raise InputError(message, hint=f"it has {_arches(summaries)}")
@@ -265,7 +267,7 @@ def _chosen(path: Path, summaries: list[ImageSummary], arch: Arch | None) -> Ima
 
 
 def _arches(summaries: list[ImageSummary]) -> str:
-    return ", ".join(sorted(one.configuration.architecture for one in summaries)) or "none"
+    return ", ".join(sorted(summary.configuration.architecture for summary in summaries)) or "none"
 
 
 def _manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
@@ -282,14 +284,14 @@ def _manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
 
 
 def _summary(holder: ImageStorage, entry: Descriptor) -> ImageSummary:
-    found = platform_image(holder, entry)
+    image = platform_image(holder, entry)
     return ImageSummary(
         path=holder.path,
         digest=entry.digest,
-        configuration=found.configuration,
+        configuration=image.configuration,
         layers=_layers(
-            (holder.place(blob_name(layer.digest)) for layer in found.layers),
-            found.configuration.rootfs.diff_ids,
+            (holder.place(blob_name(layer.digest)) for layer in image.layers),
+            image.configuration.rootfs.diff_ids,
         ),
     )
 

@@ -95,25 +95,25 @@ def _pays(content: Slice, size: int) -> bool:
 
 def _ordered(members: Iterable[Member]) -> list[Member]:
     """All members and their parent folders, sorted; IntegrityError for conflicting paths."""
-    found: dict[str, Member] = {}
+    by_path: dict[str, Member] = {}
     for member in members:
-        if member.path in found:
+        if member.path in by_path:
             message = f"{member.path} appears twice in the layer"
             raise IntegrityError(message, hint="leave it out of one of the packages, with `drop`")
-        found[member.path] = member
-    for path in list(found):
+        by_path[member.path] = member
+    for path in list(by_path):
         parent = path.rpartition("/")[0]
         while parent:
-            there = found.get(parent)
+            there = by_path.get(parent)
             if there is None:
-                found[parent] = Member(path=parent, kind=MemberKind.FOLDER, mode=0o755)
+                by_path[parent] = Member(path=parent, kind=MemberKind.FOLDER, mode=0o755)
             elif there.kind is not MemberKind.FOLDER:
                 message = f"{parent} is a {there.kind}, but {path} needs a folder of this name"
                 raise IntegrityError(message, hint="leave out one of the two, with `drop`")
             else:
                 break
             parent = parent.rpartition("/")[0]
-    ordered = sorted(found.values(), key=sort_key)
+    ordered = sorted(by_path.values(), key=sort_key)
     _check_links(ordered)
     return ordered
 

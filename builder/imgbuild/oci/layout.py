@@ -122,7 +122,9 @@ def write(
     image.
     """
     texts = [data for summary in images.values() for data in (summary.config, summary.manifest)]
-    layers = {digest: path for one in images.values() for digest, path in one.layers.items()}
+    layers = {
+        digest: path for summary in images.values() for digest, path in summary.layers.items()
+    }
     data_of = {arch: summary.manifest for arch, summary in images.items()}
     if len(data_of) == 1:
         ((arch, data),) = data_of.items()
@@ -172,7 +174,7 @@ def refuse_others(out: Path, name: str) -> None:
         return
     names = [entry.annotations.get(REF_NAME, "") for entry in entries]
     if names and names != [name]:
-        others = ", ".join(sorted({found or "one without a name" for found in names} - {name}))
+        others = ", ".join(sorted({other or "one without a name" for other in names} - {name}))
         message = f"{out} has other images than {name}: {others or f'{len(names)} of that name'}"
         hint = "choose another folder with --output, or remove this one"
         raise InputError(message, hint=hint)
@@ -239,13 +241,13 @@ def check(out: Path, digest: Digest, reporter: Reporter = SILENT) -> bool:
     A damaged one is reported as a warning.
     """
     try:
-        found = read(out)
+        layout = read(out)
     except ImgbuildError:
         return False
-    layers = [layer for stored in found.images.values() for layer in stored.layers]
-    if found.digest != digest or not all(has(out, layer.digest, layer.size) for layer in layers):
+    layers = [layer for stored in layout.images.values() for layer in stored.layers]
+    if layout.digest != digest or not all(has(out, layer.digest, layer.size) for layer in layers):
         return False
-    damaged = [found.blob(layer.digest) for layer in layers if not intact(out, layer)]
+    damaged = [layout.blob(layer.digest) for layer in layers if not intact(out, layer)]
     for path in damaged:
         reporter.warn(f"{path} is damaged: it is replaced")
     return not damaged
@@ -349,9 +351,9 @@ def _place_file(
 
 def _named(out: Path) -> frozenset[Digest]:
     """The blobs of the image in the layout `out`."""
-    found = read(out)
-    named = {found.digest}
-    for stored in found.images.values():
+    layout = read(out)
+    named = {layout.digest}
+    for stored in layout.images.values():
         named |= {stored.manifest.digest, stored.config.digest}
         named |= {layer.digest for layer in stored.layers}
     return frozenset(named)

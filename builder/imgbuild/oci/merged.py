@@ -139,12 +139,12 @@ class Merged:
         if entry.type == tarfile.LNKTYPE:
             *above, last = _parts(entry.target) or ("",)
             folder = self._walk(tuple(above), make=False)
-            found = folder[-1].children.get(last) if folder and folder[-1].children else None
-            if found is None or found.kind == "folder":
+            node = folder[-1].children.get(last) if folder and folder[-1].children else None
+            if node is None or node.kind == "folder":
                 message = f"{entry.path!r} is a hard link to {entry.target!r}, which is not a file"
                 raise IntegrityError(message, hint=REMEDY)
-            found.names += 1
-            return found
+            node.names += 1
+            return node
         kind = KINDS.get(entry.type)
         if kind is None:
             message = f"{entry.path!r} is of the unknown type {entry.type!r}"
@@ -152,15 +152,15 @@ class Merged:
         return Node(kind, self._layers, entry, self._member)
 
     def _folder(self, parts: tuple[str, ...], entry: Entry) -> None:
-        made = Node("folder", self._layers, entry, self._member)
+        node = Node("folder", self._layers, entry, self._member)
         if not parts:
-            made.children, self.root = self.root.children, made
+            node.children, self.root = self.root.children, node
             return
         parent = self._parent(parts[:-1])
         old = (parent.children or {}).get(parts[-1])
         if old is not None and old.kind == "folder":
-            made.children = old.children
-        self._place(parent, parts[-1], made)
+            node.children = old.children
+        self._place(parent, parts[-1], node)
 
     def _place(self, parent: Node, name: str, node: Node) -> None:
         node.layer = self._layers

@@ -118,9 +118,9 @@ class ImageStorage:
         if diff_id is not None:
             check(LayerFile(path=blob.path, part=blob.part, diff_id=diff_id), layer.digest)
 
-    def _expect(self, named: Digest, found: Digest) -> None:
-        if named != found:
-            message = f"{self.path}: {named} has the digest {found}"
+    def _expect(self, named: Digest, actual: Digest) -> None:
+        if named != actual:
+            message = f"{self.path}: {named} has the digest {actual}"
             raise IntegrityError(message, hint=AGAIN)
 
 
@@ -131,14 +131,14 @@ class Folder(ImageStorage):
         """See `ImageStorage`."""
         path = self.path / name
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             message = f"{path}: {error.strerror}"
             raise IntegrityError(message, hint="build the image again") from error
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             message = f"{path} is not a regular file"
             raise IntegrityError(message, hint="build the image again")
-        return Blob(path=path, size=found.st_size)
+        return Blob(path=path, size=status.st_size)
 
 
 class Archive(ImageStorage):
@@ -175,11 +175,11 @@ class Archive(ImageStorage):
 
     def place(self, name: str) -> Blob:
         """See `ImageStorage`."""
-        found = self._members.get(self._links.get(name, name))
-        if found is None:
+        blob = self._members.get(self._links.get(name, name))
+        if blob is None:
             message = f"{self.path} has no {name}"
             raise IntegrityError(message, hint="save the image again")
-        return found
+        return blob
 
 
 def decode(holder: ImageStorage, data: bytes, kind: type[T], name: str) -> T:

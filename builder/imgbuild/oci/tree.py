@@ -58,10 +58,10 @@ class RootFolder:
         """
         if not parts:
             return self._root
-        found = self._open.get(parts)
-        if found is not None:
+        cached = self._open.get(parts)
+        if cached is not None:
             self._open.move_to_end(parts)
-            return found
+            return cached
         descriptor = self._walk(parts, make=make)
         self._open[parts] = descriptor
         if len(self._open) > OPEN_FOLDERS:

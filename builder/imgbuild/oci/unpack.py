@@ -244,8 +244,8 @@ class _Writer:
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
         except FileExistsError:
-            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if not stat.S_ISDIR(found.st_mode):
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
                 self._tree.remove(parts)
                 parent = self._tree.folder(parts[:-1])
                 os.mkdir(name, 0o700, dir_fd=parent)

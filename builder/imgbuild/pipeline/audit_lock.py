@@ -29,8 +29,8 @@ from imgbuild.index.remote_wheel import Blocks, Ranges
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
@@ -69,7 +69,7 @@ def audit_target(
     `drop` takes wheels that were fetched for it out of the cache again; `again` ignores a report of
     an earlier audit. LockStale without a lock.
     """
-    lock = locks.read_lock(project.images, name)
+    lock = lock_file.read_lock(project.images, name)
     learned = constraints.read(project.images)
     return audit_lock(lock, arch, inputs, learned, checks=checks, drop=drop, again=again)
 
@@ -96,10 +96,10 @@ def audit_lock(
     if lock.extends is not None:
         terms = msgspec.structs.replace(terms, named=lock.extends.arch[arch].wheels)
     code = code_digest(*JUDGING, alone=__name__)
-    known = [code, arch, lock.base, resolution, lock.drop, terms, tuple(checks)]
-    key = sha256(codec.compact(known))
-    kept = inputs.store.fact(KEPT, key) if not again else None
-    report = unpack(kept, Report) if kept is not None else None
+    key_parts = [code, arch, lock.base, resolution, lock.drop, terms, tuple(checks)]
+    key = sha256(codec.compact(key_parts))
+    cached = inputs.store.fact(KEPT, key) if not again else None
+    report = unpack(cached, Report) if cached is not None else None
     if report is None:
         with console.step(f"auditing {lock.target} for {arch}"):
             report = _Audit(lock, arch, inputs, drop=drop).run(terms, checks)
@@ -193,15 +193,15 @@ class _Audit:
         unread = [
             wheel
             for wheel in self._wheels.values()
-            if library.book(wheel, self._place(wheel)).kept_elves() is None
+            if library.wheel(wheel, self._place(wheel)).stored_elves() is None
         ]
         for batch in batches(unread, lambda wheel: wheel.size, bounded=self._drop):
             fetched = self._supply.bring(batch)
-            here = [library.book(wheel, self._file(wheel)) for wheel in batch]
+            here = [library.wheel(wheel, self._file(wheel)) for wheel in batch]
             library.prefetch_elves(here)
             if self._drop:
-                for book in here:
-                    _ = book.files  # its directory, while it is here
+                for library_wheel in here:
+                    _ = library_wheel.files  # its directory, while it is here
                 self._inputs.drop(fetched)
 
     def _libraries(self) -> Sequence[ElfFacts]:
@@ -246,11 +246,11 @@ class LockFiles:
 
     def bring(self, items: Iterable[LockedFile]) -> set[Sha256]:
         """Fetch and build the missing ones of `items`; returns the hashes of what was fetched."""
-        due = self._lacking(item.sha256 for item in items)
-        located = self._inputs.sources(self._lock).locate(due)
+        missing = self._lacking(item.sha256 for item in items)
+        located = self._inputs.sources(self._lock).locate(missing)
         self.used_up |= self._lacking(located.ingredients)
-        self._inputs.bring(self._lock, due)
-        return due - self._built
+        self._inputs.bring(self._lock, missing)
+        return missing - self._built
 
     def _lacking(self, hashes: Iterable[Sha256]) -> set[Sha256]:
         return {each for each in hashes if self._inputs.store.file(each) is None}
@@ -313,11 +313,11 @@ class LockedRanges:
         if self._inputs.offline and not indexes.place(wheel.package).local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
             raise FetchFailed(message, hint="run once without --offline")
-        found = indexes.addresses(wheel.package, wheel)
-        if not found:
+        addresses = indexes.addresses(wheel.package, wheel)
+        if not addresses:
             message = f"{wheel.file} is no longer on the index {wheel.index}"
             raise FetchFailed(message, hint=f"lock {self._lock.target} again")
-        return found[0]
+        return addresses[0]
 
 
 def past_of(
@@ -332,11 +332,11 @@ def past_of(
     The indexes are opened, and `http` is asked, only if something is read that may be gone.
     """
 
-    def _shelf() -> ReleaseCatalogue:
+    def _releases() -> ReleaseCatalogue:
         machine = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
         rules = Rules(as_of=datetime.date.max, tags=machine, pins=pins)
         return ReleaseCatalogue(
             Catalogue(indexes(), rules, http, library.store), library, library.store
         )
 
-    return lambda path: removed_attributes.check(package_set, path, _shelf)
+    return lambda path: removed_attributes.check(package_set, path, _releases)

@@ -119,19 +119,19 @@ def audit_pins(
         *(partial, matrix.indexes if matrix else None),
     ]
 
-    def _made() -> tuple[Report, bool]:
+    def _new_report() -> tuple[Report, bool]:
         files = _pinned_files(listed, local, request, partial=partial, matrix=matrix)
         return _audit(files, request, past_may_fail=False)
 
-    return _kept(key, request, _made)
+    return _cached_report(key, request, _new_report)
 
 
 def audit_environment(environment: InstalledEnvironment, request: SetRequest) -> Report:
     """The audit of the files that are installed in an environment."""
-    wheels = tuple(one.wheel for one in environment.packages)
+    wheels = tuple(package.wheel for package in environment.packages)
     files = PackageFiles(
         wheels=wheels,
-        places={one.wheel.sha256: one.info for one in environment.packages},
+        places={package.wheel.sha256: package.info for package in environment.packages},
         partial=bool(environment.unread),
         unread=environment.unread,
     )
@@ -139,10 +139,10 @@ def audit_environment(environment: InstalledEnvironment, request: SetRequest) ->
     key = [
         *("environment", machine.python, machine.arch, machine.glibc, wheels, files.unread),
     ]
-    return _kept(key, request, lambda: _audit(files, request, past_may_fail=True))
+    return _cached_report(key, request, lambda: _audit(files, request, past_may_fail=True))
 
 
-def _kept(
+def _cached_report(
     key: Sequence[object], request: SetRequest, make: Callable[[], tuple[Report, bool]]
 ) -> Report:
     """The report from the cache, else a new one, which is kept.
@@ -152,7 +152,9 @@ def _kept(
     store = request.context.store
     terms = msgspec.structs.replace(request.terms, target="")
     parts = [code_digest(*JUDGING, alone=__name__), terms, tuple(request.checks), *key]
-    complete, offline = (sha256(codec.compact([own, *parts])) for own in ("complete", "offline"))
+    complete, offline = (
+        sha256(codec.compact([prefix, *parts])) for prefix in ("complete", "offline")
+    )
     for name in () if request.again else (complete, *([offline] if request.offline else [])):
         data = store.fact(KEPT, name)
         report = unpack(data, Report) if data is not None else None
@@ -178,18 +180,18 @@ def _path(pin: Pin) -> Path | None:
 def _local_wheel(path: Path, package: str, version: str, store: Store) -> tuple[Wheel, Path]:
     status = path.stat()
     key = f"{path.absolute()} {status.st_size} {status.st_mtime_ns}"
-    known = store.fact(FILE, key)
-    if known is None:
+    digest = store.fact(FILE, key)
+    if digest is None:
         with path.open("rb") as file:
-            known = hashlib.file_digest(file, "sha256").hexdigest().encode()
-        store.put_fact(FILE, key, known)
+            digest = hashlib.file_digest(file, "sha256").hexdigest().encode()
+        store.put_fact(FILE, key, digest)
     wheel = Wheel(
         package=package,
         version=version,
         index="file",
         file=path.name,
         size=status.st_size,
-        sha256=known.decode(),
+        sha256=digest.decode(),
     )
     return wheel, path
 
@@ -203,7 +205,7 @@ def _pinned_files(
     matrix: Matrix | None,
 ) -> PackageFiles:
     http = request.context.http
-    elsewhere = {name: one for name, one in listed.versions.items() if name not in local}
+    elsewhere = {name: version for name, version in listed.versions.items() if name not in local}
     picked = pick(
         elsewhere,
         request.machine,
@@ -211,15 +213,15 @@ def _pinned_files(
         http,
         builds=lambda tag: _builds(tag, matrix, request),
     )
-    made = read_sdists(picked.lacking, _default(request), request.context)
+    sdists = read_sdists(picked.lacking, _default(request), request.context)
     unread = list(listed.unread)
     for pin in picked.lacking:
         package = pin.partition("==")[0]
-        reason = f"; {made.refused[package]}" if package in made.refused else ""
+        reason = f"; {sdists.refused[package]}" if package in sdists.refused else ""
         why = f"no wheel of the index fits this machine{reason}; only its version was compared"
-        if package in made.packages:
+        if package in sdists.packages:
             why = "read from its sdist, without what a build adds"
-        unread.append(Unread(what=pin, why=why, required=package not in made.packages))
+        unread.append(Unread(what=pin, why=why, required=package not in sdists.packages))
     for pin in picked.public:
         why = f"not on the index; {pin.partition('+')[0]} was read instead"
         unread.append(Unread(what=pin, why=why))
@@ -227,8 +229,8 @@ def _pinned_files(
         if pinned.url and package not in local:
             why = f"{pinned.url} was not read, but this version on the index"
             unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
-    lacking = {name.partition("==")[0] for name in picked.lacking} - made.packages
-    here = (*local.values(), *made.wheels)
+    lacking = {name.partition("==")[0] for name in picked.lacking} - sdists.packages
+    here = (*local.values(), *sdists.wheels)
     places: dict[Sha256, Path | str] = {wheel.sha256: path for wheel, path in here}
     return PackageFiles(
         wheels=(*(wheel for wheel, _ in here), *picked.wheels),
@@ -249,14 +251,14 @@ def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[Indexe
     release = TAG.fullmatch(tag)
     if release is None or matrix is None:
         return []
-    found = []
+    build_indexes = []
     for name, index in matrix.indexes.items():
         if "{cuda_tag}" in (index.url or "") and "{torch}" not in (index.url or ""):
             cuda = f"{release[1]}.{release[2]}"
             address = pages.fill(index, cuda=cuda, torch=None) or ""
             place = IndexAddress(name=name, address=address, flat=index.flat, timed=False)
-            found.append(Indexes({name: place}, {}, name, request.context.http))
-    return found
+            build_indexes.append(Indexes({name: place}, {}, name, request.context.http))
+    return build_indexes
 
 
 # -- the audit
@@ -316,7 +318,7 @@ def _open(files: PackageFiles, library: Library, request: SetRequest) -> Package
         glibc=request.machine.glibc,
         locate=lambda wheel: files.places[wheel.sha256],
         partial=files.partial,
-        known=files.known,
+        unread_versions=files.known,
     )
 
 
@@ -336,15 +338,17 @@ def _fetched(
         for wheel in files.wheels
         if wheel.sha256 in urls and any(".so" in file for file in package_set.files(wheel.package))
     }
-    wanted = _requiring("torch", remote, package_set)
-    if wanted and "torch" in remote:
-        wanted.append(remote["torch"])
+    selected = _requiring("torch", remote, package_set)
+    if selected and "torch" in remote:
+        selected.append(remote["torch"])
     numpy = package_set.version("numpy")
     if numpy is not None and Version(numpy).major >= 2:
         compiled = _requiring("numpy", remote, package_set)
-        wanted += [one for one in compiled if one.size <= LARGEST and one not in wanted]
-    wanted = [one for one in wanted if package_set.books[one.package].kept_elves() is None]
-    requests = [FileRequest(one, lambda url=urls[one.sha256]: [url]) for one in wanted]  # type: ignore[misc]
+        selected += [wheel for wheel in compiled if wheel.size <= LARGEST and wheel not in selected]
+    selected = [
+        wheel for wheel in selected if package_set.wheels[wheel.package].stored_elves() is None
+    ]
+    requests = [FileRequest(wheel, lambda url=urls[wheel.sha256]: [url]) for wheel in selected]  # type: ignore[misc]
     return fetch_all(requests, request.context, title="packages compiled against torch or numpy")
 
 
@@ -362,8 +366,8 @@ def cuda_of(package_set: PackageSet) -> str:
         return ""
     if tagged := _cuda_tag(version):
         return tagged
-    found = _CUDA.search(package_set.read("torch", "torch/version.py") or b"")
-    return found[1].decode() if found is not None else ""
+    match = _CUDA.search(package_set.read("torch", "torch/version.py") or b"")
+    return match[1].decode() if match is not None else ""
 
 
 def _cuda_tag(version: str) -> str:
@@ -384,17 +388,17 @@ def _unread_binaries(
         if any(".so" in file for file in package_set.files(wheel.package))
     ]
     remote = [
-        one.package
-        for one in compiled
-        if not isinstance(files.places[one.sha256], Path)
-        and package_set.books[one.package].kept_elves() is None
+        wheel.package
+        for wheel in compiled
+        if not isinstance(files.places[wheel.sha256], Path)
+        and package_set.wheels[wheel.package].stored_elves() is None
     ]
-    found = []
+    unread = []
     if remote:
         shown = ", ".join(remote[:3]) + (f" and {len(remote) - 3} more" if remote[3:] else "")
         why = "their wheels were not downloaded"
-        found.append(Unread(what=f"shared objects of {shown}", why=why))
+        unread.append(Unread(what=f"shared objects of {shown}", why=why))
     if len(remote) < len(compiled):
         what = "GPU code, and libraries outside of the packages"
-        found.append(Unread(what=what, why="only a locked target names GPUs and a base"))
-    return found
+        unread.append(Unread(what=what, why="only a locked target names GPUs and a base"))
+    return unread

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.assemble import layout as building
-from imgbuild.assemble.layout import BuiltImage
+from imgbuild.assemble import image_layout
+from imgbuild.assemble.image_layout import BuiltImage
 from imgbuild.cache import prune
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
@@ -45,7 +45,7 @@ def build_all(
         place = placed(own, item.name, output, several=len(selected) > 1, form=form)
         folder = place if form == "oci" else own
         with console.step(f"building {item.name} for {', '.join(item.arches)}"):
-            built = building.build(
+            built = image_layout.build(
                 *locked,
                 item.arches,
                 folder,
@@ -80,5 +80,5 @@ def placed(own: Path, name: str, output: Path | None, *, several: bool, form: st
 
 def report_built(built: BuiltImage) -> None:
     """Report the result of a build."""
-    work = "nothing to do" if built.unchanged else f"{count(built.made, 'layer')} assembled"
+    work = "nothing to do" if built.unchanged else f"{count(built.assembled, 'layer')} assembled"
     console.info(f"{built.target}: {size_text(built.size)} in {built.output}, {work}")

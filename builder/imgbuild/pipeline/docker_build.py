@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.assemble.layout import BuiltImage
+from imgbuild.assemble.image_layout import BuiltImage
 from imgbuild.cache import prune
 from imgbuild.container import buildx
 from imgbuild.matrix.select import Selected
@@ -62,16 +62,18 @@ def temporary(session: Session, item: Selected, *, dated: bool = False) -> Itera
     """
     project, target = session.project, item.name
     project.require_writable(COMMAND)
-    lock, sealed = current.read_current(project, session.matrix, target)
+    lock, target_digests = current.read_current(project, session.matrix, target)
     write.check(project, session.matrix, [lock], console)
     inputs = open_inputs(session)
     place = contexts.base_folder(project, target)
-    base = contexts.base(lock, sealed, item.arches, place, inputs, processes=session.options.jobs)
+    base = contexts.base(
+        lock, target_digests, item.arches, place, inputs, processes=session.options.jobs
+    )
     wheels = contexts.wheels_folder(project, target)
     title = f"building {target} for {', '.join(item.arches)} with docker"
     with (
         console.step(title),
-        contexts.held_wheels(lock, item.arches, wheels, inputs),
+        contexts.locked_wheels(lock, item.arches, wheels, inputs),
         tempfile.TemporaryDirectory(prefix=f".{target}-", dir=place.parent) as scratch,
     ):
         # Paths are relative to the folder of the matrix: buildx accepts no : or @ in that of a
@@ -126,6 +128,6 @@ def _summary(built: Layout) -> BuiltImage:
         arch={arch: image.manifest.digest for arch, image in built.images.items()},
         output=built.path,
         size=sum(layers.values()) + sum(documents),
-        made=len(layers),
+        assembled=len(layers),
         unchanged=False,
     )

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.assemble import folders
-from imgbuild.assemble import layers as assemble
+from imgbuild.assemble import folders, layer_contents
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
 from imgbuild.audit.packages.base import unread_debs
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import wheels_of
 from imgbuild.cache.transfer import Transfer, begun
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.plan import records
 from imgbuild.plan.plan import Layer, plan, published_layers
 from imgbuild.project import Project
@@ -35,17 +34,17 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
     needed: dict[str, set[Sha256]] = {}
     seen: set[Digest] = set()  # layers that an earlier one of `locks` reads
     for lock in locks:
-        own = inputs_of_all(lock)
+        lock_inputs = inputs_of_all(lock)
         added = lock.extends.files.values() if lock.extends is not None else ()
         for file in added:  # the user's own, beside the matrix
-            own.pop(file.sha256, None)
+            lock_inputs.pop(file.sha256, None)
         layers = [layer for layer in _layers(project, lock, inputs) if layer.id not in seen]
         seen.update(layer.id for layer in layers)
         # What an earlier lock reads of a whole file is kept, so that only layers read it again.
         once = _unread(lock, inputs).difference(*needed.values())
-        read = {key for layer in layers for key in assemble.input_hashes(layer.recipe)}
-        needed[lock.target] = (read | once) & own.keys()
-        named |= own
+        read = {key for layer in layers for key in layer_contents.input_hashes(layer.recipe)}
+        needed[lock.target] = (read | once) & lock_inputs.keys()
+        named |= lock_inputs
     store = inputs.store
     every = sorted(set().union(*needed.values()))
     missing = {item.sha256: item.size for item in lacking((named[key] for key in every), store)}
@@ -60,9 +59,9 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
 def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[Layer], list[Layer]]:
     """The layers of `lock` whose digests are not known, and others whose files are not known."""
     layers = {layer.id: layer for arch in lock.arch for layer in plan(lock, arch).layers}
-    known = {*records.read_records(project.images).layers, *published_layers(lock)}
-    unknown = [layer for layer in layers.values() if layer.id not in known]
-    rest = [layer for layer in layers.values() if layer.id in known and not inputs.read(layer)]
+    recorded = {*records.read_records(project.images).layers, *published_layers(lock)}
+    unknown = [layer for layer in layers.values() if layer.id not in recorded]
+    rest = [layer for layer in layers.values() if layer.id in recorded and not inputs.read(layer)]
     return unknown, rest
 
 
@@ -74,10 +73,14 @@ def _layers(project: Project, lock: Lock, inputs: Inputs) -> list[Layer]:
 
 def _unread(lock: Lock, inputs: Inputs) -> set[Sha256]:
     """The wheels and Debian packages of `lock` that the audit has to read as whole files."""
-    found: set[Sha256] = set()
+    hashes: set[Sha256] = set()
     with Library(inputs.store) as library:
         for resolution in lock.arch.values():
-            books = [library.book(wheel, "") for wheel in wheels_of(resolution)]
-            found |= {book.wheel.sha256 for book in books if book.kept_elves() is None}
-            found |= {deb.sha256 for deb in unread_debs(resolution.debs, inputs.store)}
-    return found
+            library_wheels = [library.wheel(wheel, "") for wheel in wheels_of(resolution)]
+            hashes |= {
+                library_wheel.wheel.sha256
+                for library_wheel in library_wheels
+                if library_wheel.stored_elves() is None
+            }
+            hashes |= {deb.sha256 for deb in unread_debs(resolution.debs, inputs.store)}
+    return hashes

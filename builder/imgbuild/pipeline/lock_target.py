@@ -1,6 +1,6 @@
-"""From a target of the matrix to its lock and seal on disk.
+"""From a target of the matrix to its lock and digests on disk.
 
-settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → seal
+settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
 
 `settle_target` ends with the lock, so that the downloads of several targets can be added up.
 
@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from imgbuild import codec
-from imgbuild.assemble import folders
-from imgbuild.assemble import layers as assemble
+from imgbuild.assemble import folders, layer_contents
 from imgbuild.assemble.inputs import Inputs, batches
-from imgbuild.assemble.layers import LayerJob
+from imgbuild.assemble.layer_contents import LayerJob
 from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
 from imgbuild.audit.packages.library import Library
@@ -25,18 +24,17 @@ from imgbuild.errors import AuditFailed, InputError, IntegrityError
 from imgbuild.learn.constraints_file import add_constraints
 from imgbuild.learn.loop import learn_from_errors, settle
 from imgbuild.lock import extension, published
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.matrix import constraints, flashinfer
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline import downloads
 from imgbuild.pipeline.audit_lock import audit_lock
-from imgbuild.plan import current, records
-from imgbuild.plan import seal as seals
+from imgbuild.plan import current, image_digests, records
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, WheelsRecipe, plan
 from imgbuild.plan.records import Records
-from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.report import Report, Severity
 from imgbuild.solve.problem import SolveProblem
@@ -53,9 +51,9 @@ def settle_target(project: Project, matrix: Matrix, name: str, inputs: Inputs) -
     def _keep(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
         return add_constraints(project.images, learned, inputs.store)
 
-    known = constraints.read(project.images)
+    recorded = constraints.read(project.images)
     arches = matrix.targets[name].arch
-    settled = settle(matrix, name, arches, inputs.context, known, _keep)
+    settled = settle(matrix, name, arches, inputs.context, recorded, _keep)
     lock = extension.make_lock(matrix, name, settled.resolutions)
     refuse_mode(lock)
     return lock
@@ -63,47 +61,50 @@ def settle_target(project: Project, matrix: Matrix, name: str, inputs: Inputs) -
 
 def lock_target(
     project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
-) -> tuple[Lock, Seal]:
-    """Seal `lock`, which `settle_target` made; settle it again if something else was learned.
+) -> tuple[Lock, TargetDigests]:
+    """Write the digests of `lock`, made by `settle_target`; settle again if more was learned.
 
     Its files are written only when all of it succeeded. `drop` takes each downloaded file out of
     the cache again once its layer's digests are known.
     """
     name = lock.target
     while True:
-        known = constraints.read(project.images)
-        if any(constraints.violations(known, one.versions) for one in lock.arch.values()):
+        recorded = constraints.read(project.images)
+        if any(
+            constraints.violations(recorded, resolution.versions)
+            for resolution in lock.arch.values()
+        ):
             lock = settle_target(project, matrix, name, inputs)
-        lock = folders.known(lock, inputs)
+        lock = folders.completed_lock(lock, inputs)
         with console.step(f"sealing {name}"):
-            layers = _seal_layers(project, lock, inputs, processes=processes, drop=drop).layers
+            layers = _locked_layers(project, lock, inputs, processes=processes, drop=drop).layers
             refuse_conflicts(lock, inputs)
         reports = _audited(project, matrix, lock, inputs, drop=drop)
         if reports is not None:
             break
         lock = settle_target(project, matrix, name, inputs)
     floors = {Arch(report.arch): report.floors for report in reports}
-    sealed = seals.seal(lock, layers, floors)
+    target_digests = image_digests.digests_of(lock, layers, floors)
     with console.step(f"reading the metadata of the packages of {name}"):
         packages.keep(project.images, lock, inputs.store)
-    current.write_locked(project, lock, sealed)
-    return lock, sealed
+    current.write_locked(project, lock, target_digests)
+    return lock, target_digests
 
 
 def _audited(
     project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, drop: bool
 ) -> list[Report] | None:
     """Clean reports of the whole audit; None if it taught something new, AuditFailed if not."""
-    known = constraints.read(project.images)
-    reports = [audit_lock(lock, arch, inputs, known, drop=drop) for arch in lock.arch]
-    learned = known
+    recorded = constraints.read(project.images)
+    reports = [audit_lock(lock, arch, inputs, recorded, drop=drop) for arch in lock.arch]
+    learned = recorded
     for report in reports:
-        if errors := [one for one in report.findings if one.severity is Severity.ERROR]:
+        if errors := [finding for finding in report.findings if finding.severity is Severity.ERROR]:
             arch = Arch(report.arch)
             problem = SolveProblem(matrix, lock.target, arch, inputs.context, learned)
             taught = learn_from_errors(problem, errors)
             learned = add_constraints(project.images, taught, inputs.store)
-    if learned == known:
+    if learned == recorded:
         refuse_errors(lock.target, reports)
         return reports
     return None
@@ -130,8 +131,8 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
         if finding.severity is Severity.ERROR
     ]
     if errors:
-        found = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
-        lines = [f"the audit of {target} found {found}:"]
+        summary = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+        lines = [f"the audit of {target} found {summary}:"]
         for arch, finding in errors:
             lines.append(f"{arch}: {finding.message} ({finding.where})")
             lines += [f"  {finding.remedy}"] if finding.remedy else []
@@ -146,44 +147,50 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
 
     for arch in lock.arch:
         tables = inputs.file_tables(lock, plan(lock, arch).layers)
-        found = conflicts.find(tables)
-        if found:
-            lines = "\n  ".join(str(conflict) for conflict in found)
+        file_conflicts = conflicts.find(tables)
+        if file_conflicts:
+            lines = "\n  ".join(str(conflict) for conflict in file_conflicts)
             message = f"{lock.target} {arch}: packages disagree about files:\n  {lines}"
             hint = "say in matrix.yaml, under `drop:`, which package loses the path, and why"
             raise IntegrityError(message, hint=hint)
 
 
-def _seal_layers(
+def _input_size(layer: Layer) -> int:
+    return layer_contents.input_size(layer.recipe)
+
+
+def _locked_layers(
     project: Project, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
 ) -> Records:
     # What is learned is saved batch by batch: an interrupted run goes on where it stopped.
-    known = records.read_records(project.images)
+    saved_records = records.read_records(project.images)
     given = current.published_records(published.overlay(inputs.matrix, lock.target))
-    due, unread = downloads.layers_to_read(project, lock, inputs)
-    for batch in batches(due, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
+    unrecorded, unread = downloads.layers_to_read(project, lock, inputs)
+    for batch in batches(unrecorded, _input_size, bounded=drop):
         fetched = inputs.fetch(lock, batch)
         jobs = [LayerJob(layer=layer, record=None, keep=False) for layer in batch]
-        made = assemble_all(jobs, inputs.context, processes=processes)
-        found = Records(
-            layers={item.id: item.record for item in made},
-            wheels={key: fact for item in made for key, fact in item.wheels.items()},
+        batch_layers = assemble_all(jobs, inputs.context, processes=processes)
+        batch_records = Records(
+            layers={item.id: item.record for item in batch_layers},
+            wheels={key: fact for item in batch_layers for key, fact in item.wheels.items()},
         )
         # Another process may lock another target at the same time.
         with inputs.store.exclusive(f"records-{sha256(str(project.images).encode())}"):
-            known = records.merge(records.read_records(project.images), [known, found])
-            codec.write(records.records_path(project.images), known, below=project.root)
+            saved_records = records.merge(
+                records.read_records(project.images), [saved_records, batch_records]
+            )
+            codec.write(records.records_path(project.images), saved_records, below=project.root)
         inputs.file_tables(lock, batch)  # read while the files are here
         if drop:
             read_whole(batch, inputs)
             inputs.drop(fetched)
-    for batch in batches(unread, lambda layer: assemble.input_size(layer.recipe), bounded=drop):
+    for batch in batches(unread, _input_size, bounded=drop):
         fetched = inputs.fetch(lock, batch)
         inputs.file_tables(lock, batch)
         if drop:
             read_whole(batch, inputs)
             inputs.drop(fetched)
-    return records.merge(known, [Records(layers=given)])
+    return records.merge(saved_records, [Records(layers=given)])
 
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
@@ -207,5 +214,5 @@ def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:
         for wheel in layer.recipe.wheels
     ]
     with Library(inputs.store) as library:
-        found = ((wheel, inputs.store.file(wheel.sha256)) for wheel in wheels)
-        library.prefetch_elves([library.book(wheel, path) for wheel, path in found if path])
+        located = ((wheel, inputs.store.file(wheel.sha256)) for wheel in wheels)
+        library.prefetch_elves([library.wheel(wheel, path) for wheel, path in located if path])

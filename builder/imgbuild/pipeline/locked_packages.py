@@ -10,7 +10,7 @@ from imgbuild.attest.sbom.packages import Package
 from imgbuild.index import remote_wheel
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import Ranges
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.pipeline.audit_lock import PREFIX, LockedRanges, LockFiles
 from imgbuild.system import threads
@@ -26,17 +26,19 @@ def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Pa
     first is left out, with a warning.
     """
     files = {wheel.sha256: wheel for wheel in wheels}
-    known = packages.look(files.items(), inputs.store)
+    records = packages.look(files.items(), inputs.store)
     supply = LockFiles(lock, inputs)
-    far = [wheel for key, wheel in files.items() if key not in known and not supply.is_built(wheel)]
+    far = [
+        wheel for key, wheel in files.items() if key not in records and not supply.is_built(wheel)
+    ]
     if far:
         _fetch(lock, far, LockedRanges(lock, files, inputs, supply), inputs)
-        known |= packages.look(((wheel.sha256, wheel) for wheel in far), inputs.store)
+        records |= packages.look(((wheel.sha256, wheel) for wheel in far), inputs.store)
     for key, wheel in files.items():
-        if key not in known:
+        if key not in records:
             message = f"{wheel.package} of {lock.target} is not built: what it needs is unknown"
             console.warn(message)
-    return known
+    return records
 
 
 def _fetch(lock: Lock, wheels: Sequence[Wheel], http: Ranges, inputs: Inputs) -> None:
@@ -44,11 +46,11 @@ def _fetch(lock: Lock, wheels: Sequence[Wheel], http: Ranges, inputs: Inputs) ->
     title = f"reading what {count(len(wheels), 'package')} of {lock.target} require"
     with console.progress(title, len(wheels), unit="packages") as bar:
 
-        def _one(wheel: Wheel, stop: threads.Stop) -> None:
+        def _metadata_task(wheel: Wheel, stop: threads.Stop) -> None:
             stop.check()
             place = f"{PREFIX}{wheel.sha256}"
             file = IndexFile(name=wheel.file, url=place, sha256=wheel.sha256)
             remote_wheel.metadata(file, http, inputs.store)
             bar.advance(1)
 
-        threads.each(wheels, _one)
+        threads.each(wheels, _metadata_task)

@@ -13,10 +13,10 @@ from imgbuild.system.console import console
 
 def open_project(matrix: Path | None) -> Project:
     """The project of `matrix`, as `project.find` returns it; with -v it says which catalogue."""
-    found = project.find(matrix)
-    if not found.writable:
-        _report(found.root)
-    return found
+    opened_project = project.find(matrix)
+    if not opened_project.writable:
+        _report(opened_project.root)
+    return opened_project
 
 
 def report_templates(project: Project) -> None:

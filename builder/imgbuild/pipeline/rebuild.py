@@ -10,10 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.assemble import layout as building
-from imgbuild.assemble import mirror
+from imgbuild.assemble import image_layout, mirror
+from imgbuild.assemble.image_layout import BuiltImage
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layout import BuiltImage
 from imgbuild.attest import attachments, bundle
 from imgbuild.attest.bundle import LockBundle
 from imgbuild.cache import prune
@@ -22,9 +21,9 @@ from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityErr
 from imgbuild.oci import archive
 from imgbuild.pipeline.build import placed, report_built
 from imgbuild.pipeline.session import Options
-from imgbuild.registry import artifacts as attach
+from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference, parse
+from imgbuild.registry.image_reference import Reference, parse
 from imgbuild.system.console import console
 from imgbuild.system.folder import require_below
 from imgbuild.values import Arch, Digest
@@ -36,7 +35,7 @@ class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
     `folder` is where folders of wheels are looked for that the lock names as indexes.
     """
 
-    carried: LockBundle
+    lock_bundle: LockBundle
     arches: tuple[Arch, ...]
     place: str
     folder: Path
@@ -49,9 +48,9 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
     """
     folder = Path(text)
     if folder.is_dir():
-        found = bundle.read_folder(folder)
+        lock_bundle = bundle.read_folder(folder)
         return RebuildOrigin(
-            carried=found, arches=tuple(found.lock.arch), place=text, folder=folder
+            lock_bundle=lock_bundle, arches=tuple(lock_bundle.lock.arch), place=text, folder=folder
         )
     if text.startswith((".", "/")):
         message = f"{text}: no such folder"
@@ -72,8 +71,8 @@ def build(
     form: str = "oci",
 ) -> BuiltImage:
     """Build what `origin` says, on `arches` of it (none: all); without `output` below build/."""
-    own = origin.carried
-    name = own.lock.target
+    lock_bundle = origin.lock_bundle
+    name = lock_bundle.lock.target
     absent = [arch for arch in arches if arch not in origin.arches]
     if absent:
         message = f"{origin.place} is not for {', '.join(absent)}, but {', '.join(origin.arches)}"
@@ -83,11 +82,11 @@ def build(
     place = placed(layout, name, output, several=False, form=form)
     folder = place if form == "oci" else layout
     inputs = _inputs(origin, options)
-    bundle.bring(own, inputs.store)
+    bundle.bring(lock_bundle, inputs.store)
     with console.step(f"building {name} for {', '.join(chosen)} as {origin.place} says"):
-        built = building.build(
-            own.lock,
-            own.sealed,
+        built = image_layout.build(
+            lock_bundle.lock,
+            lock_bundle.target_digests,
             chosen,
             folder,
             inputs,
@@ -104,43 +103,51 @@ def build(
 
 def _published(reference: Reference, client: Client) -> RebuildOrigin:
     """The lock attached to a published image, which must be that image's."""
-    found = client.resolve(reference)
-    if found is None:
+    descriptor = client.resolve(reference)
+    if descriptor is None:
         message = f"{reference}: no such image"
         raise FetchFailed(message, hint="check the name: imgbuild registry ls HOST/REPOSITORY")
-    artifacts = attach.find(client, reference.repository, found.digest, bundle.ARTIFACT_TYPE)
+    artifacts = artifact_store.find(
+        client, reference.repository, descriptor.digest, bundle.ARTIFACT_TYPE
+    )
     refused: ImgbuildError | None = None
     for artifact in artifacts:
         place = f"{reference.repository}@{artifact.descriptor.digest}"
         try:
-            own = bundle.read({name: part.data for name, part in artifact.files.items()}, place)
-            arches = _arches(own, found.digest, place)
+            lock_bundle = bundle.read(
+                {name: part.data for name, part in artifact.files.items()}, place
+            )
+            arches = _arches(lock_bundle, descriptor.digest, place)
         except ImgbuildError as error:  # anybody may attach: another one may be the right one
             refused = error
             continue
-        return RebuildOrigin(carried=own, arches=arches, place=str(reference), folder=Path.cwd())
+        return RebuildOrigin(
+            lock_bundle=lock_bundle, arches=arches, place=str(reference), folder=Path.cwd()
+        )
     if refused is not None:
         raise refused
-    message = f"{reference} ({found.digest}) has no lock attached"
+    message = f"{reference} ({descriptor.digest}) has no lock attached"
     raise NothingSelected(message, hint="only images that imgbuild pushed have one")
 
 
-def _arches(own: LockBundle, digest: Digest, place: str) -> tuple[Arch, ...]:
-    """The architectures of `own` that the image `digest` is for; IntegrityError if of none."""
-    every = tuple(own.lock.arch)
+def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, ...]:
+    """The architectures of `lock_bundle` that `digest` is for; IntegrityError if of none."""
+    every = tuple(lock_bundle.lock.arch)
     for arches in (every, *((arch,) for arch in every)):
-        if attachments.subjects(own.lock, own.sealed, arches)[0].digest == digest:
+        if (
+            attachments.subjects(lock_bundle.lock, lock_bundle.target_digests, arches)[0].digest
+            == digest
+        ):
             return arches
-    message = (
-        f"{place} is the lock of {own.sealed.digest}, not of {digest}, which it is attached to"
-    )
+    locked = lock_bundle.target_digests.digest
+    message = f"{place} is the lock of {locked}, not of {digest}, which it is attached to"
     raise IntegrityError(message, hint="another image's lock was attached: do not trust it")
 
 
 def _inputs(origin: RebuildOrigin, options: Options) -> Inputs:
     named = mirror.find(Path.cwd(), options.mirror, only=options.mirror_only)
     return Inputs(
-        bundle.matrix(origin.carried, origin.folder.resolve()),
+        bundle.matrix(origin.lock_bundle, origin.folder.resolve()),
         Context.open(console, offline=options.offline),
         mirror=mirror.Mirror.of(named, plain_http=options.plain_http),
     )

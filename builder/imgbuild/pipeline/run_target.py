@@ -18,15 +18,15 @@ from imgbuild.container.engine import Kind
 from imgbuild.container.request import ContainerRequest
 from imgbuild.container.run_in_image import CommandConfig, CommandResult
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.select import Selected
 from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline.session import Session, built_layout
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
 from imgbuild.plan.current import read_current
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import plan
-from imgbuild.plan.seal import Seal
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -35,7 +35,7 @@ class Locked(msgspec.Struct, frozen=True):
     """A lock and its digests."""
 
     lock: Lock
-    sealed: Seal
+    target_digests: TargetDigests
 
 
 class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
     def arches(self) -> tuple[Arch, ...]:
         """The architectures that can be run: of the lock, else of the layout."""
         if self.locked is not None:
-            return tuple(self.locked.sealed.arch)
+            return tuple(self.locked.target_digests.arch)
         return tuple(self.layout.images) if self.layout is not None else ()
 
     def built(self, arch: Arch) -> Layout | None:
@@ -62,11 +62,17 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     def config(self, arch: Arch) -> CommandConfig:
         """How the image on `arch` runs a command, built or not."""
-        found = self.built(arch)
-        if found is not None or self.locked is None:
-            return run_in_image.running(found or layout.read(self.place), arch)
-        made = plan(self.locked.lock, arch).config
-        return CommandConfig(made.env, made.entrypoint, made.cmd, made.workdir, made.user)
+        built_layout = self.built(arch)
+        if built_layout is not None or self.locked is None:
+            return run_in_image.running(built_layout or layout.read(self.place), arch)
+        planned_config = plan(self.locked.lock, arch).config
+        return CommandConfig(
+            planned_config.env,
+            planned_config.entrypoint,
+            planned_config.cmd,
+            planned_config.workdir,
+            planned_config.user,
+        )
 
 
 def find(session: Session, name: str, folder: Path | None) -> RunTarget:
@@ -79,52 +85,52 @@ def find(session: Session, name: str, folder: Path | None) -> RunTarget:
         return RunTarget(name=name, place=folder, layout=built, locked=None)
     place = session.project.output(name)
     try:
-        lock, sealed = read_current(session.project, session.matrix, name)
+        lock, target_digests = read_current(session.project, session.matrix, name)
     except ImgbuildError as error:
         if not place.exists():
             raise
         console.detail(f"{error.message}; using the image that is built")
         return RunTarget(name=name, place=place, layout=layout.read(place), locked=None)
-    digests = [sealed.digest, *(image.manifest for image in sealed.arch.values())]
+    digests = [target_digests.digest, *(image.manifest for image in target_digests.arch.values())]
     current = any(layout.check(place, digest) for digest in digests)
     return RunTarget(
         name=name,
         place=place,
         layout=layout.read(place) if current else None,
-        locked=Locked(lock, sealed),
+        locked=Locked(lock, target_digests),
     )
 
 
-def built(session: Session, found: RunTarget, arch: Arch) -> Layout:
+def built(session: Session, target: RunTarget, arch: Arch) -> Layout:
     """The layout with the image on `arch`, which is built if it is missing or out of date."""
-    there = found.built(arch)
-    if there is not None or found.locked is None:
-        return there or built_layout(session, found.name, found.place)
+    there = target.built(arch)
+    if there is not None or target.locked is None:
+        return there or built_layout(session, target.name, target.place)
     from imgbuild.pipeline.build import build_all
 
-    lock, sealed = found.locked.lock, found.locked.sealed
-    state = "not built for the current lock" if found.place.exists() else "not built"
-    size = download_size(lock, sealed, arch, Store.open(reporter=console))
+    lock, target_digests = target.locked.lock, target.locked.target_digests
+    state = "not built for the current lock" if target.place.exists() else "not built"
+    size = download_size(lock, target_digests, arch, Store.open(reporter=console))
     console.info(
-        f"{found.name} is {state}: building it,"
+        f"{target.name} is {state}: building it,"
         f" {f'{size / 1e6:,.0f} MB to download' if size else 'nothing to download'}"
     )
-    item = Selected(name=found.name, target=session.matrix.targets[found.name], arches=(arch,))
+    item = Selected(name=target.name, target=session.matrix.targets[target.name], arches=(arch,))
     build_all(session, [item], None)
-    return built_layout(session, found.name, None)
+    return built_layout(session, target.name, None)
 
 
-def download_size(lock: Lock, sealed: Seal, arch: Arch, store: Store) -> int:
+def download_size(lock: Lock, target_digests: TargetDigests, arch: Arch, store: Store) -> int:
     """The bytes of the inputs that a build on `arch` needs and `store` lacks, parts excepted."""
-    from imgbuild.assemble.layers import input_hashes
+    from imgbuild.assemble.layer_contents import input_hashes
     from imgbuild.assemble.mirror_items import inputs, lacking
     from imgbuild.cache.transfer import begun
 
-    known = seals.sealed_records(sealed)
+    layer_records = image_digests.layer_records(target_digests)
     needed = {
         key
         for layer in plan(lock, arch).layers
-        if store.blob(known[layer.id].digest) is None
+        if store.blob(layer_records[layer.id].digest) is None
         for key in input_hashes(layer.recipe)
     }
     items = [item for item in inputs(lock, arch) if item.sha256 in needed]
@@ -134,7 +140,7 @@ def download_size(lock: Lock, sealed: Seal, arch: Arch, store: Store) -> int:
 
 def run(
     session: Session,
-    found: RunTarget,
+    target: RunTarget,
     arch: Arch,
     request: ContainerRequest,
     *,
@@ -143,7 +149,7 @@ def run(
 ) -> CommandResult:
     """Run the command of `request` in the image, which is built and loaded if it is missing."""
     if through == "apptainer":
-        image = _sif(session, found, arch)
+        image = _sif(session, target, arch)
         _report_ignored(request, through)
         return run_in_image.run_sif(image, request, capture=capture)
     chosen = run_in_image.choose(through, reporter=console)
@@ -151,18 +157,18 @@ def run(
         console.warn(f"{chosen.kind} is on another machine: mounts are folders of that machine")
     _report_ignored(request, chosen.kind if chosen is not None else "root")
     return run_in_image.run(
-        built(session, found, arch),
+        built(session, target, arch),
         arch,
-        found.name,
+        target.name,
         request,
-        found=chosen,
+        container_engine=chosen,
         store=Store.open(reporter=console),
         capture=capture,
         reporter=console,
     )
 
 
-def command(found: RunTarget, request: ContainerRequest, *, through: str | None) -> EngineCommand:
+def command(target: RunTarget, request: ContainerRequest, *, through: str | None) -> EngineCommand:
     """The command line of the engine: without `through` the one that runs, else Docker.
 
     InputError for a root folder, which a single command cannot make.
@@ -178,9 +184,9 @@ def command(found: RunTarget, request: ContainerRequest, *, through: str | None)
         raise InputError(message, hint=hint)
     if through == "apptainer":
         _report_ignored(request, through)
-        if not _sif_path(found).exists():
-            console.info(f"make the image first: imgbuild build {found.name} --format sif")
-        return arguments.apptainer(request, "apptainer", _sif_path(found))
+        if not _sif_path(target).exists():
+            console.info(f"make the image first: imgbuild build {target.name} --format sif")
+        return arguments.apptainer(request, "apptainer", _sif_path(target))
     chosen = engine.find(through, reporter=console)
     kind: Kind = (
         chosen.kind if chosen is not None else "podman" if through == "podman" else "docker"
@@ -191,10 +197,10 @@ def command(found: RunTarget, request: ContainerRequest, *, through: str | None)
         )
     _report_ignored(request, kind)
     rootless = chosen is not None and engine.rootless(chosen)
-    reference = archive.reference(found.name)
+    reference = archive.reference(target.name)
     if chosen is None or engine.inspect(chosen, reference) is None:
-        steps = [*(() if found.layout else ("build",)), "load"]
-        first = "; ".join(f"imgbuild {step} {found.name}" for step in steps)
+        steps = [*(() if target.layout else ("build",)), "load"]
+        first = "; ".join(f"imgbuild {step} {target.name}" for step in steps)
         console.info(f"{kind} needs the image first: {first}")
     return run_in_image.engine_command(kind, kind, request, reference, rootless=rootless)
 
@@ -207,18 +213,18 @@ def _report_ignored(request: ContainerRequest, through: str) -> None:
         console.warn(line)
 
 
-def _sif_path(found: RunTarget) -> Path:
-    return found.place.with_name(f"{found.place.name}.sif").absolute()
+def _sif_path(target: RunTarget) -> Path:
+    return target.place.with_name(f"{target.place.name}.sif").absolute()
 
 
-def _sif(session: Session, found: RunTarget, arch: Arch) -> Path:
+def _sif(session: Session, target: RunTarget, arch: Arch) -> Path:
     """The SIF of the image beside its layout; it is made unless it is there and current."""
     from imgbuild.sif import convert, files
 
-    source, path = built(session, found, arch), _sif_path(found)
+    source, path = built(session, target, arch), _sif_path(target)
     if path.is_file() and files.config_of(path) == source.image(arch).config.digest:
         return path
-    lock = convert.lock_of(session.project.images, found.name, source, arch, reporter=console)
+    lock = convert.lock_of(session.project.images, target.name, source, arch, reporter=console)
     options = convert.ConvertOptions(processors=session.options.jobs)
     with console.step(f"making {path.name} for Apptainer"):
         convert.convert(source, arch, path, options, lock=lock, reporter=console)

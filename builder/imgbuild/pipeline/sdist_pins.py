@@ -35,30 +35,34 @@ class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_sdists(pins: Iterable[str], indexes: Indexes, context: Context) -> SdistPins:
     """The code of pins (`name==version`) from their sdists; those without one are left out."""
-    found: dict[str, tuple[str, LockedFile, str]] = {}
+    sdists: dict[str, tuple[str, LockedFile, str]] = {}
     for pin in pins:
         package, _, version = pin.partition("==")
         file = _sdist(indexes.files(package), Version(version))
         if file is not None:
-            found[package] = version, lock_file(file, context.http), file.url
-    requests = [FileRequest(one, lambda url=url: [url]) for _, one, url in found.values()]  # type: ignore[misc]
+            sdists[package] = version, lock_file(file, context.http), file.url
+    requests = [FileRequest(locked, lambda url=url: [url]) for _, locked, url in sdists.values()]  # type: ignore[misc]
     paths = fetch_all(requests, context, title="sdists")
     wheels = []
     refused = {}
-    for package, (version, locked, _) in found.items():
+    for package, (version, locked, _) in sdists.items():
         try:
-            wheels.append(_made(package, version, locked, paths[locked.sha256], context))
+            wheels.append(_code_wheel(package, version, locked, paths[locked.sha256], context))
         except IntegrityError as error:
             refused[package] = error.message
     return SdistPins(wheels=tuple(wheels), refused=refused)
 
 
 def _sdist(files: Iterable[IndexFile], version: Version) -> IndexFile | None:
-    matching = (one for one in files if is_sdist(one) and one.version == version)
-    return next((one for one in matching if not one.name.endswith(".zip")), None)
+    matching = (
+        index_file for index_file in files if is_sdist(index_file) and index_file.version == version
+    )
+    return next(
+        (index_file for index_file in matching if not index_file.name.endswith(".zip")), None
+    )
 
 
-def _made(
+def _code_wheel(
     package: str, version: str, locked: LockedFile, sdist: Path, context: Context
 ) -> tuple[Wheel, Path]:
     """The wheel of an sdist, from the cache if it was made before."""
@@ -67,11 +71,11 @@ def _made(
     path = store.file(digest) if digest else None
     if path is None:
         with store.scratch() as folder:
-            made = folder / "code.whl"
-            write_code_wheel(sdist, made, package, version)
-            with made.open("rb") as file:
+            wheel_path = folder / "code.whl"
+            write_code_wheel(sdist, wheel_path, package, version)
+            with wheel_path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            path = store.add_file(made, digest)
+            path = store.add_file(wheel_path, digest)
         store.put_fact(FACT, locked.sha256, digest.encode())
     wheel = Wheel(
         package=package,

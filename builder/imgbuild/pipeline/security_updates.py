@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from imgbuild.cache.context import Context
 from imgbuild.deb import apt
 from imgbuild.errors import ImgbuildError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Base, DebianBase
 
 SHOWN = 5
@@ -35,7 +35,7 @@ def report(locks: Iterable[tuple[Lock, Base]], context: Context) -> None:
 
 
 def _text(lock: Lock, date: str, updates: tuple[apt.SecurityUpdate, ...], total: int) -> str:
-    named = ", ".join(f"{one.package} {one.fixed}" for one in updates[:SHOWN])
+    named = ", ".join(f"{update.package} {update.fixed}" for update in updates[:SHOWN])
     more = f" and {len(updates) - SHOWN} more" if len(updates) > SHOWN else ""
     count = "has a security update" if len(updates) == 1 else "have security updates"
     return f"{lock.base.name}: {len(updates)} of {total} packages {count} ({date}): {named}{more}"

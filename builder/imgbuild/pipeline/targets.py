@@ -1,8 +1,8 @@
 """The program as a list of steps: read this first.
 
     lock:   settle (resolve → audit → learn → resolve) → lock → plan → fetch → assemble (digests
-            only) → audit of whole files → seal → render
-    build:  lock and seal → plan → fetch → assemble → OCI layout
+            only) → audit of whole files → digests → render
+    build:  lock and digests → plan → fetch → assemble → OCI layout
 
 `lock_target` and `assemble.layout` hold the steps of one target. Here targets are locked one after
 another, and in `pipeline.build` built.
@@ -18,7 +18,7 @@ import msgspec
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache import prune
 from imgbuild.errors import ImgbuildError, NoSolution
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import constraints
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import lock_target, security_updates
@@ -27,9 +27,9 @@ from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.opened import report_templates
 from imgbuild.pipeline.session import Session
 from imgbuild.plan import current
-from imgbuild.plan.seal import Seal
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.render import bake, write
-from imgbuild.show import diff, revisions
+from imgbuild.show import image_diff, revisions
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system import files
 from imgbuild.system.console import console
@@ -38,14 +38,14 @@ from imgbuild.system.console import console
 class LockResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of locking several targets: digests, and the error of each that failed."""
 
-    sealed: tuple[Seal, ...]
+    target_digests: tuple[TargetDigests, ...]
     failed: dict[str, ImgbuildError]
 
 
 def lock_all(
     session: Session, selected: Sequence[Selected], *, drop: bool, again: bool = True
 ) -> LockResult:
-    """Lock and seal each target; one that fails does not stop the others.
+    """Lock and digests each target; one that fails does not stop the others.
 
     `again=False` skips locks that are current: an interrupted run continues where it stopped. A
     single target's error is raised as it is. InputError if the project is read-only.
@@ -57,7 +57,7 @@ def lock_all(
     files.require_writable(places, hint="work on a copy of the project that may be written to")
     inputs = open_inputs(session, locking=True)
     project, matrix, count = session.project, session.matrix, len(selected)
-    done: dict[str, Seal] = {}
+    done: dict[str, TargetDigests] = {}
     failed: dict[str, ImgbuildError] = {}
     settled: dict[str, Lock] = {}
     for number, item in enumerate(selected, start=1):
@@ -82,10 +82,12 @@ def lock_all(
     total.transfer.close()
     bases = [(lock, matrix.bases[matrix.targets[name].base]) for name, lock in settled.items()]
     security_updates.report(bases, inputs.context)
-    sealed = [done[item.name] for item in selected if item.name in done]
-    write.keep_new(project, matrix, [one.target for one in sealed], console)
+    target_digests = [done[item.name] for item in selected if item.name in done]
+    write.keep_new(
+        project, matrix, [target_digests.target for target_digests in target_digests], console
+    )
     prune.trim(inputs.store)
-    return LockResult(sealed=tuple(sealed), failed=failed)
+    return LockResult(target_digests=tuple(target_digests), failed=failed)
 
 
 @contextlib.contextmanager
@@ -116,9 +118,9 @@ def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -
     """`error` with a short conflict and suggestions, if there are any; else unchanged."""
     from imgbuild.resolve import explain
 
-    known = constraints.read(session.project.images)
+    recorded = constraints.read(session.project.images)
     for arch in session.matrix.targets[name].arch:
-        problem = SolveProblem(session.matrix, name, arch, inputs.context, known)
+        problem = SolveProblem(session.matrix, name, arch, inputs.context, recorded)
         better = explain.explained(error, problem)
         if better is not error:
             return NoSolution(
@@ -130,24 +132,26 @@ def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -
     return error
 
 
-def _current(session: Session, name: str) -> Seal | None:
+def _current(session: Session, name: str) -> TargetDigests | None:
     with contextlib.suppress(ImgbuildError):
         return current.read_current(session.project, session.matrix, name)[1]
     return None
 
 
-def check_all(session: Session, selected: Iterable[Selected]) -> list[Seal]:
-    """The seals of the targets; LockStale if one does not follow from the matrix."""
+def check_all(session: Session, selected: Iterable[Selected]) -> list[TargetDigests]:
+    """The digests of the targets; LockStale if one does not follow from the matrix."""
     return [
         current.read_current(session.project, session.matrix, item.name)[1] for item in selected
     ]
 
 
-def diff_all(session: Session, selected: Iterable[Selected], revision: str) -> list[diff.Diff]:
+def diff_all(
+    session: Session, selected: Iterable[Selected], revision: str
+) -> list[image_diff.Diff]:
     """What changed in each target since a git revision."""
     return [
-        diff.diff(
-            revisions.sealed_at(session.project, item.name, revision),
+        image_diff.diff(
+            revisions.locked_at(session.project, item.name, revision),
             current.read_current(session.project, session.matrix, item.name),
         )
         for item in selected

@@ -6,32 +6,31 @@ import fnmatch
 
 from imgbuild import codec
 from imgbuild.errors import LockStale
-from imgbuild.lock import extension, requirements
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
-from imgbuild.lock.published import SEAL, Overlay
+from imgbuild.lock import extension, lock_file, requirements
+from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.published import DIGESTS_FILE, Overlay
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.plan import seal as seals
-from imgbuild.plan.seal import Seal
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project import Project
 from imgbuild.system import boundary
 from imgbuild.system.folder import OpenFolder
 from imgbuild.values import Digest
 
 
-def write_locked(project: Project, lock: Lock, sealed: Seal) -> None:
+def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) -> None:
     """Write lock and requirements and, last, `digests.json`: an interrupted run leaves it stale."""
     texts, root = requirement_files(lock), project.root
-    codec.write(locks.lock_path(project.images, lock.target), lock, below=root)
+    codec.write(lock_file.lock_path(project.images, lock.target), lock, below=root)
     with OpenFolder.open(root) as top, top.folder(f"images/{lock.target}") as folder:
         for name, text in texts.items():
             folder.write(name, text.encode())
         for old in fnmatch.filter(folder.names(), "requirements-*.txt"):
             if old not in texts:
                 folder.remove(old)
-    codec.write(seals.seal_path(project.images, lock.target), sealed, below=root)
+    codec.write(image_digests.digests_path(project.images, lock.target), target_digests, below=root)
 
 
 def requirement_files(lock: Lock) -> dict[str, str]:
@@ -39,13 +38,13 @@ def requirement_files(lock: Lock) -> dict[str, str]:
     return {requirements.file_name(arch): requirements.text(lock, arch) for arch in lock.arch}
 
 
-def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Seal]:
+def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, TargetDigests]:
     """Lock and digests of `name`; LockStale, with all reasons, if they are missing or stale."""
-    lock = locks.read_lock(project.images, name)
+    lock = lock_file.read_lock(project.images, name)
     reasons = list(extension.stale(lock, matrix))
-    known = constraints.read(project.images)
+    learned = constraints.read(project.images)
     for arch, resolution in lock.arch.items():
-        for entry in constraints.violations(known, resolution.versions):
+        for entry in constraints.violations(learned, resolution.versions):
             has = resolution.versions.get(entry.other, "none")
             reasons.append(f"{arch}: {entry}; {entry.other}: {has} is locked")
     for file, text in requirement_files(lock).items():
@@ -55,7 +54,7 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Sea
     if reasons:
         message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
         raise LockStale(message, hint=f"imgbuild lock {name}")
-    return lock, seals.read_seal(project.images, lock)
+    return lock, image_digests.read_digests(project.images, lock)
 
 
 def published_records(overlay: Overlay | None) -> dict[Digest, LayerRecord]:
@@ -67,4 +66,6 @@ def published_records(overlay: Overlay | None) -> dict[Digest, LayerRecord]:
         return {}
     target = overlay.published
     hint = "copy both files again, or use the version of imgbuild that published them"
-    return seals.sealed_records(seals.read_seal_at(target.folder / SEAL, target.lock, hint=hint))
+    return image_digests.layer_records(
+        image_digests.read_digests_at(target.folder / DIGESTS_FILE, target.lock, hint=hint)
+    )

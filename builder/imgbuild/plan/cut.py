@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterable
 
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import LayerRules
+from imgbuild.lock.lock_file import LayerRules
 from imgbuild.lock.resolution import Wheel
 from imgbuild.values import sha256
 
@@ -34,15 +34,15 @@ def cut_wheels(
         raise InputError(message, hint="raise layers.limit or name fewer packages")
     # A package that the matrix names keeps its own layer; only others go into the groups.
     big.sort(key=lambda wheel: (wheel.package not in named, -wheel.size, wheel.package))
-    kept, spilt = big[:room], big[room:]
-    kept.sort(key=lambda wheel: (_rank(wheel.package, rules.order), wheel.package))
+    large, spilt = big[:room], big[room:]
+    large.sort(key=lambda wheel: (_rank(wheel.package, rules.order), wheel.package))
     groups: dict[int, list[Wheel]] = {}
     for wheel in [*spilt, *(w for w in rest if w.package not in named)]:
         groups.setdefault(int(sha256(wheel.package.encode())[:8], 16) % rules.groups, []).append(
             wheel
         )
     return [
-        *((wheel.package, (wheel,)) for wheel in kept),
+        *((wheel.package, (wheel,)) for wheel in large),
         *((f"group-{number}", _by_hash(groups[number])) for number in sorted(groups)),
         *((wheel.package, (wheel,)) for wheel in alone),
     ]

@@ -12,7 +12,7 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
-from imgbuild.lock.lock import AddedFile, AddedFolder, Lock, published_part
+from imgbuild.lock.lock_file import AddedFile, AddedFolder, Lock, published_part
 from imgbuild.lock.resolution import Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix.model import Drop, User
 from imgbuild.plan.cut import cut_wheels
@@ -209,9 +209,9 @@ def _added(lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]) -> list[
         lock, [(f"added-{name}", group) for name, group in cut], omitted(lock.drop, installed)
     )
     if extends.files or extends.links:
-        own = next(recipe for _, recipe in below if isinstance(recipe, FilesRecipe))
+        files_recipe = next(recipe for _, recipe in below if isinstance(recipe, FilesRecipe))
         added = AddedFilesRecipe(
-            files=extends.files, links=extends.links, below=own, folders=names.folders
+            files=extends.files, links=extends.links, below=files_recipe, folders=names.folders
         )
         recipes.append(("added-files", added))
     return recipes
@@ -281,15 +281,15 @@ def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
 def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[str, ...]]:
     """Package → sorted patterns of the paths to leave out, by the rules `drops` for `wheels`."""
     versions = {wheel.package: wheel.version for wheel in wheels}
-    found: dict[str, tuple[str, ...]] = {}
+    patterns: dict[str, tuple[str, ...]] = {}
     for drop in drops:
         version = versions.get(drop.package)
         if version is None or (drop.beside is not None and drop.beside not in versions):
             continue
         if not SpecifierSet(drop.versions).contains(version, prereleases=True):
             continue
-        found[drop.package] = tuple(sorted({*found.get(drop.package, ()), *drop.paths}))
-    return found
+        patterns[drop.package] = tuple(sorted({*patterns.get(drop.package, ()), *drop.paths}))
+    return patterns
 
 
 def layer_id(recipe: Recipe) -> Digest:

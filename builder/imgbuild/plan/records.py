@@ -73,9 +73,9 @@ def merge(records: Records, others: Iterable[Records]) -> Records:
     return Records(layers=dict(sorted(layers.items())), wheels=dict(sorted(wheels.items())))
 
 
-def _add(known: dict[str, Fact], added: dict[str, Fact]) -> None:
+def _add(facts: dict[str, Fact], added: dict[str, Fact]) -> None:
     for key, fact in added.items():
-        if known.setdefault(key, fact) != fact:
-            message = f"{key} was recorded as {known[key]}, but is now {fact}"
+        if facts.setdefault(key, fact) != fact:
+            message = f"{key} was recorded as {facts[key]}, but is now {fact}"
             hint = "if the bytes of such layers changed, raise their format number in plan/plan.py"
             raise IntegrityError(message, hint=hint)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild import codec
-from imgbuild.lock.lock import read_lock
+from imgbuild.lock.lock_file import read_lock
 from imgbuild.oci.documents import Index
 from imgbuild.oci.image import LISTS
-from imgbuild.plan import seal, tags
+from imgbuild.plan import image_digests, tags
 from imgbuild.project import Project
 from imgbuild.publish.tag import ATTACHED, by_digest
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Digest
 
@@ -58,9 +58,14 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 def locked(project: Project) -> frozenset[Digest]:
     """The digests of all images that the locks of `project` name; LockStale for a stale one."""
     digests: set[Digest] = set()
-    for target in project.sealed():
-        sealed = seal.read_seal(project.images, read_lock(project.images, target))
-        digests |= {sealed.digest, *(image.manifest for image in sealed.arch.values())}
+    for target in project.locked_targets():
+        target_digests = image_digests.read_digests(
+            project.images, read_lock(project.images, target)
+        )
+        digests |= {
+            target_digests.digest,
+            *(image.manifest for image in target_digests.arch.values()),
+        }
     return frozenset(digests)
 
 
@@ -68,12 +73,12 @@ def find(
     client: Client,
     repository: Repository,
     targets: Collection[str],
-    kept: Collection[Digest],
+    retained: Collection[Digest],
     before: datetime.date,
 ) -> Sweep:
     """The images whose tags are all of `targets` with a day earlier than `before`.
 
-    Images with one of the digests `kept` are left out.
+    Images with one of the digests `retained` are left out.
     """
     names = tuple(client.tags(repository))
     images = by_digest(client, repository, (name for name in names if not ATTACHED.match(name)))
@@ -82,9 +87,9 @@ def find(
     old = {
         digest: names_of
         for digest, names_of in images.items()
-        if digest not in kept and all(_is_old(tag, targets, before) for tag in names_of)
+        if digest not in retained and all(_is_old(tag, targets, before) for tag in names_of)
     }
-    used = {*images, *kept}.union(*(listed[digest] for digest in images if digest not in old))
+    used = {*images, *retained}.union(*(listed[digest] for digest in images if digest not in old))
     sweep = []
     for digest, names_of in sorted(old.items(), key=lambda item: item[1]):
         manifests = tuple(manifest for manifest in listed[digest] if manifest not in used)

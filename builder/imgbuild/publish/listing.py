@@ -12,7 +12,7 @@ from imgbuild.plan.tags import DATED
 from imgbuild.publish import tag
 from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.image import RegistryImage, read
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Bytes, Digest
 
@@ -47,7 +47,7 @@ class ListedTag(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """The sum of its architectures, in bytes."""
-        return sum(held.size for held in self.arch.values())
+        return sum(platform.size for platform in self.arch.values())
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,15 +60,15 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 def listing(client: Client, places: Iterable[Repository]) -> Listing:
     """The tagged images of `places`, sorted by repository and first tag."""
-    found = [item for place in places for item in _images(client, place)]
+    listed = [item for place in places for item in _images(client, place)]
     blobs = {
         blob: size
-        for _, summary in found
+        for _, summary in listed
         if summary
-        for one in summary.images.values()
-        for blob, size in one.blobs.items()
+        for image in summary.images.values()
+        for blob, size in image.blobs.items()
     }
-    entries = tuple(entry for entry, _ in found)
+    entries = tuple(entry for entry, _ in listed)
     return Listing(
         entries=entries, size=sum(blobs.values()), sum=sum(entry.size for entry in entries)
     )
@@ -98,10 +98,10 @@ def _entry(
 ) -> tuple[ListedTag, RegistryImage | None]:
     entry = ListedTag(repository=str(place), digest=digest, tags=tags)
     try:
-        found = read(client, place.with_digest(digest))
+        image = read(client, place.with_digest(digest))
     except (InputError, IntegrityError, NotFound) as error:
         return msgspec.structs.replace(entry, other=error.message), None
-    labels = next(iter(found.images.values())).configuration.labels
+    labels = next(iter(image.images.values())).configuration.labels
     dates = (match[2] for name in tags if (match := DATED.fullmatch(name)))
     listed = msgspec.structs.replace(
         entry,
@@ -114,9 +114,9 @@ def _entry(
         },
         arch={
             arch: ListedPlatform(
-                digest=one.descriptor.digest, size=one.size, layers=len(one.layers)
+                digest=platform.descriptor.digest, size=platform.size, layers=len(platform.layers)
             )
-            for arch, one in sorted(found.images.items())
+            for arch, platform in sorted(image.images.items())
         },
     )
-    return listed, found
+    return listed, image

@@ -18,9 +18,9 @@ from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.assemble.mirror_items import Input, lacking
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.documents import EMPTY, MANIFEST
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.system import threads
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar
@@ -80,7 +80,7 @@ def status(
 ) -> tuple[MirrorStatus, ...]:
     """Which of `parts` are in `repository`. Read-only."""
     there = _there(_union(parts), repository, client)
-    return tuple(_held(part, there, repository, client) for part in parts)
+    return tuple(_status(part, there, repository, client) for part in parts)
 
 
 def push(
@@ -121,7 +121,7 @@ def push(
         sent=len(absent),
         sent_size=size,
         fetched=fetched,
-        artifacts=tuple(_held(part, there, repository, client) for part in parts),
+        artifacts=tuple(_status(part, there, repository, client) for part in parts),
     )
 
 
@@ -145,24 +145,24 @@ def _there(everything: dict[Digest, Input], repository: Repository, client: Clie
             raise IntegrityError(message, hint=hint)
         return None if size is None else item.digest
 
-    found = threads.each(list(everything.values()), _ask, threads=ASKING)
-    return {digest for digest in found if digest is not None}
+    digests = threads.each(list(everything.values()), _ask, threads=ASKING)
+    return {digest for digest in digests if digest is not None}
 
 
-def _held(
+def _status(
     part: LockedInputs, there: Collection[Digest], repository: Repository, client: Client
 ) -> MirrorStatus:
     items = mirror_items.inputs(part.lock, part.arch)
     data = mirror_items.artifact(part.lock, part.arch)
     digest, tag = digest_of(data), mirror_items.tags(part.lock, part.arch, data)[0]
-    found = client.resolve(repository.tagged(tag))
+    descriptor = client.resolve(repository.tagged(tag))
     absent = [item for item in items if item.digest not in there]
     return MirrorStatus(
         target=part.lock.target,
         arch=part.arch,
         artifact=digest,
         tag=tag,
-        tagged=found is not None and found.digest == digest,
+        tagged=descriptor is not None and descriptor.digest == digest,
         files=len(items),
         size=sum(item.size for item in items),
         lacking=tuple(item.file for item in absent),
@@ -181,14 +181,14 @@ def _fill(
     drop: bool,
 ) -> None:
     """Send those of `left` that this part has, and take them out of it."""
-    own = [item for item in mirror_items.inputs(part.lock, part.arch) if item.digest in left]
-    for batch in batches(own, lambda item: item.size, bounded=drop):
+    items = [item for item in mirror_items.inputs(part.lock, part.arch) if item.digest in left]
+    for batch in batches(items, lambda item: item.size, bounded=drop):
         fetched = inputs.bring(part.lock, {item.sha256 for item in batch})
         threads.each(
             sorted(batch, key=lambda item: -item.size),
             lambda item, stop: _send(item, repository, client, inputs, bar, stop),
             threads=SENDING,
-            kept="what was sent is kept",
+            retained="what was sent is kept",
         )
         for item in batch:
             del left[item.digest]
@@ -238,6 +238,6 @@ def _settle(parts: Iterable[LockedInputs], repository: Repository, client: Clien
     for part in parts:
         data = mirror_items.artifact(part.lock, part.arch)
         for tag in mirror_items.tags(part.lock, part.arch, data):
-            found = client.resolve(repository.tagged(tag))
-            if found is None or found.digest != digest_of(data):
+            descriptor = client.resolve(repository.tagged(tag))
+            if descriptor is None or descriptor.digest != digest_of(data):
                 client.put_manifest(repository, data, MANIFEST, tag=tag)

@@ -23,8 +23,8 @@ from imgbuild.oci.reader import LayerFile
 from imgbuild.registry.blobs import locked_blob
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import RegistryImage, read
+from imgbuild.registry.image_reference import Reference
 from imgbuild.registry.manifests import expected
-from imgbuild.registry.reference import Reference
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Digest
@@ -48,9 +48,9 @@ def pull(
     client: Client, reference: Reference, output: Path, store: Store, arch: Arch | None = None
 ) -> Pulled:
     """Make `output` the layout of the image `reference`, or of its part for `arch`."""
-    found = read(client, reference, arch)
-    top, images = found.top, found.images
-    size = sum(one.size for one in images.values())
+    registry_image = read(client, reference, arch)
+    top, images = registry_image.top, registry_image.images
+    size = sum(image.size for image in images.values())
     layout.refuse_others(output, name(reference))
     unchanged = layout.check(output, top.digest, client.reporter)
     layers = {layer.digest: layer for image in images.values() for layer in image.layers}
@@ -58,13 +58,15 @@ def pull(
     moved = sum(layer.size for digest, layer in layers.items() if near[digest] is None)
     paths = _checked(client, reference, images.values(), near, store)
     if not unchanged:
-        small_documents = [data for one in images.values() for data in (one.config, one.data)]
+        small_documents = [data for image in images.values() for data in (image.config, image.data)]
         placed = [(layers[digest], path) for digest, path in paths.items()]
-        layout.keep(output, _top(found), [*small_documents, top.data], placed, name(reference))
+        layout.keep(
+            output, _top(registry_image), [*small_documents, top.data], placed, name(reference)
+        )
     return Pulled(
         reference=f"{reference.repository}@{top.digest}",
         digest=top.digest,
-        arch={one_arch: one.descriptor.digest for one_arch, one in images.items()},
+        arch={platform_arch: image.descriptor.digest for platform_arch, image in images.items()},
         output=output,
         size=size,
         moved=moved,
@@ -72,11 +74,11 @@ def pull(
     )
 
 
-def _top(found: RegistryImage) -> Descriptor:
-    if found.top.media_type == documents.INDEX:
-        return found.top.descriptor
-    (arch,) = found.images
-    return documents.descriptor(found.top.media_type, found.top.data, arch=arch)
+def _top(registry_image: RegistryImage) -> Descriptor:
+    if registry_image.top.media_type == documents.INDEX:
+        return registry_image.top.descriptor
+    (arch,) = registry_image.images
+    return documents.descriptor(registry_image.top.media_type, registry_image.top.data, arch=arch)
 
 
 def name(reference: Reference) -> str:
@@ -86,9 +88,9 @@ def name(reference: Reference) -> str:
 
 def _near(store: Store, output: Path, layer: Descriptor) -> Path | None:
     """The blob of a layer on this machine: in the cache, or in the layout from an earlier pull."""
-    held = store.blob(layer.digest)
-    if held is not None:
-        return held
+    cached = store.blob(layer.digest)
+    if cached is not None:
+        return cached
     return layout.blob(output, layer.digest) if layout.intact(output, layer) else None
 
 
@@ -127,7 +129,7 @@ def _checked(
                 checked_layers.require(store, layer.digest, file, stop.checked(lambda _: None))
             return path
 
-        fetched = each(unread, _fetch, threads=DOWNLOADS, kept=KEPT)
+        fetched = each(unread, _fetch, threads=DOWNLOADS, retained=KEPT)
     return paths | {layer.digest: path for layer, path in zip(unread, fetched, strict=True)}
 
 

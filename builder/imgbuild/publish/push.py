@@ -1,4 +1,4 @@
-"""Pushes sealed locks to a repository: makes and uploads only what the repository lacks.
+"""Pushes locked targets to a repository: makes and uploads only what the repository lacks.
 
 survey (HEAD) → mount → assemble what is left → upload → manifests → what is attached → signatures
 → tags
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.assemble import layout as building
+from imgbuild.assemble import image_layout
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import attachments, bundle
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
@@ -42,7 +42,7 @@ from imgbuild.registry.client import (
     bytes_source,
     file_source,
 )
-from imgbuild.registry.reference import Repository, parse, parse_repository
+from imgbuild.registry.image_reference import Repository, parse, parse_repository
 from imgbuild.system.reporter import SILENT, ProgressBar, Reporter
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
@@ -117,11 +117,13 @@ def plans(
     session: Session, selected: Sequence[Selected], *, date: datetime.date, only_base: bool
 ) -> list[PushPlan]:
     """The plans of the `selected` targets; LockStale if the lock of one is out of date."""
-    found = []
+    push_plans = []
     for item in selected:
-        lock, sealed = current.read_current(session.project, session.matrix, item.name)
-        found.append(push_plan(lock, sealed, item.arches, date=date, only_base=only_base))
-    return found
+        lock, target_digests = current.read_current(session.project, session.matrix, item.name)
+        push_plans.append(
+            push_plan(lock, target_digests, item.arches, date=date, only_base=only_base)
+        )
+    return push_plans
 
 
 def work(
@@ -161,7 +163,7 @@ def survey(
 ) -> tuple[PushedBlob, ...]:
     """What the repository has of `plan`, and what can be mounted; `sent` will be there by then.
 
-    IntegrityError if the registry has a blob with another size than the seal says.
+    IntegrityError if the registry has a blob with another size than digests.json says.
     """
 
     def _row(blob: PlannedBlob, _: Stop) -> PushedBlob:
@@ -187,15 +189,15 @@ def survey(
 
 def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
     """Repositories of the same registry that may have a blob, the named ones first."""
-    found = list(work.mounts)
+    candidates = list(work.mounts)
     overlay = published.overlay(work.inputs.matrix, plan.target)
     if overlay is not None and overlay.published.image and overlay.layout is None:
-        found.append(parse(overlay.published.image).repository)
+        candidates.append(parse(overlay.published.image).repository)
     if blob.layer is not None and isinstance(blob.layer.recipe, RegistryRecipe):
-        found.append(parse(blob.layer.recipe.image).repository)
+        candidates.append(parse(blob.layer.recipe.image).repository)
     return [
         other
-        for other in dict.fromkeys(found)
+        for other in dict.fromkeys(candidates)
         if other.host == work.repository.host and other != work.repository
     ]
 
@@ -218,12 +220,12 @@ def _lies_in(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
 
 def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
     """What pushing `plans`, in this order, would upload; nothing is uploaded or made."""
-    made, sent = [], set[Digest]()
+    pushes, sent = [], set[Digest]()
     for plan in plans:
         rows = survey(work, plan, sent)
         sent |= {row.digest for row in rows}
-        made.append(_pushed(work, plan, rows, BlobState.LACKING, ()))
-    return made
+        pushes.append(_pushed(work, plan, rows, BlobState.LACKING, ()))
+    return pushes
 
 
 def push(work: PushContext, plan: PushPlan) -> Pushed:
@@ -261,15 +263,15 @@ def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tupl
     """
     if plan.only_base or not (work.attach or work.key):
         return (), ()
-    own = bundle.of(plan.lock, plan.sealed, work.project)
-    about = (work.client, work.repository, own, work.project, plan.arches)
+    lock_bundle = bundle.of(plan.lock, plan.target_digests, work.project)
+    about = (work.client, work.repository, lock_bundle, work.project, plan.arches)
     attached = attachments.attach_all(*about) if work.attach else ()
     if work.key is None:
         return attached, ()
     from imgbuild.attest.signing import pushed  # loads cryptography
 
     signed = pushed.sign_pushed(*about, work.key)
-    return attached, tuple(one.digest for one in signed)
+    return attached, tuple(signature.digest for signature in signed)
 
 
 def _put(work: PushContext, document: Document) -> None:
@@ -297,10 +299,10 @@ def _mounted(work: PushContext, rows: Sequence[PushedBlob]) -> tuple[PushedBlob,
 
 def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
     """`rows` after making and sending what is lacking."""
-    due = {row.digest for row in rows if row.state is BlobState.LACKING}
-    if not due:
+    missing = {row.digest for row in rows if row.state is BlobState.LACKING}
+    if not missing:
         return tuple(rows)
-    lacking = [blob for blob in plan.blobs if blob.digest in due]
+    lacking = [blob for blob in plan.blobs if blob.digest in missing]
     sources = _sources(work, plan, lacking)
     total = sum(blob.size for blob in lacking)
     title = f"sending {len(lacking)} blobs of {plan.target}"
@@ -310,10 +312,10 @@ def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tupl
             outcome = _upload(work, sources[blob.digest], bar, stop)
             return BlobState.PRESENT if outcome is UploadOutcome.PRESENT else BlobState.SENT
 
-        states = each(lacking, _send, threads=UPLOADS, kept=KEPT)
-    found = dict(zip((blob.digest for blob in lacking), states, strict=True))
+        states = each(lacking, _send, threads=UPLOADS, retained=KEPT)
+    outcomes = dict(zip((blob.digest for blob in lacking), states, strict=True))
     return tuple(
-        msgspec.structs.replace(row, state=found.get(row.digest, row.state)) for row in rows
+        msgspec.structs.replace(row, state=outcomes.get(row.digest, row.state)) for row in rows
     )
 
 
@@ -332,14 +334,16 @@ def _sources(
     files: dict[Digest, Path] = {}
     for blob in lacking:
         if blob.layer is not None and store.blob(blob.digest) is None:
-            found = _in_layout(work.project.output(plan.target), blob)
-            if found is not None:
-                files[blob.digest] = found
+            path = _in_layout(work.project.output(plan.target), blob)
+            if path is not None:
+                files[blob.digest] = path
     layers = [blob.layer for blob in lacking if blob.layer and blob.digest not in files]
-    building.make_missing(plan.lock, layers, plan.sealed, work.inputs, processes=work.processes)
+    image_layout.make_missing(
+        plan.lock, layers, plan.target_digests, work.inputs, processes=work.processes
+    )
     for blob in lacking:
         if blob.layer is not None and blob.digest not in files:
-            files[blob.digest] = building.made(store, blob.digest)
+            files[blob.digest] = image_layout.layer_blob(store, blob.digest)
     return {
         blob.digest: file_source(files[blob.digest], blob.digest, blob.size)
         if blob.layer is not None
@@ -382,6 +386,6 @@ def _pushed(
 
 def _summary(done: Pushed) -> str:
     counts = collections.Counter(row.state for row in done.blobs)
-    said = [f"{counts[state]} {state}" for state in BlobState if counts[state]]
+    parts = [f"{counts[state]} {state}" for state in BlobState if counts[state]]
     tags = f"; {', '.join(map(str, done.tags))}" if done.tags else "; no tag"
-    return f"{done.target}: {done.sent / 1e6:,.1f} MB sent (blobs: {', '.join(said)}){tags}"
+    return f"{done.target}: {done.sent / 1e6:,.1f} MB sent (blobs: {', '.join(parts)}){tags}"

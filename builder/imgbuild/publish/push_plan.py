@@ -7,13 +7,12 @@ from collections.abc import Collection
 
 import msgspec
 
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Document
-from imgbuild.plan import seal as seals
-from imgbuild.plan import tags
+from imgbuild.plan import image_digests, tags
+from imgbuild.plan.image_digests import ImageDocuments, TargetDigests
 from imgbuild.plan.plan import Layer, base_of, plan
-from imgbuild.plan.seal import ImageDocuments, Seal
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 CONFIG = "configuration"
@@ -38,7 +37,7 @@ class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     lock: Lock
-    sealed: Seal
+    target_digests: TargetDigests
     arches: tuple[Arch, ...]
     only_base: bool
     blobs: tuple[PlannedBlob, ...]
@@ -54,7 +53,7 @@ class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def push_plan(
     lock: Lock,
-    sealed: Seal,
+    target_digests: TargetDigests,
     arches: Collection[Arch],
     *,
     date: datetime.date,
@@ -64,27 +63,29 @@ def push_plan(
 
     The tags are those of `plan.tags`: without and with the date.
     """
-    known = seals.sealed_records(sealed)
+    layer_records = image_digests.layer_records(target_digests)
     plans = {arch: plan(lock, arch) for arch in sorted(arches)}
     if only_base:
         plans = {arch: base_of(planned) for arch, planned in plans.items()}
-    made = {
-        arch: seals.documents(planned, known, None if only_base else sealed.arch[arch].floors)
+    image_documents = {
+        arch: image_digests.documents(
+            planned, layer_records, None if only_base else target_digests.arch[arch].floors
+        )
         for arch, planned in plans.items()
     }
-    manifests = {arch: document.manifest for arch, document in made.items()}
+    manifests = {arch: document.manifest for arch, document in image_documents.items()}
     small_documents = tuple(
         Document(manifest, documents.MANIFEST) for manifest in manifests.values()
     )
     index = Document(documents.index(manifests), documents.INDEX)
-    stable = tags.stable(lock.target, arches, sealed.arch, base=only_base)
+    stable = tags.stable(lock.target, arches, target_digests.arch, base=only_base)
     return PushPlan(
         target=lock.target,
         lock=lock,
-        sealed=sealed,
+        target_digests=target_digests,
         arches=tuple(plans),
         only_base=only_base,
-        blobs=_blobs({arch: planned.layers for arch, planned in plans.items()}, made),
+        blobs=_blobs({arch: planned.layers for arch, planned in plans.items()}, image_documents),
         manifests=small_documents,
         top=small_documents[0] if len(small_documents) == 1 else index,
         tags=(tags.dated(stable, date), stable),  # where the last is there, all of it is
@@ -92,12 +93,12 @@ def push_plan(
 
 
 def _blobs(
-    layers: dict[Arch, tuple[Layer, ...]], made: dict[Arch, ImageDocuments]
+    layers: dict[Arch, tuple[Layer, ...]], image_documents: dict[Arch, ImageDocuments]
 ) -> tuple[PlannedBlob, ...]:
     """Every blob once, under the first name that it has, with all architectures that have it."""
-    found: dict[Digest, PlannedBlob] = {}
-    for arch, document in made.items():
-        own = [
+    blobs: dict[Digest, PlannedBlob] = {}
+    for arch, document in image_documents.items():
+        arch_blobs = [
             PlannedBlob(
                 name=layer.name, digest=record.digest, size=record.size, arches=(), layer=layer
             )
@@ -105,11 +106,11 @@ def _blobs(
         ]
         config = document.config
         digest = digest_of(config)
-        own.append(
+        arch_blobs.append(
             PlannedBlob(name=CONFIG, digest=digest, size=len(config), arches=(), data=config)
         )
-        for blob in own:
-            seen = found.get(blob.digest, blob)
+        for blob in arch_blobs:
+            seen = blobs.get(blob.digest, blob)
             among = tuple(sorted({*seen.arches, arch}))
-            found[blob.digest] = msgspec.structs.replace(seen, arches=among)
-    return tuple(found.values())
+            blobs[blob.digest] = msgspec.structs.replace(seen, arches=among)
+    return tuple(blobs.values())

@@ -12,7 +12,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import Descriptor, Document, Index, Manifest
 from imgbuild.oci.image import LISTS
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import TAG, Reference, Repository
+from imgbuild.registry.image_reference import TAG, Reference, Repository
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Digest
 
@@ -46,11 +46,11 @@ def by_digest(
     """What the tags `names` name now, with its tags in order; without tags that are gone."""
     order = sorted(names)
     named = each(order, lambda name, _: client.resolve(repository.tagged(name)), threads=THREADS)
-    found: dict[Digest, tuple[str, ...]] = {}
+    tags_by_digest: dict[Digest, tuple[str, ...]] = {}
     for name, descriptor in zip(order, named, strict=True):
         if descriptor is not None:
-            found[descriptor.digest] = (*found.get(descriptor.digest, ()), name)
-    return found
+            tags_by_digest[descriptor.digest] = (*tags_by_digest.get(descriptor.digest, ()), name)
+    return tags_by_digest
 
 
 def put(client: Client, repository: Repository, document: Document, name: str) -> Tag:
@@ -73,10 +73,10 @@ def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag
             message = f"{name!r} is not a valid tag"
             hint = "letters, digits, '_', '.' and '-', at most 128, not beginning with '.' or '-'"
             raise InputError(message, hint=hint)
-    found = client.manifest(reference)
-    refuse_broken(client, reference.repository, found)
+    top = client.manifest(reference)
+    refuse_broken(client, reference.repository, top)
     repository = reference.repository
-    return tuple(put(client, repository, found, name) for name in names)
+    return tuple(put(client, repository, top, name) for name in names)
 
 
 def refuse_broken(client: Client, repository: Repository, top: Document) -> None:
@@ -84,11 +84,13 @@ def refuse_broken(client: Client, repository: Repository, top: Document) -> None
     manifests = [top]
     if top.media_type in LISTS:
         listed = codec.decode(top.data, Index, file=f"{repository}@{top.digest}").manifests
-        own = [repository.with_digest(item.digest) for item in listed]
-        manifests = each(own, lambda one, _: client.manifest(one), threads=THREADS)
+        references = [repository.with_digest(item.digest) for item in listed]
+        manifests = each(
+            references, lambda reference, _: client.manifest(reference), threads=THREADS
+        )
     blobs: dict[Digest, Descriptor] = {}
-    for found in manifests:
-        manifest = codec.decode(found.data, Manifest, file=f"{repository}@{found.digest}")
+    for document in manifests:
+        manifest = codec.decode(document.data, Manifest, file=f"{repository}@{document.digest}")
         blobs |= {blob.digest: blob for blob in (manifest.config, *manifest.layers)}
 
     def _size(blob: Descriptor, _: Stop) -> int | None:

@@ -11,10 +11,10 @@ from imgbuild.cache.download import fetch_all
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.resolution import LockedFile, RegistryLayer
 from imgbuild.oci import documents
-from imgbuild.registry import reference as references
+from imgbuild.registry import image_reference
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import InRegistry, platform
-from imgbuild.registry.reference import Reference
+from imgbuild.registry.image_reference import Reference
 from imgbuild.values import Arch, Digest
 
 
@@ -29,13 +29,13 @@ class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
 def parse(text: str) -> Reference:
     """Read `[host/]name[:tag]@sha256:…`; InputError if it is none or has no digest."""
     try:
-        found = references.parse(text)
+        reference = image_reference.parse(text)
     except InputError:
-        found = None
-    if found is None or found.digest is None:
+        reference = None
+    if reference is None or reference.digest is None:
         message = f"{text!r} does not name an image by its digest"
         raise InputError(message, hint="write host/name@sha256:…, as `skopeo inspect` shows it")
-    return found
+    return reference
 
 
 def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
@@ -45,7 +45,7 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
     if a document is not what its digest names, FetchFailed if the registry does not give it.
     """
     try:
-        found = platform(InRegistry(client or Client(), parse(text)), arch)
+        image = platform(InRegistry(client or Client(), parse(text)), arch)
     except (InputError, IntegrityError) as error:  # they name digests only
         error.message = f"{text}: {error.message}"
         raise
@@ -56,10 +56,10 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
             diff_id=diff_id,
             media_type=documents.LAYER_TYPES[layer.media_type],
         )
-        for layer, diff_id in zip(found.layers, found.configuration.rootfs.diff_ids, strict=True)
+        for layer, diff_id in zip(image.layers, image.configuration.rootfs.diff_ids, strict=True)
     )
-    settings = found.configuration.config or {}
-    return BaseImage(manifest=found.descriptor.digest, layers=layers, settings=settings)
+    settings = image.configuration.config or {}
+    return BaseImage(manifest=image.descriptor.digest, layers=layers, settings=settings)
 
 
 def fetch_layers(

@@ -14,8 +14,8 @@ from imgbuild.http.request import Request
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
+from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.manifests import REFUSED, expected
-from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import RegistryHttp, pulling
 from imgbuild.system import files
 from imgbuild.system.threads import Stop
@@ -70,9 +70,9 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
             data += chunk
             if len(data) > descriptor.size:
                 raise _mismatch(repository, descriptor, "more bytes")
-        found = digest_of(bytes(data))
-        if found != descriptor.digest or len(data) != descriptor.size:
-            raise _mismatch(repository, descriptor, f"{len(data)} bytes, {found}")
+        actual = digest_of(bytes(data))
+        if actual != descriptor.digest or len(data) != descriptor.size:
+            raise _mismatch(repository, descriptor, f"{len(data)} bytes, {actual}")
         return bytes(data)
 
     request = Request(
@@ -128,6 +128,6 @@ def locked_blob(repository: Repository, descriptor: Descriptor) -> LockedFile:
     )
 
 
-def _mismatch(repository: Repository, descriptor: Descriptor, found: str) -> IntegrityError:
-    message = f"{repository}: expected {descriptor.size} bytes, {descriptor.digest}, found {found}"
+def _mismatch(repository: Repository, descriptor: Descriptor, actual: str) -> IntegrityError:
+    message = f"{repository}: expected {descriptor.size} bytes, {descriptor.digest}, found {actual}"
     return IntegrityError(message, hint=REFUSED)

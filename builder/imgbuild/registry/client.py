@@ -17,8 +17,8 @@ from imgbuild.cache.download import FileRequest
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import blobs, manifests, pages, referrers, uploads
+from imgbuild.registry.image_reference import Reference, Repository
 from imgbuild.registry.manifests import REFUSED, NotFound
-from imgbuild.registry.reference import Reference, Repository
 from imgbuild.registry.transport import RegistryHttp
 from imgbuild.registry.uploads import BlobSource, UploadOutcome
 from imgbuild.system.reporter import SILENT, Reporter
@@ -115,8 +115,8 @@ class Client:
         If it has a subject and the registry does not keep its referrers, the tag of the subject's
         referrers is kept up to date.
         """
-        digest, kept = manifests.put(self.http, repository, data, media_type, tag)
-        if not kept and referrers.subject(data) is not None:
+        digest, has_referrers = manifests.put(self.http, repository, data, media_type, tag)
+        if not has_referrers and referrers.subject(data) is not None:
             referrers.keep(self.http, repository, data, media_type)
         return digest
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from imgbuild.errors import InputError
-from imgbuild.registry.reference import HUB
+from imgbuild.registry.image_reference import HUB
 from imgbuild.system import boundary
 from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
@@ -81,11 +81,13 @@ def endpoints(
         for folder in (place / name for place in places):
             described = folder / "hosts.toml"
             if described.is_file():
-                found = _described(host, address, described)
-                for one in found:
-                    if not one.certificates.verify:
-                        reporter.warn(f"{described}: skip_verify: {one.address} is not verified")
-                return found
+                host_endpoints = _described(host, address, described)
+                for endpoint in host_endpoints:
+                    if not endpoint.certificates.verify:
+                        reporter.warn(
+                            f"{described}: skip_verify: {endpoint.address} is not verified"
+                        )
+                return host_endpoints
             certificates = _dockers(folder)
             if certificates != Certificates():
                 return (Endpoint(host, address, certificates=certificates),)
@@ -96,22 +98,22 @@ def context(certificates: Certificates) -> ssl.SSLContext:
     """A TLS context with `certificates`; InputError for an invalid file."""
     from imgbuild.http import session
 
-    made = session.trust(os.environ)
+    tls_context = session.trust(os.environ)
     place = Path()
     try:
         for place in certificates.authorities:
-            made.load_verify_locations(cafile=place)
+            tls_context.load_verify_locations(cafile=place)
         for place, key in certificates.own:
-            made.load_cert_chain(place, key)
+            tls_context.load_cert_chain(place, key)
     except OSError as error:  # ssl.SSLError is one
         message = f"cannot use the certificate {place}: {error.strerror or error}"
         raise InputError(
             message, hint="it must be PEM; a client certificate also needs its key"
         ) from error
     if not certificates.verify:
-        made.check_hostname = False
-        made.verify_mode = ssl.CERT_NONE
-    return made
+        tls_context.check_hostname = False
+        tls_context.verify_mode = ssl.CERT_NONE
+    return tls_context
 
 
 # -- hosts.toml
@@ -148,9 +150,9 @@ def _described(host: str, address: str, file: Path) -> tuple[Endpoint, ...]:
         _endpoint(host, _address(name, settings, file), settings, file, mirror=True)
         for name, settings in document.host.items()
     ]
-    own = _address(document.server, document, file) if document.server else address
+    server = _address(document.server, document, file) if document.server else address
     # A `server` under another name is the registry itself under that name, not a mirror of it.
-    return (*mirrors, _endpoint(host, own, document, file, mirror=False))
+    return (*mirrors, _endpoint(host, server, document, file, mirror=False))
 
 
 def _address(text: str, settings: _Settings, file: Path) -> str:
@@ -177,21 +179,23 @@ def _endpoint(
     }
     certificates = Certificates(
         authorities=tuple(file.parent / each for each in _list(settings.ca)),
-        own=tuple(_own(settings.client, file)),
+        own=tuple(_client_certificates(settings.client, file)),
         verify=not settings.skip_verify,
     )
     return Endpoint(host, address, settings.capabilities, headers, certificates, mirror)
 
 
-def _own(found: str | list[str | list[str]], file: Path) -> Iterator[tuple[Path, Path | None]]:
+def _client_certificates(
+    setting: str | list[str | list[str]], file: Path
+) -> Iterator[tuple[Path, Path | None]]:
     """`client` is one file, files, or pairs of certificate and key."""
-    for each in [found] if isinstance(found, str) else found:
+    for each in [setting] if isinstance(setting, str) else setting:
         certificate, *key = [each] if isinstance(each, str) else each
         yield file.parent / certificate, file.parent / key[0] if key and key[0] else None
 
 
-def _list(found: _Texts) -> list[str]:
-    return [found] if isinstance(found, str) else found
+def _list(texts: _Texts) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
 
 
 # -- Docker's folders

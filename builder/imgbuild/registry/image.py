@@ -19,7 +19,7 @@ from imgbuild.oci.image import LISTS, PlatformImage, by_arch, platform_image
 from imgbuild.oci.reader import LayerFile, check
 from imgbuild.registry import manifests
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference
+from imgbuild.registry.image_reference import Reference
 from imgbuild.values import Arch, Digest
 
 TYPES = (documents.INDEX, documents.MANIFEST)
@@ -100,11 +100,11 @@ def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
     if arch is not None and descriptor.media_type in LISTS:
         entries = codec.decode(source.fetched.data, Index, file=source.name).manifests
         descriptor = _entry(source.reference, entries, arch)
-    found = platform_image(source, descriptor)
-    if arch not in (None, found.arch):
-        message = f"{source.name} is for {found.arch}, not for {arch}"
+    image = platform_image(source, descriptor)
+    if arch not in (None, image.arch):
+        message = f"{source.name} is for {image.arch}, not for {arch}"
         raise InputError(message, hint="name an image, or an index, that has this architecture")
-    return found
+    return image
 
 
 def _require_type(media_type: str, reference: Reference) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from imgbuild.errors import InputError
 from imgbuild.http.credentials import Login
 from imgbuild.registry.hosts import HUB_SERVER
-from imgbuild.registry.reference import HUB
+from imgbuild.registry.image_reference import HUB
 from imgbuild.system import boundary, process, programs
 from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
@@ -61,7 +61,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
 def find(host: str, reporter: Reporter = SILENT) -> RegistryLogin:
     """What Docker's configuration, or else podman's, knows for `host`; empty if nothing."""
     return next(
-        (found for path in _files() if (found := _in(path, host, reporter)) != RegistryLogin()),
+        (login for path in _files() if (login := _in(path, host, reporter)) != RegistryLogin()),
         RegistryLogin(),
     )
 
@@ -80,13 +80,17 @@ def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
     names = _names(host)
     helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]
     for helper in helpers[:1] or [config.creds_store]:
-        found = _ask(helper, names[0], path, reporter) if helper else RegistryLogin()
-        if found != RegistryLogin():
-            return found
+        login = _ask(helper, names[0], path, reporter) if helper else RegistryLogin()
+        if login != RegistryLogin():
+            return login
     entries = [(name, config.auths[name]) for name in names if name in config.auths]
     # An empty entry only says that a program keeps the login.
-    kept = [(name, entry) for name, entry in entries if entry != _Auth()]
-    return _decoded(kept[0][1], kept[0][0], path) if kept else RegistryLogin()
+    filled_entries = [(name, entry) for name, entry in entries if entry != _Auth()]
+    return (
+        _decoded(filled_entries[0][1], filled_entries[0][0], path)
+        if filled_entries
+        else RegistryLogin()
+    )
 
 
 def _names(host: str) -> tuple[str, ...]:

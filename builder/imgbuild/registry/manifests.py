@@ -18,7 +18,7 @@ from imgbuild.http.request import Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import hosts
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.image_reference import Reference, Repository
 from imgbuild.registry.transport import RegistryHttp, RegistryRefused, pulling, pushing
 from imgbuild.values import DIGEST_PATTERN, Digest, digest_of
 
@@ -73,15 +73,15 @@ def resolve(
         return Descriptor(media_type=kind, digest=digest, size=size)
 
     try:
-        found = http.ask(reference.host, capability, _asked(reference, "HEAD"), _read)
+        descriptor = http.ask(reference.host, capability, _request(reference, "HEAD"), _read)
     except Refused as refused:
         if refused.status == 404:
             return None
         if refused.status not in (400, 405, 406, 501):
             raise
-        found = None
-    if found is not None:
-        return found
+        descriptor = None
+    if descriptor is not None:
+        return descriptor
     try:
         return fetch(http, reference, capability).descriptor
     except NotFound:
@@ -97,11 +97,13 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
 
     def _read(response: Response) -> Document:
         data = http.body(response, LIMIT)
-        found = digest_of(data)
+        actual = digest_of(data)
         reported = response.headers.get("Docker-Content-Digest", "").strip()
-        wanted = reference.digest or (reported if reported.startswith("sha256:") else found)
-        if found != wanted:
-            message = f"{reference.host} gives {found} for {reference.name}@{wanted}"
+        required_digest = reference.digest or (
+            reported if reported.startswith("sha256:") else actual
+        )
+        if actual != required_digest:
+            message = f"{reference.host} gives {actual} for {reference.name}@{required_digest}"
             raise IntegrityError(message, hint=REFUSED)
         stated, served = documents.stated_type(data, reference), media_type(response)
         if stated and served in TYPES and served != stated:
@@ -111,7 +113,7 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
 
     capability = capability or _capability(reference)
     with expected(reference):
-        return http.ask(reference.host, capability, _asked(reference, "GET"), _read)
+        return http.ask(reference.host, capability, _request(reference, "GET"), _read)
 
 
 def put(
@@ -140,8 +142,8 @@ def put(
     )
     reported, subject = _accepted(lambda: http.ask(repository.host, hosts.PUSH, request, _read))
     if not reported:
-        found = resolve(http, named, hosts.PUSH)
-        reported = found.digest if found is not None else "nothing"
+        descriptor = resolve(http, named, hosts.PUSH)
+        reported = descriptor.digest if descriptor is not None else "nothing"
     if reported == "nothing" or (reported.startswith("sha256:") and reported != digest):
         message = f"{repository.host} stored {reported} where {named} was put as {digest}"
         hint = "do not use this tag: push it again, or ask the registry's owner"
@@ -189,7 +191,7 @@ def _capability(reference: Reference) -> str:
     return hosts.PULL if reference.digest else hosts.RESOLVE
 
 
-def _asked(reference: Reference, method: str) -> Request:
+def _request(reference: Reference, method: str) -> Request:
     return Request(
         f"{reference.name}/manifests/{reference.target}",
         {**PLAIN, "Accept": ACCEPT},

@@ -16,8 +16,8 @@ from imgbuild.http.credentials import origin, redact
 from imgbuild.http.request import Request
 from imgbuild.registry import hosts
 from imgbuild.registry.hosts import Endpoint
+from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.manifests import expected
-from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import RegistryHttp, at, pulling
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryP
     def _first(endpoint: Endpoint) -> tuple[RegistryPage, str]:
         return http.retrying(at(endpoint, request), _read), endpoint.address
 
-    page, server = http.one_of(host, hosts.RESOLVE, _first)
+    page, server = http.first_result(host, hosts.RESOLVE, _first)
     seen: set[str] = set()
     while True:
         yield page

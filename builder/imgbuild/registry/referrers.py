@@ -18,8 +18,8 @@ from imgbuild.http.request import Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index
 from imgbuild.registry import hosts, manifests, pages
+from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.manifests import NotFound
-from imgbuild.registry.reference import Repository
 from imgbuild.registry.transport import RegistryHttp, pulling
 from imgbuild.values import Digest, digest_of
 
@@ -47,12 +47,16 @@ def find(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...]:
     """What refers to `digest`, only of `artifact_type` if that is given."""
-    found = _by_api(http, repository, digest, artifact_type)
-    if found is None:
+    descriptors = _by_api(http, repository, digest, artifact_type)
+    if descriptors is None:
         entries = _by_tag(http, repository, digest)
-        found = tuple(msgspec.convert(entry, Descriptor) for entry in entries)
-    unique = {one.digest: one for one in found}
-    return tuple(one for one in unique.values() if artifact_type in (None, one.artifact_type))
+        descriptors = tuple(msgspec.convert(entry, Descriptor) for entry in entries)
+    unique = {descriptor.digest: descriptor for descriptor in descriptors}
+    return tuple(
+        descriptor
+        for descriptor in unique.values()
+        if artifact_type in (None, descriptor.artifact_type)
+    )
 
 
 def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> None:
@@ -61,34 +65,33 @@ def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> 
     The specification does not coordinate writers: it is read again, and written again if the entry
     was lost.
     """
-    said = msgspec.json.decode(data, type=ReferrerManifest)
-    if said.subject is None:
+    manifest = msgspec.json.decode(data, type=ReferrerManifest)
+    if manifest.subject is None:
         return
     digest = digest_of(data)
     entry = {
         "mediaType": kind,
         "digest": digest,
         "size": len(data),
-        "artifactType": said.artifact_type or said.config.get("mediaType", ""),
-        "annotations": said.annotations,
+        "artifactType": manifest.artifact_type or manifest.config.get("mediaType", ""),
+        "annotations": manifest.annotations,
     }
     for _ in range(_ROUNDS):
-        known = _by_tag(http, repository, said.subject.digest, hosts.PUSH)
-        if any(one.get("digest") == digest for one in known):
+        entries = _by_tag(http, repository, manifest.subject.digest, hosts.PUSH)
+        if any(existing.get("digest") == digest for existing in entries):
             return
         shown = {name: value for name, value in entry.items() if value}
-        _write(http, repository, said.subject.digest, [*known, shown])
-    message = (
-        f"{repository}: the referrers of {said.subject.digest} are being changed by other clients"
-    )
+        _write(http, repository, manifest.subject.digest, [*entries, shown])
+    subject = manifest.subject.digest
+    message = f"{repository}: the referrers of {subject} are being changed by other clients"
     raise FetchFailed(message, hint="run it again when these have finished")
 
 
 def forget(http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest) -> None:
     """Take `digest` out of the tag of its subject."""
-    known = _by_tag(http, repository, subject, hosts.PUSH)
-    left = [one for one in known if one.get("digest") != digest]
-    if len(left) != len(known):
+    entries = _by_tag(http, repository, subject, hosts.PUSH)
+    left = [entry for entry in entries if entry.get("digest") != digest]
+    if len(left) != len(entries):
         _write(http, repository, subject, left)
 
 
@@ -112,18 +115,18 @@ def _by_api(
     query = f"?{urlencode({'artifactType': artifact_type})}" if artifact_type else ""
     path = f"{repository.name}/referrers/{digest}{query}"
     headers = {**PLAIN, "Accept": documents.INDEX}
-    found: list[Descriptor] = []
+    descriptors: list[Descriptor] = []
     request = Request(path, headers, scopes=(pulling(repository.name),))
     try:
         for page in pages.pages(http, repository.host, request):
             if page.media_type not in (documents.INDEX, "application/json"):
                 return None  # a page for people, which some servers answer to all that they lack
-            found += codec.decode(page.data, Index, file=f"referrers of {digest}").manifests
+            descriptors += codec.decode(page.data, Index, file=f"referrers of {digest}").manifests
     except Refused as refused:
         if refused.status not in _WITHOUT:
             raise
         return None
-    return tuple(found)
+    return tuple(descriptors)
 
 
 def _by_tag(

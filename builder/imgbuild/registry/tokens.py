@@ -55,7 +55,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 def challenges(header: str) -> list[Challenge]:
     """The challenges in WWW-Authenticate, which may have several."""
-    found = []
+    parsed = []
     starts = [
         match.start(1)
         for match in re.finditer(r"(?:^|,)\s*([A-Za-z]+)(?=\s+[A-Za-z_-]+\s*=|\s*$|\s*,)", header)
@@ -66,17 +66,17 @@ def challenges(header: str) -> list[Challenge]:
             name.lower(): re.sub(r"\\(.)", r"\1", quoted) if quoted else plain
             for name, quoted, plain in _REQUIRED.findall(rest)
         }
-        found.append(Challenge(scheme.lower().rstrip(","), fields))
-    return found
+        parsed.append(Challenge(scheme.lower().rstrip(","), fields))
+    return parsed
 
 
 def merged(scopes: Iterable[str]) -> tuple[str, ...]:
     """`scopes` merged: one for each resource, with all requested actions."""
     actions: dict[str, dict[str, None]] = {}
     for scope in scopes:
-        thing, _, wanted = scope.rpartition(":")
-        actions.setdefault(thing, {}).update(dict.fromkeys(wanted.split(",")))
-    return tuple(f"{thing}:{','.join(wanted)}" for thing, wanted in actions.items())
+        thing, _, requested = scope.rpartition(":")
+        actions.setdefault(thing, {}).update(dict.fromkeys(requested.split(",")))
+    return tuple(f"{thing}:{','.join(merged_actions)}" for thing, merged_actions in actions.items())
 
 
 def basic(login: Login) -> str:
@@ -85,33 +85,35 @@ def basic(login: Login) -> str:
 
 
 def answer(
-    asked: Challenge,
+    challenge: Challenge,
     request: Request,
-    known: RegistryLogin,
+    registry_login: RegistryLogin,
     ask: Callable[[Request, Login | None], bytes | None],
 ) -> AcceptedHeader | None:
-    """The grant for `asked`, which came back for `request`; None if there is nothing to answer.
+    """The grant for `challenge`, which came back for `request`; None if there is nothing to answer.
 
     `ask` sends one request to the token server: the body of its answer, or None if it refuses.
     """
-    if asked.scheme == "basic":
-        return AcceptedHeader(basic(known.login), asked) if known.login else None
-    realm = asked.fields.get("realm", "")
-    if asked.scheme != "bearer" or not realm:
+    if challenge.scheme == "basic":
+        return (
+            AcceptedHeader(basic(registry_login.login), challenge) if registry_login.login else None
+        )
+    realm = challenge.fields.get("realm", "")
+    if challenge.scheme != "bearer" or not realm:
         return None
-    if known.bearer:
-        return AcceptedHeader(f"Bearer {known.bearer}", asked)
+    if registry_login.bearer:
+        return AcceptedHeader(f"Bearer {registry_login.bearer}", challenge)
     _refuse_other_ways(realm, request.url)
-    _refuse_open_way(realm, request.url, known)
-    known_scopes = () if request.anonymous else request.scopes
-    wanted = merged([*known_scopes, *asked.fields.get("scope", "").split()])
-    service = asked.fields.get("service", "")
+    _refuse_open_way(realm, request.url, registry_login)
+    request_scopes = () if request.anonymous else request.scopes
+    scopes = merged([*request_scopes, *challenge.fields.get("scope", "").split()])
+    service = challenge.fields.get("service", "")
     question = msgspec.structs.replace(
-        _question(realm, service, wanted, known),
+        _question(realm, service, scopes, registry_login),
         server=request.server,
         anonymous=request.anonymous,
     )
-    body = ask(question, None if known.identity else known.login)
+    body = ask(question, None if registry_login.identity else registry_login.login)
     if body is None:
         return None
     try:
@@ -122,7 +124,7 @@ def answer(
     token = granted.token or granted.access_token
     life = min(granted.expires_in or 0, _LONGEST)
     until = monotonic() + life * _SOON if life else None
-    return AcceptedHeader(f"Bearer {token}", asked, until) if token else None
+    return AcceptedHeader(f"Bearer {token}", challenge, until) if token else None
 
 
 def _refuse_other_ways(realm: str, url: str) -> None:
@@ -136,16 +138,22 @@ def _refuse_other_ways(realm: str, url: str) -> None:
         raise FetchFailed(message, hint="ask the registry's owner; nothing was sent")
 
 
-def _refuse_open_way(realm: str, url: str, known: RegistryLogin) -> None:
-    if urlsplit(realm).scheme != "https" and origin(realm) != origin(url) and known.secrets:
+def _refuse_open_way(realm: str, url: str, registry_login: RegistryLogin) -> None:
+    if (
+        urlsplit(realm).scheme != "https"
+        and origin(realm) != origin(url)
+        and registry_login.secrets
+    ):
         message = f"{host(url)} sends logins to {origin(realm)}, which has no TLS"
         raise FetchFailed(message, hint="ask the registry's owner; the login was not sent")
 
 
-def _question(realm: str, service: str, scopes: tuple[str, ...], known: RegistryLogin) -> Request:
+def _question(
+    realm: str, service: str, scopes: tuple[str, ...], registry_login: RegistryLogin
+) -> Request:
     """What the token server is asked: with a login by GET, with an identity token by POST."""
     shown = f"the token server {origin(realm)}"
-    if not known.identity:
+    if not registry_login.identity:
         pairs = [("service", service)] if service else []
         pairs += [("scope", scope) for scope in scopes]
         query = urlencode(pairs)
@@ -155,7 +163,7 @@ def _question(realm: str, service: str, scopes: tuple[str, ...], known: Registry
         "service": service,
         "client_id": CLIENT,
         "scope": " ".join(scopes),
-        "refresh_token": known.identity,
+        "refresh_token": registry_login.identity,
     }
     data = urlencode(form).encode()
     headers = {"Content-Type": "application/x-www-form-urlencoded"}

@@ -115,12 +115,14 @@ class RegistryHttp(Http):
                 self._endpoints[registry] = hosts.endpoints(
                     registry, self._plain_http, reporter=self.reporter
                 )
-        wanted = hosts.PUSH if self._origin else capability
-        found = [one for one in self._endpoints[registry] if wanted in one.capabilities]
-        if not found:
+        required = hosts.PUSH if self._origin else capability
+        endpoints = [
+            endpoint for endpoint in self._endpoints[registry] if required in endpoint.capabilities
+        ]
+        if not endpoints:
             message = f"no endpoint of {registry} may {capability}"
             raise FetchFailed(message, hint="see `capabilities` in its hosts.toml")
-        return tuple(found[:1] if wanted == hosts.PUSH else found)
+        return tuple(endpoints[:1] if required == hosts.PUSH else endpoints)
 
     def ask(
         self,
@@ -130,19 +132,19 @@ class RegistryHttp(Http):
         read: Callable[[Response], T],
     ) -> T:
         """What `read` makes of the answer to `request`, whose url is a path below `/v2`."""
-        return self.one_of(
+        return self.first_result(
             registry, capability, lambda endpoint: self.retrying(at(endpoint, request), read)
         )
 
-    def one_of(self, registry: str, capability: str, use: Callable[[Endpoint], T]) -> T:
+    def first_result(self, registry: str, capability: str, use: Callable[[Endpoint], T]) -> T:
         """The result of `use` for the first endpoint that serves; raises the last one's failure."""
-        found = self.endpoints(registry, capability)
-        for endpoint in found[:-1]:
+        endpoints = self.endpoints(registry, capability)
+        for endpoint in endpoints[:-1]:
             try:
                 return use(endpoint)
             except (FetchFailed, IntegrityError) as failure:
                 self.reporter.detail(f"{failure.message}; the next endpoint of {registry} is asked")
-        return use(found[-1])
+        return use(endpoints[-1])
 
     def location(self, response: Response, shown: str) -> str:
         """The address in `Location`. FetchFailed if a request may not be sent there."""
@@ -207,25 +209,25 @@ class RegistryHttp(Http):
         key = (origin(request.url), request.scopes, request.anonymous)
         grant = self._renewed(request, key, login)
         response = super()._send(_with(request, grant), None)
-        asked = response.headers.get("WWW-Authenticate", "")
+        challenge_header = response.headers.get("WWW-Authenticate", "")
         if response.status_code != 401:
             return response
-        if not asked:  # against the specification, so only a plain login can be meant
-            plain = self._known(request.url, login).login
+        if not challenge_header:  # against the specification, so only a plain login can be meant
+            plain = self._registry_login(request.url, login).login
             if grant is not None or request.anonymous or plain is None:
                 return response
             response.close()
             return super()._send(request, plain)
         with contextlib.ExitStack() as stack, self._granting:
             stack.callback(response.close)
-            known = self._grants.get(key)
-            if known is None or known is grant:
-                known = self._authorize(request, tokens.challenges(asked), login)
-            if known is None:
+            accepted = self._grants.get(key)
+            if accepted is None or accepted is grant:
+                accepted = self._authorize(request, tokens.challenges(challenge_header), login)
+            if accepted is None:
                 stack.pop_all()
                 return response
-            self._grants[key] = known
-        return super()._send(_with(request, known), None)
+            self._grants[key] = accepted
+        return super()._send(_with(request, accepted), None)
 
     def _renewed(self, request: Request, key: _Key, login: Login | None) -> AcceptedHeader | None:
         """The grant for `key`, renewed if it expires soon; None if none was needed."""
@@ -234,32 +236,40 @@ class RegistryHttp(Http):
             return grant
         with self._granting:
             if self._grants[key] is grant:
-                made = self._authorize(request, [grant.challenge], login)
-                self._grants[key] = made or msgspec.structs.replace(grant, until=None)
+                renewed = self._authorize(request, [grant.challenge], login)
+                self._grants[key] = renewed or msgspec.structs.replace(grant, until=None)
             return self._grants[key]
 
     def _authorize(
-        self, request: Request, asked: list[tokens.Challenge], login: Login | None
+        self, request: Request, challenges: list[tokens.Challenge], login: Login | None
     ) -> AcceptedHeader | None:
         """What answers the first of the challenges that can be answered; None if there is none."""
-        known = logins.RegistryLogin() if request.anonymous else self._known(request.url, login)
-        for secret in known.secrets:
+        registry_login = (
+            logins.RegistryLogin()
+            if request.anonymous
+            else self._registry_login(request.url, login)
+        )
+        for secret in registry_login.secrets:
             self.credentials.hide(secret)
-        for challenge in sorted(asked, key=lambda one: one.scheme != "bearer"):
-            made = tokens.answer(challenge, request, known, self._ask_token_server)
-            if made is not None:
-                self.credentials.hide(made.header.partition(" ")[2])
-                return made
+        for challenge in sorted(challenges, key=lambda candidate: candidate.scheme != "bearer"):
+            grant = tokens.answer(challenge, request, registry_login, self._ask_token_server)
+            if grant is not None:
+                self.credentials.hide(grant.header.partition(" ")[2])
+                return grant
         return None
 
-    def _known(self, url: str, login: Login | None) -> logins.RegistryLogin:
+    def _registry_login(self, url: str, login: Login | None) -> logins.RegistryLogin:
         """What to log in with at `url`; `login` is what netrc or keyring has for it."""
-        endpoint, known = self._endpoint(url), logins.find(host(url), self.reporter)
-        if known == logins.RegistryLogin() and endpoint is not None and not endpoint.mirror:
-            known = logins.find(endpoint.host, self.reporter)
-        if known == logins.RegistryLogin() and login is not None:
-            known = logins.RegistryLogin(login)
-        return known
+        endpoint, registry_login = self._endpoint(url), logins.find(host(url), self.reporter)
+        if (
+            registry_login == logins.RegistryLogin()
+            and endpoint is not None
+            and not endpoint.mirror
+        ):
+            registry_login = logins.find(endpoint.host, self.reporter)
+        if registry_login == logins.RegistryLogin() and login is not None:
+            registry_login = logins.RegistryLogin(login)
+        return registry_login
 
     def _ask_token_server(self, request: Request, login: Login | None) -> bytes | None:
         with contextlib.closing(super()._send(request, login)) as response:
@@ -272,9 +282,13 @@ class RegistryHttp(Http):
     def _endpoint(self, url: str) -> Endpoint | None:
         """The endpoint that an address belongs to, among those of the hosts that were asked for."""
         with self._describing:
-            known = [one for found in self._endpoints.values() for one in found]
-        within = [one for one in known if url.startswith(f"{one.address}/")]
-        near = [one for one in known if origin(one.address) == origin(url)]
+            endpoints = [
+                endpoint
+                for host_endpoints in self._endpoints.values()
+                for endpoint in host_endpoints
+            ]
+        within = [endpoint for endpoint in endpoints if url.startswith(f"{endpoint.address}/")]
+        near = [endpoint for endpoint in endpoints if origin(endpoint.address) == origin(url)]
         return next(iter(within or near), None)
 
     def _session(self, request: Request) -> Session:
@@ -286,22 +300,22 @@ class RegistryHttp(Http):
             shown = msgspec.structs.replace(shown, own=())
         if shown == hosts.Certificates():
             return super()._session(request)
-        kept: dict[hosts.Certificates, Session]
-        kept = self._local.__dict__.setdefault("sessions", {})
-        if shown not in kept:
+        sessions: dict[hosts.Certificates, Session]
+        sessions = self._local.__dict__.setdefault("sessions", {})
+        if shown not in sessions:
             with self._describing:
                 if shown not in self._contexts:
                     self._contexts[shown] = hosts.context(shown)
-            kept[shown] = session.session(self._contexts[shown])
-        return kept[shown]
+            sessions[shown] = session.session(self._contexts[shown])
+        return sessions[shown]
 
     def _refusal(self, response: Response, request: Request) -> Exception:
         from imgbuild.http.session import Transient
 
         self._pass_on(response)
         failure = super()._refusal(response, request)
-        said = self._said(response)
-        words = self.credentials.scrub("; ".join(_worded(one) for one in said))
+        failures = self._failures(response)
+        words = self.credentials.scrub("; ".join(_worded(entry) for entry in failures))
         if isinstance(failure, Transient):
             failure.reason += f" ({words})" if words else ""
             return failure
@@ -316,12 +330,12 @@ class RegistryHttp(Http):
                     " the login"
                 )
         message = f"{failure.message}: {words}" if words else failure.message
-        made = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
-        made.reason = message.removeprefix(f"{request.place}: ")
-        made.codes = tuple(one.code for one in said)
-        return made
+        refusal = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
+        refusal.reason = message.removeprefix(f"{request.place}: ")
+        refusal.codes = tuple(entry.code for entry in failures)
+        return refusal
 
-    def _said(self, response: Response) -> list[Failure]:
+    def _failures(self, response: Response) -> list[Failure]:
         """The errors in the body of a refusal; none if it holds something else."""
         with contextlib.suppress(Exception):  # whatever it is, it is only there to explain
             data = self.body(response, _ERROR_BYTES, decode=True)
@@ -336,8 +350,8 @@ def at(endpoint: Endpoint, request: Request) -> Request:
 
 def _scopes(url: str, endpoint: Endpoint) -> tuple[str, ...]:
     """The scope of a complete address: to read its repository."""
-    found = re.match(r"(.+)/(?:blobs|manifests|tags|referrers)/", url[len(endpoint.address) + 1 :])
-    return (pulling(found[1]),) if found else ()
+    match = re.match(r"(.+)/(?:blobs|manifests|tags|referrers)/", url[len(endpoint.address) + 1 :])
+    return (pulling(match[1]),) if match else ()
 
 
 def _with(request: Request, grant: AcceptedHeader | None) -> Request:

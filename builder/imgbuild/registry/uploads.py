@@ -24,7 +24,7 @@ from imgbuild.http.credentials import origin
 from imgbuild.http.headers import number
 from imgbuild.http.request import Request
 from imgbuild.registry import blobs, hosts
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.transport import RegistryHttp, RegistryRefused, pulling, pushing
 from imgbuild.system.threads import Stopped
 from imgbuild.values import Digest
@@ -123,7 +123,7 @@ def mount(
 
 
 class _Upload:
-    """The upload of one blob. The registry has `sent` bytes; `counted` were reported."""
+    """The upload of one blob. The registry has `sent` bytes; `_counted` were reported."""
 
     def __init__(
         self,
@@ -204,8 +204,8 @@ class _Upload:
 
     def _begin(self, query: dict[str, str]) -> bool:
         """Begin an upload; True if the registry answers that the blob is there already."""
-        asked = f"?{urlencode(query)}" if query else ""
-        path = f"{self._repository.name}/blobs/uploads/{asked}"
+        query_string = f"?{urlencode(query)}" if query else ""
+        path = f"{self._repository.name}/blobs/uploads/{query_string}"
         request = self._request("POST", path, {"Content-Length": "0"})
 
         def _read(response: Response) -> bool:
@@ -236,11 +236,11 @@ class _Upload:
         request = self._with_part("PATCH", self._location or "", headers, self._sent, length)
         with self._http.send(request) as response:
             self._location = self._http.location(response, self._shown)
-            held = _held(response)
-        if held is not None and not self._sent < held <= end:
-            message = f"says it has {held} bytes after byte {end} was sent"
+            received = _received_size(response)
+        if received is not None and not self._sent < received <= end:
+            message = f"says it has {received} bytes after byte {end} was sent"
             raise _Distrusted(message)
-        self._sent = end if held is None else held
+        self._sent = end if received is None else received
         self._count_to(self._sent)
 
     def _finish(self, start: int, length: int) -> None:
@@ -291,10 +291,10 @@ class _Upload:
 
     def _there(self) -> bool:
         """Whether the blob arrived after all."""
-        found = blobs.has(self._http, self._repository, self._source.digest, push=True)
-        if found is None:
+        size = blobs.has(self._http, self._repository, self._source.digest, push=True)
+        if size is None:
             return False
-        _same_size(self._repository, self._source, found)
+        _same_size(self._repository, self._source, size)
         self._count_to(self._source.size)
         return True
 
@@ -309,16 +309,16 @@ class _Upload:
         request = self._request("GET", self._location, {})
         try:
             with self._http.send(request) as response:
-                held = _held(response)
+                received = _received_size(response)
                 with contextlib.suppress(FetchFailed):  # it may not say it again
                     self._location = self._http.location(response, self._shown)
         except (Transient, Refused):
-            held = None
-        if not held or held > self._source.size:
+            received = None
+        if not received or received > self._source.size:
             self._cancel()
             return
-        self._sent, self._resumed = held, True
-        self._count_to(held)
+        self._sent, self._resumed = received, True
+        self._count_to(received)
 
     def _cancel(self) -> None:
         """Cancel the upload, if its address is on the server that began it."""
@@ -355,7 +355,7 @@ class _Distrusted(RegistryRefused):
         self.reason = message
 
 
-def _held(response: Response) -> int | None:
+def _received_size(response: Response) -> int | None:
     """How many bytes an upload has, by the answer's Range; None if it does not say.
 
     "0-0" means none, since most registries write that; for one byte it is correct too, but then the
@@ -366,7 +366,7 @@ def _held(response: Response) -> int | None:
     return last and last + 1
 
 
-def _same_size(repository: Repository, source: BlobSource, found: int) -> None:
-    if found != source.size:
-        message = f"{repository} has {found} bytes as {source.digest} (expected {source.size})"
+def _same_size(repository: Repository, source: BlobSource, actual: int) -> None:
+    if actual != source.size:
+        message = f"{repository} has {actual} bytes as {source.digest} (expected {source.size})"
         raise IntegrityError(message, hint="the registry is damaged: ask its owner")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from imgbuild.assemble import sources
 from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, InputError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix
 from imgbuild.system.threads import each
@@ -27,12 +27,12 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
     each(sorted(set(packages)), lambda package, _: indexes.files(package), threads=READERS)
 
     def _address(package: str, locked: LockedFile) -> str:
-        found = indexes.addresses(package, locked)
-        if not found:
+        urls = indexes.addresses(package, locked)
+        if not urls:
             place = indexes.place(package)
             message = f"{locked.file} is no longer on the index {place.name}"
             raise FetchFailed(message, hint="imgbuild build still works if the cache has the file")
-        return _public(found[0], locked)
+        return _public(urls[0], locked)
 
     return _address
 

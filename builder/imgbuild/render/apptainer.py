@@ -23,13 +23,14 @@ class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
     omissions: tuple[Omission, ...]
 
 
-def text(made: Dockerfile, arch: Arch, name: str, images: Path) -> str:
-    """The definition file `name`.def of `made` on `arch`.
+def text(dockerfile: Dockerfile, arch: Arch, name: str, images: Path) -> str:
+    """The definition file `name`.def of `dockerfile` on `arch`.
 
-    `made` has all architectures of its lock, so that it has the files that differ between them.
+    `dockerfile` has all architectures of its lock, so that it has the files that differ between
+    them.
     """
-    stage = next(stage for stage in made.stages if stage.arch == arch.oci)
-    found = ApptainerDefinition(
+    stage = next(stage for stage in dockerfile.stages if stage.arch == arch.oci)
+    definition = ApptainerDefinition(
         name=name,
         arch=arch,
         requirements=tuple(
@@ -37,4 +38,4 @@ def text(made: Dockerfile, arch: Arch, name: str, images: Path) -> str:
         ),
         omissions=tuple(each for install in stage.installs for each in install.omissions),
     )
-    return templates.render("apptainer.j2", made, images=images, stage=stage, all=found)
+    return templates.render("apptainer.j2", dockerfile, images=images, stage=stage, all=definition)

@@ -17,9 +17,9 @@ BASES = "build/base"
 WHEELS = "build/wheels"
 
 
-def bake(made: Iterable[Dockerfile]) -> dict[str, Any]:
+def bake(dockerfiles: Iterable[Dockerfile]) -> dict[str, Any]:
     """The targets, and the group of all of them that is built by default."""
-    targets = {slug(one.target): _target(one) for one in made}
+    targets = {slug(dockerfile.target): _target(dockerfile) for dockerfile in dockerfiles}
     return {"group": {"default": {"targets": sorted(targets)}}, "target": targets}
 
 
@@ -28,23 +28,23 @@ def base_context(target: str, digest: Digest) -> str:
     return f"oci-layout://{BASES}/{target}@{digest}"
 
 
-def contexts(one: Dockerfile) -> dict[str, str]:
+def contexts(dockerfile: Dockerfile) -> dict[str, str]:
     """Named contexts: where `imgbuild build --only` leaves them, from the project's folder."""
     return {
-        "base": base_context(one.target, one.base.digest),
-        "wheels": f"{WHEELS}/{one.target}",
+        "base": base_context(dockerfile.target, dockerfile.base.digest),
+        "wheels": f"{WHEELS}/{dockerfile.target}",
     }
 
 
-def _target(one: Dockerfile) -> dict[str, Any]:
+def _target(dockerfile: Dockerfile) -> dict[str, Any]:
     return {
-        "context": f"images/{one.target}",
-        "contexts": contexts(one),
-        "args": {"SOURCE_DATE_EPOCH": str(one.epoch)},
+        "context": f"images/{dockerfile.target}",
+        "contexts": contexts(dockerfile),
+        "args": {"SOURCE_DATE_EPOCH": str(dockerfile.epoch)},
         "network": "none",
         # A provenance holds the time of the build, and would move the digest.
         "attest": ["type=provenance,disabled=true"],
-        "platforms": [stage.platform for stage in one.stages],
-        "tags": [f"imgbuild:{one.target}"],
-        "output": [f"type=oci,dest=build/{one.target}.oci.tar,rewrite-timestamp=true"],
+        "platforms": [stage.platform for stage in dockerfile.stages],
+        "tags": [f"imgbuild:{dockerfile.target}"],
+        "output": [f"type=oci,dest=build/{dockerfile.target}.oci.tar,rewrite-timestamp=true"],
     }

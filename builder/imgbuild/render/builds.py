@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, Wheel
 from imgbuild.values import Arch
 
@@ -15,10 +15,10 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
     target's own wheel replaces it; InputError if a wheel is for another architecture and has no
     replacement.
     """
-    own = {(wheel.package, wheel.version): wheel for wheel in lock.arch[arch].wheels}
-    found = []
+    target_wheels = {(wheel.package, wheel.version): wheel for wheel in lock.arch[arch].wheels}
+    wheels = []
     for wheel in built.requires:
-        fitting = own.get((wheel.package, wheel.version), wheel)
+        fitting = target_wheels.get((wheel.package, wheel.version), wheel)
         if not _runs(fitting, arch):
             message = (
                 f"{lock.target}: {built.sdist.file} cannot be built on {arch}: its build needs"
@@ -26,8 +26,8 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
             )
             hint = "use a wheel that is already built: imgbuild build --only wheels"
             raise InputError(message, hint=hint)
-        found.append(fitting)
-    return tuple(found)
+        wheels.append(fitting)
+    return tuple(wheels)
 
 
 def file_name(package: str, arch: Arch) -> str:

@@ -6,10 +6,10 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
-from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import dockerfile, templates, tree
 from imgbuild.system.folder import OpenFolder
@@ -21,26 +21,28 @@ PLACES = (tree.COMMON, *(f"{tree.COMMON}-{arch.oci}" for arch in Arch))  # of wh
 _COPIED = re.compile(rf"/({tree.COMMON}(?:-\w+|-\"\$TARGETARCH\")?)('/[^'\n]*'|/[^\s'\"]+) ")
 
 
-def files(project: Project, matrix: Matrix, lock: Lock, sealed: Seal) -> dict[str, bytes]:
+def files(
+    project: Project, matrix: Matrix, lock: Lock, target_digests: TargetDigests
+) -> dict[str, bytes]:
     """Path beside the lock → content of everything that is kept there of one target."""
-    made = dockerfile.dockerfile(lock, sealed, matrix)
-    text = templates.render("dockerfile.j2", made, images=project.images)
+    document = dockerfile.dockerfile(lock, target_digests, matrix)
+    text = templates.render("dockerfile.j2", document, images=project.images)
     return {DOCKERFILE: text.encode(), **copied(lock, tuple(lock.arch), matrix)}
 
 
 def copied(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str, bytes]:
     """The files that a Dockerfile copies into the image."""
     plans = {arch: plan(lock, arch) for arch in arches}
-    found: dict[str, bytes] = {}
+    copies: dict[str, bytes] = {}
     for kind in (VenvRecipe, FilesRecipe):
-        own = {arch: dockerfile.members(planned, kind) for arch, planned in plans.items()}
-        found |= tree.sources(own)
+        members = {arch: dockerfile.members(planned, kind) for arch, planned in plans.items()}
+        copies |= tree.sources(members)
     added = {arch: dockerfile.added(lock, planned, matrix) for arch, planned in plans.items()}
-    return found | tree.sources(added)
+    return copies | tree.sources(added)
 
 
-def write(project: Project, target: str, due: dict[str, bytes]) -> bool:
-    """Make the rendered files of `target` those of `due`; whether anything changed.
+def write(project: Project, target: str, expected: dict[str, bytes]) -> bool:
+    """Make the rendered files of `target` those of `expected`; whether anything changed.
 
     Of other files only those are removed that the present Dockerfile names: imgbuild made them.
     """
@@ -51,24 +53,24 @@ def write(project: Project, target: str, due: dict[str, bytes]) -> bool:
     ):
         present = _present(folder)
         former = _named(folder.read(DOCKERFILE)) if DOCKERFILE in present else set()
-        for name in sorted((present & former) - due.keys()):
+        for name in sorted((present & former) - expected.keys()):
             changed |= folder.remove(name)
-        for name, content in due.items():
+        for name, content in expected.items():
             changed |= folder.write(name, content)
     return changed
 
 
-def stale(project: Project, target: str, due: dict[str, bytes]) -> list[str]:
+def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str]:
     """Every file of `target` that does not match its lock."""
     with OpenFolder.open(project.images) as images, images.folder(target) as folder:
         present = _present(folder)
-        found = [
+        problems = [
             f"{folder.path / name} does not follow from the lock"
-            for name, content in due.items()
+            for name, content in expected.items()
             if name not in present or folder.read(name) != content
         ]
-    others = sorted(present - due.keys())
-    return found + [f"{folder.path / name} belongs to no step: remove it" for name in others]
+    others = sorted(present - expected.keys())
+    return problems + [f"{folder.path / name} belongs to no step: remove it" for name in others]
 
 
 def _present(folder: OpenFolder) -> set[str]:

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.assemble import layout
+from imgbuild.assemble import image_layout
+from imgbuild.assemble.image_layout import BuiltImage
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layers import require
-from imgbuild.assemble.layout import BuiltImage
+from imgbuild.assemble.layer_contents import require
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import WheelsRecipe, installed_wheels, plan
-from imgbuild.plan.seal import Seal
 from imgbuild.project import Project
 from imgbuild.render import bake
 from imgbuild.system import files
@@ -59,7 +59,7 @@ def wheels_folder(project: Project, target: str) -> Path:
 
 def base(
     lock: Lock,
-    sealed: Seal,
+    target_digests: TargetDigests,
     arches: Sequence[Arch],
     folder: Path,
     inputs: Inputs,
@@ -67,8 +67,15 @@ def base(
     processes: int,
 ) -> BuiltImage:
     """Write the base of `lock` on `arches` to the layout `folder`."""
-    return layout.build(
-        lock, sealed, arches, folder, inputs, processes=processes, verify=False, only_base=True
+    return image_layout.build(
+        lock,
+        target_digests,
+        arches,
+        folder,
+        inputs,
+        processes=processes,
+        verify=False,
+        only_base=True,
     )
 
 
@@ -78,12 +85,12 @@ def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> 
     InputError if it has something else, IntegrityError for a name that is not a wheel's or that two
     different wheels have.
     """
-    with held_wheels(lock, arches, folder, inputs) as made:
-        return made
+    with locked_wheels(lock, arches, folder, inputs) as placed:
+        return placed
 
 
 @contextlib.contextmanager
-def held_wheels(
+def locked_wheels(
     lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs
 ) -> Iterator[Wheels]:
     """As `wheels`, and until the end no other process changes the folder."""
@@ -94,23 +101,23 @@ def held_wheels(
         if isinstance(layer.recipe, WheelsRecipe)
     ]
     inputs.fetch(lock, layers)
-    due = _due(lock, arches)
+    digests = _expected_digests(lock, arches)
     folder.mkdir(parents=True, exist_ok=True)
     _refuse_others(folder)
-    with _held(folder, inputs.context.reporter):
+    with _folder_lock(folder, inputs.context.reporter):
         for path in sorted(folder.iterdir()):  # another lock's, leftovers of a killed process
-            if _is_wheel(path) and path.name not in due:
+            if _is_wheel(path) and path.name not in digests:
                 path.unlink()
-        made = sum(
+        placed = sum(
             _place(folder / name, require(inputs.store, key, name), key, inputs.context.reporter)
-            for name, key in due.items()
+            for name, key in digests.items()
         )
-        size = sum((folder / name).stat().st_size for name in due)
-        yield Wheels(target=lock.target, output=folder, files=len(due), size=size, made=made)
+        size = sum((folder / name).stat().st_size for name in digests)
+        yield Wheels(target=lock.target, output=folder, files=len(digests), size=size, made=placed)
 
 
 @contextlib.contextmanager
-def _held(folder: Path, reporter: Reporter) -> Iterator[None]:
+def _folder_lock(folder: Path, reporter: Reporter) -> Iterator[None]:
     """Lock `folder` against other processes; waits. The lock ends with this process."""
     descriptor = files.open_locked(folder / LOCK)
     if descriptor is None:
@@ -124,17 +131,17 @@ def _held(folder: Path, reporter: Reporter) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _due(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
-    due: dict[str, Sha256] = {}
+def _expected_digests(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
+    digests: dict[str, Sha256] = {}
     for arch in arches:
         for wheel in installed_wheels(lock.arch[arch]):
             if NAME.fullmatch(wheel.file) is None:
                 message = f"{lock.target}: {wheel.file!r} is not a wheel name"
                 raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
-            if due.setdefault(wheel.file, wheel.sha256) != wheel.sha256:
+            if digests.setdefault(wheel.file, wheel.sha256) != wheel.sha256:
                 message = f"{lock.target}: two different wheels are called {wheel.file}"
                 raise IntegrityError(message, hint="build one architecture at a time, with --arch")
-    return due
+    return digests
 
 
 def _refuse_others(folder: Path) -> None:

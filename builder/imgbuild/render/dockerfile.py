@@ -16,12 +16,13 @@ from imgbuild import codec
 from imgbuild.assemble import skeleton
 from imgbuild.errors import InputError
 from imgbuild.lock import extension, requirements
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import (
     AddedFilesRecipe,
     FilesRecipe,
@@ -32,7 +33,6 @@ from imgbuild.plan.plan import (
     installed_wheels,
     plan,
 )
-from imgbuild.plan.seal import Seal
 from imgbuild.render.tree import Tree, tree
 from imgbuild.system import quoting
 from imgbuild.system.quoting import Quoted
@@ -185,35 +185,37 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dockerfile(
-    lock: Lock, sealed: Seal, matrix: Matrix, arches: Sequence[Arch] | None = None
+    lock: Lock, target_digests: TargetDigests, matrix: Matrix, arches: Sequence[Arch] | None = None
 ) -> Dockerfile:
     """The steps that make the image of `lock` on `arches`, by default all of its architectures.
 
     InputError if they need something that the lock does not have.
     """
     plans = {arch: plan(lock, arch) for arch in arches or lock.arch}
-    one = next(iter(plans.values()))
+    first = next(iter(plans.values()))
     venvs = {arch: members(planned, VenvRecipe) for arch, planned in plans.items()}
-    own = {
+    file_members = {
         arch: (*members(planned, FilesRecipe), *added(lock, planned, matrix))
         for arch, planned in plans.items()
     }
     target = matrix.targets.get(lock.target)
-    config = one.config
+    config = first.config
     return Dockerfile(
         target=lock.target,
         summary=target.summary if target else "",
         lock=sha256(codec.encode(lock)),
-        image=sealed.digest if set(plans) == set(sealed.arch) else sealed.arch[one.arch].manifest,
+        image=target_digests.digest
+        if set(plans) == set(target_digests.arch)
+        else target_digests.arch[first.arch].manifest,
         epoch=epoch(config.created),
         created=config.created,
-        base=_base(lock, sealed, plans.values()),
+        base=_base(lock, target_digests, plans.values()),
         python=lock.base.python,
         interpreter=lock.base.interpreter,
         prefix=lock.settings.prefix,
         stages=tuple(_stage(lock, arch, planned) for arch, planned in plans.items()),
         venv=tree(venvs),
-        files=tree(own),
+        files=tree(file_members),
         env=_variables(config.env, _reasons(lock, matrix)),
         labels=config.labels,
         user=config.user,
@@ -244,35 +246,39 @@ def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
 
     InputError for a file that is not text, as rendered files must be.
     """
-    found: list[Member] = []
+    additions: list[Member] = []
     for layer in planned.layers:
         if isinstance(layer.recipe, AddedFilesRecipe):
             contents = extension.contents(lock, matrix)
-            found += skeleton.added_members(layer.recipe, contents)
-    for member in found:
+            additions += skeleton.added_members(layer.recipe, contents)
+    for member in additions:
         try:
             _ = member.content.decode() if isinstance(member.content, bytes) else ""
         except UnicodeDecodeError as error:
             message = f"/{member.path} is not UTF-8, so it cannot be written beside a Dockerfile"
             raise InputError(message, hint="imgbuild's own builder takes any file") from error
-    return tuple(member for member in found if member.kind is not MemberKind.FOLDER)
+    return tuple(member for member in additions if member.kind is not MemberKind.FOLDER)
 
 
-def base_digest(sealed: Seal, plans: Iterable[Plan]) -> Digest:
+def base_digest(target_digests: TargetDigests, plans: Iterable[Plan]) -> Digest:
     """The digest of the image that `imgbuild build --only base` leaves."""
-    known = seals.sealed_records(sealed)
+    records = image_digests.layer_records(target_digests)
     bases = [base_of(planned) for planned in plans]
-    return seals.top_digest({base.arch: seals.documents(base, known).manifest for base in bases})
+    return image_digests.top_digest(
+        {base.arch: image_digests.documents(base, records).manifest for base in bases}
+    )
 
 
-def _base(lock: Lock, sealed: Seal, plans: Iterable[Plan]) -> DockerfileBase:
+def _base(lock: Lock, target_digests: TargetDigests, plans: Iterable[Plan]) -> DockerfileBase:
     count = len(next(iter(lock.arch.values())).debs)
     contents = (
         f"{count} Debian packages of {lock.base.suite}"
         if lock.base.kind == "debian"
         else lock.base.image
     )
-    return DockerfileBase(name=lock.base.name, digest=base_digest(sealed, plans), contents=contents)
+    return DockerfileBase(
+        name=lock.base.name, digest=base_digest(target_digests, plans), contents=contents
+    )
 
 
 def _stage(lock: Lock, arch: Arch, planned: Plan) -> Stage:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.render import builds
 from imgbuild.render.addresses import Addresses
@@ -19,11 +19,13 @@ from imgbuild.system import quoting
 from imgbuild.values import Arch
 
 
-def online(made: Dockerfile, lock: Lock, reference: str, addresses: Addresses) -> Dockerfile:
-    """`made` with addresses, and FROM the published base `reference`."""
-    stages = tuple(_stage(stage, lock, Arch.parse(stage.arch), addresses) for stage in made.stages)
-    base = msgspec.structs.replace(made.base, reference=reference)
-    return msgspec.structs.replace(made, base=base, stages=stages)
+def online(dockerfile: Dockerfile, lock: Lock, reference: str, addresses: Addresses) -> Dockerfile:
+    """`dockerfile` with addresses, and FROM the published base `reference`."""
+    stages = tuple(
+        _stage(stage, lock, Arch.parse(stage.arch), addresses) for stage in dockerfile.stages
+    )
+    base = msgspec.structs.replace(dockerfile.base, reference=reference)
+    return msgspec.structs.replace(dockerfile, base=base, stages=stages)
 
 
 def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
@@ -38,18 +40,19 @@ def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
     }
 
 
-def reference(made: Dockerfile, lock: Lock, registry: str | None) -> str:
-    """The published base of `made`, by digest; InputError if no registry is named for it."""
+def reference(dockerfile: Dockerfile, lock: Lock, registry: str | None) -> str:
+    """The published base of `dockerfile`, by digest; InputError if no registry is named for it."""
     if lock.base.kind == "registry":
         return lock.base.image
     if registry is None:
-        message = f"{made.target}: no registry has its base {made.base.name}"
+        message = f"{dockerfile.target}: no registry has its base {dockerfile.base.name}"
         hint = (
-            f"push the base first (imgbuild push {made.target} HOST/NAME --only base), then pass"
+            f"push the base first (imgbuild push {dockerfile.target} HOST/NAME --only base),"
+            " then pass"
             " --registry HOST/NAME or set registry: in matrix.yaml"
         )
         raise InputError(message, hint=hint)
-    return f"{registry}@{made.base.digest}"
+    return f"{registry}@{dockerfile.base.digest}"
 
 
 def _stage(stage: Stage, lock: Lock, arch: Arch, addresses: Addresses) -> Stage:

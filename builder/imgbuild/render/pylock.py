@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 import imgbuild
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
 from imgbuild.render.addresses import Addresses
 from imgbuild.system import quoting

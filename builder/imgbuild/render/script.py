@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Resolution
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import installed_wheels, omitted
-from imgbuild.plan.seal import Seal
 from imgbuild.render import builds, templates
 from imgbuild.render.addresses import Addresses
 from imgbuild.render.dockerfile import Omission, omission
@@ -65,11 +65,11 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     links: dict[str, str]
 
 
-def script(lock: Lock, sealed: Seal, arch: Arch, addresses: Addresses) -> Script:
+def script(lock: Lock, target_digests: TargetDigests, arch: Arch, addresses: Addresses) -> Script:
     """The script of `lock` on `arch`; InputError if a package cannot be built there."""
     resolution = lock.arch[arch]
     omissions = _omissions(lock, resolution)
-    floors = sealed.arch[arch].floors
+    floors = target_digests.arch[arch].floors
     return Script(
         target=lock.target,
         arch=arch,
@@ -144,9 +144,9 @@ def _built(
     )
 
 
-def text(made: Script, name: str, images: Path) -> str:
+def text(script: Script, name: str, images: Path) -> str:
     """The text of the script `name`.sh."""
-    return templates.render("script.j2", made, images=images, stem=name)
+    return templates.render("script.j2", script, images=images, stem=name)
 
 
 def _environment(lock: Lock) -> dict[str, str]:

@@ -47,8 +47,8 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
     def command(self, context: str, arch: str | None) -> Quoted:
         """The command that copies it; $TARGETARCH is what BuildKit says of the architecture."""
-        own = f"-{arch}" if arch else '-"$TARGETARCH"'
-        folder = f"{context}/{COMMON}{own if self.by_arch else ''}"
+        suffix = f"-{arch}" if arch else '-"$TARGETARCH"'
+        folder = f"{context}/{COMMON}{suffix if self.by_arch else ''}"
         source = quoting.word("/" + self.source.partition("/")[2])
         mode, path = quoting.word(self.mode), quoting.word(self.path)
         return Quoted(f"install -D -T -m {mode} {folder}{source} {path}")
@@ -92,7 +92,7 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
         for member in first
         if member.kind is MemberKind.LINK
     )
-    made = {path for paths in folders.values() for path in paths}
+    folder_paths = {path for paths in folders.values() for path in paths}
     parents = {posixpath.dirname(link.path) for link in links}
     files = tuple(
         File(
@@ -109,7 +109,7 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
             TreeFolder(paths=tuple(paths), mode=mode, uid=uid, gid=gid)
             for (mode, uid, gid), paths in folders.items()
         ),
-        parents=tuple(sorted(parent for parent in parents if not _below(made, parent))),
+        parents=tuple(sorted(parent for parent in parents if not _below(folder_paths, parent))),
         links=links,
         files=files,
     )
@@ -117,18 +117,20 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
 
 def sources(members: Mapping[Arch, Sequence[Member]]) -> dict[str, bytes]:
     """The files of a layer by their path beside the Dockerfile."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for arch, every in members.items():
         for member in every:
             if member.kind is MemberKind.FILE:
                 differs = len(_texts(members, member.path)) > 1
                 folder = f"{COMMON}-{arch.oci}" if differs else COMMON
-                found[f"{folder}/{member.path}"] = _content(member)
-    return found
+                contents[f"{folder}/{member.path}"] = _content(member)
+    return contents
 
 
 def _texts(members: Mapping[Arch, Sequence[Member]], path: str) -> set[bytes]:
-    return {_content(one) for every in members.values() for one in every if one.path == path}
+    return {
+        _content(member) for every in members.values() for member in every if member.path == path
+    }
 
 
 def _content(member: Member) -> bytes:

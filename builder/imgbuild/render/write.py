@@ -1,6 +1,6 @@
 """From locks to their texts: those that are committed beside a lock, and those on request.
 
-lock and seal → render → files beside the lock, a folder, or stdout
+lock and digests → render → files beside the lock, a folder, or stdout
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import msgspec
 from imgbuild import codec
 from imgbuild.cache.download import Http
 from imgbuild.errors import ImgbuildError, InputError, LockStale
-from imgbuild.lock import lock as locks
-from imgbuild.lock import requirements
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file, requirements
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
 from imgbuild.project import Project
 from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates
 from imgbuild.render.addresses import Addresses, addresses
@@ -56,20 +55,20 @@ def keep(
     project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
 ) -> list[Rendered]:
     """Write Dockerfiles beside their locks, and the bake file of all targets."""
-    kept = []
+    rendered = []
     for lock in chosen:
-        due = _kept(project, matrix, lock)
-        committed.write(project, lock.target, due)
-        kept.append(
+        files = _committed_files(project, matrix, lock)
+        committed.write(project, lock.target, files)
+        rendered.append(
             Rendered(
                 target=lock.target,
                 form="dockerfile",
-                files={name: data.decode() for name, data in due.items()},
+                files={name: data.decode() for name, data in files.items()},
                 place=project.images / lock.target / committed.DOCKERFILE,
             )
         )
     _keep_bake(project, matrix, reporter)
-    return kept
+    return rendered
 
 
 def keep_new(
@@ -80,9 +79,9 @@ def keep_new(
     Then those of an earlier lock are removed too.
     """
     for name in names:
-        lock = locks.read_lock(project.images, name)
+        lock = lock_file.read_lock(project.images, name)
         try:
-            committed.write(project, name, _kept(project, matrix, lock))
+            committed.write(project, name, _committed_files(project, matrix, lock))
         except InputError as error:
             committed.write(project, name, {})
             reason = error.message.removeprefix(f"{name}: ")
@@ -96,7 +95,7 @@ def check(
     """LockStale, with every file that does not match its lock."""
     reasons = []
     for lock in chosen:
-        reasons += committed.stale(project, lock.target, _kept(project, matrix, lock))
+        reasons += committed.stale(project, lock.target, _committed_files(project, matrix, lock))
     path = project.root / bake.FILE
     if (boundary.content(path) if path.is_file() else None) != _bake(project, matrix, reporter):
         reasons.append(f"{path} does not follow from the locks")
@@ -110,34 +109,34 @@ def render(
 ) -> list[Rendered]:
     """The requested format of each lock; one bake file is for all of them."""
     if options.form == "bake":
-        made = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
-        text = codec.encode(bake.bake(made)).decode()
+        dockerfiles = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
+        text = codec.encode(bake.bake(dockerfiles)).decode()
         return [Rendered(target="", form=options.form, files={bake.FILE: text})]
     return [
         Rendered(
             target=lock.target,
             form=options.form,
-            files=_texts(project, matrix, one, options),
+            files=_texts(project, matrix, choice, options),
         )
-        for one in chosen
-        for lock in (one[0],)
+        for choice in chosen
+        for lock in (choice[0],)
     ]
 
 
-def leave(made: Sequence[Rendered], output: Path) -> list[Rendered]:
+def leave(rendered: Sequence[Rendered], output: Path) -> list[Rendered]:
     """Write what was rendered to `output`: a file for one text, else a folder."""
     left = []
-    for one in made:
-        if len(made) == 1 and len(one.files) == 1:
-            place, files = output, {output: next(iter(one.files.values()))}
-        elif len(one.files) == 1:
-            (name,) = one.files
-            place, files = output / name, {output / name: one.files[name]}
+    for rendering in rendered:
+        if len(rendered) == 1 and len(rendering.files) == 1:
+            place, files = output, {output: next(iter(rendering.files.values()))}
+        elif len(rendering.files) == 1:
+            (name,) = rendering.files
+            place, files = output / name, {output / name: rendering.files[name]}
         else:
-            place = output if len(made) == 1 else output / one.target
-            files = {place / name: text for name, text in one.files.items()}
+            place = output if len(rendered) == 1 else output / rendering.target
+            files = {place / name: text for name, text in rendering.files.items()}
         _write(files)
-        left.append(msgspec.structs.replace(one, place=place))
+        left.append(msgspec.structs.replace(rendering, place=place))
     return left
 
 
@@ -158,17 +157,17 @@ def _texts(
     name, images = lock.target, project.images
     match options.form:
         case "requirements":
-            return {f"{_name(chosen)}.txt": requirements.text(lock, _one(chosen))}
+            return {f"{_name(chosen)}.txt": requirements.text(lock, _single_arch(chosen))}
         case "apptainer":
-            made, stem = _dockerfile(project, matrix, lock), _name(chosen)
-            return {f"{stem}.def": apptainer.text(made, _one(chosen), stem, images)}
+            dockerfile, stem = _dockerfile(project, matrix, lock), _name(chosen)
+            return {f"{stem}.def": apptainer.text(dockerfile, _single_arch(chosen), stem, images)}
         case "pylock":
             where = _addresses(matrix, chosen)
             return {f"pylock.{templates.slug(name)}.toml": pylock.text(lock, arches, where)}
         case "script":
-            sealed = seals.read_seal(images, lock)
+            target_digests = image_digests.read_digests(images, lock)
             where = addresses(lock, matrix, Http())
-            built = script.script(lock, sealed, _one(chosen), where)
+            built = script.script(lock, target_digests, _single_arch(chosen), where)
             stem = _name(chosen)
             return {f"{stem}.sh": script.text(built, stem, images)}
         case _:
@@ -180,16 +179,16 @@ def _context(
 ) -> dict[str, str]:
     """A folder that `docker build` takes: the Dockerfile and all that it copies."""
     lock, arches = chosen
-    made = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
+    dockerfile = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
     files = {
         **committed.copied(lock, arches, matrix),
         **{requirements.file_name(arch): requirements.text(lock, arch).encode() for arch in arches},
     }
     if options.online:
-        reference = online.reference(made, lock, options.registry or matrix.registry)
-        made = online.online(made, lock, reference, _addresses(matrix, chosen))
+        reference = online.reference(dockerfile, lock, options.registry or matrix.registry)
+        dockerfile = online.online(dockerfile, lock, reference, _addresses(matrix, chosen))
         files |= online.build_files(lock, arches)
-    text = templates.render("dockerfile.j2", made, images=project.images)
+    text = templates.render("dockerfile.j2", dockerfile, images=project.images)
     return {
         committed.DOCKERFILE: text,
         **{name: data.decode() for name, data in sorted(files.items())},
@@ -202,14 +201,14 @@ def _addresses(matrix: Matrix, chosen: Chosen) -> Addresses:
     return addresses(lock, matrix, Http(), packages)
 
 
-def _kept(project: Project, matrix: Matrix, lock: Lock) -> dict[str, bytes]:
-    return committed.files(project, matrix, lock, seals.read_seal(project.images, lock))
+def _committed_files(project: Project, matrix: Matrix, lock: Lock) -> dict[str, bytes]:
+    return committed.files(project, matrix, lock, image_digests.read_digests(project.images, lock))
 
 
 def _dockerfile(
     project: Project, matrix: Matrix, lock: Lock, arches: Sequence[Arch] | None = None
 ) -> Dockerfile:
-    return dockerfile(lock, seals.read_seal(project.images, lock), matrix, arches)
+    return dockerfile(lock, image_digests.read_digests(project.images, lock), matrix, arches)
 
 
 def _keep_bake(project: Project, matrix: Matrix, reporter: Reporter) -> None:
@@ -224,22 +223,24 @@ def _keep_bake(project: Project, matrix: Matrix, reporter: Reporter) -> None:
 
 def _bake(project: Project, matrix: Matrix, reporter: Reporter) -> bytes | None:
     """The bake file of all targets that have a Dockerfile; None if there is none."""
-    made = []
-    for name in project.sealed():
+    dockerfiles = []
+    for name in project.locked_targets():
         try:
-            made.append(_dockerfile(project, matrix, locks.read_lock(project.images, name)))
+            dockerfiles.append(
+                _dockerfile(project, matrix, lock_file.read_lock(project.images, name))
+            )
         except ImgbuildError as error:
             reporter.detail(f"{bake.FILE} is without {name}: {error.message}")
-    return codec.encode(bake.bake(made)) if made else None
+    return codec.encode(bake.bake(dockerfiles)) if dockerfiles else None
 
 
 def _name(chosen: Chosen) -> str:
     """The name of a text for one architecture, which is part of it if its target has several."""
     lock = chosen[0]
-    return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_one(chosen)}"
+    return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_single_arch(chosen)}"
 
 
-def _one(chosen: Chosen) -> Arch:
+def _single_arch(chosen: Chosen) -> Arch:
     """The architecture of a text for one; InputError if there are several."""
     lock, arches = chosen
     if len(arches) == 1:

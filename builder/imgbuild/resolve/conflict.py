@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.errors import FetchFailed
-from imgbuild.index import cuda_releases as cudas
+from imgbuild.index.cuda_releases import active
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.server import Catalogue
 from imgbuild.matrix.constraints import Constraint
@@ -75,26 +75,26 @@ class PackageFacts:
 
     def knowing(self, learned: Sequence[Constraint]) -> PackageFacts:
         """The same facts with other `learned` ones; what was read is not read again."""
-        found = PackageFacts(self.catalogue, self._read, learned, self.torches)
-        found._versions, found._fitting = self._versions, self._fitting
-        return found
+        facts = PackageFacts(self.catalogue, self._read, learned, self.torches)
+        facts._versions, facts._fitting = self._versions, self._fitting
+        return facts
 
     def versions(self, package: str) -> tuple[Version, ...] | None:
         """What may be used of `package`, newest first; None if its index does not answer."""
         if package not in self._versions:
             try:
-                found = {offer.wheel.version for offer in self.catalogue.offers(package)}
+                offered = {offer.wheel.version for offer in self.catalogue.offers(package)}
             except FetchFailed:
                 self._versions[package] = None
             else:
-                known = (version for version in found if version is not None)
-                self._versions[package] = tuple(sorted(known, reverse=True))
+                parsed = (version for version in offered if version is not None)
+                self._versions[package] = tuple(sorted(parsed, reverse=True))
         return self._versions[package]
 
     def look_up(self, packages: Iterable[str]) -> None:
         """Read the pages of `packages`, side by side."""
-        due = [package for package in dict.fromkeys(packages) if package not in self._versions]
-        each(due, lambda package, _: self.versions(package), threads=READERS)
+        unread = [package for package in dict.fromkeys(packages) if package not in self._versions]
+        each(unread, lambda package, _: self.versions(package), threads=READERS)
 
     def read_ahead(self, package: str, versions: Iterable[Version]) -> None:
         """Read METADATA of these versions, side by side."""
@@ -127,7 +127,7 @@ class PackageFacts:
 
     def _declared(self, package: str, version: Version) -> Iterator[Demand]:
         data = self.metadata(package, version)
-        for line in cudas.active(data or b"", self.catalogue.rules.tags.markers):
+        for line in active(data or b"", self.catalogue.rules.tags.markers):
             words = f"{package} {version} requires {normalize(line.name)}{line.specifier}"
             yield Demand(
                 package=normalize(line.name),
@@ -168,12 +168,12 @@ def window_words(entry: Constraint) -> str:
 
 def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
     """A wheel of FlashInfer's index names in its version what it is compiled for."""
-    found = COMPILED_FOR.fullmatch(version.local or "")
-    if found is not None:
-        words = f"{package} {version} is compiled for torch {found['torch']}, as its version says"
+    match = COMPILED_FOR.fullmatch(version.local or "")
+    if match is not None:
+        words = f"{package} {version} is compiled for torch {match['torch']}, as its version says"
         yield Demand(
             package=TORCH,
-            spec=f"=={found['torch']}.*",
+            spec=f"=={match['torch']}.*",
             words=f"{words}: a library of one torch's C++ ABI lacks symbols in another",
             asker=package,
         )
@@ -190,45 +190,45 @@ class _Search:
 
     def run(self, requests: Iterable[Demand]) -> RequirementConflict | None:
         """Follow exact demands and those on torch first, which explain most; then the ranges."""
-        due = list(requests)
+        pending = list(requests)
         ranges: list[Demand] = []
-        while due or ranges:
-            if not due:
+        while pending or ranges:
+            if not pending:
                 self.facts.look_up(item.package for item in ranges)
-                due, ranges = ranges, []
-            demand = due.pop(0)
-            known = self.demands.setdefault(demand.package, [])
-            if demand in known:
+                pending, ranges = ranges, []
+            demand = pending.pop(0)
+            collected = self.demands.setdefault(demand.package, [])
+            if demand in collected:
                 continue
-            known.append(demand)
-            left = self.left(demand.package, known)
+            collected.append(demand)
+            left = self.left(demand.package, collected)
             if left is not None and not left:
                 return self.conflict(demand.package)
-            exact = [item for item in known if _exact(item.spec) is not None]
+            exact = [item for item in collected if _exact(item.spec) is not None]
             if demand.package in self.fixed or not (exact or (left and len(left) == 1)):
                 continue
-            self.fixed[demand.package] = tuple(exact[:1] or known)
+            self.fixed[demand.package] = tuple(exact[:1] or collected)
             version = left[0] if left else Version(_exact(exact[0].spec) or "0")
             for item in self.facts.requires(demand.package, version):
                 first = item.package == TORCH or item.learned or _exact(item.spec) is not None
                 if first or item.spec:
-                    (due if first else ranges).append(item)
-            due.sort(key=lambda item: item.package != TORCH)
+                    (pending if first else ranges).append(item)
+            pending.sort(key=lambda item: item.package != TORCH)
         return None
 
     def run_compiled(self, requests: Iterable[Demand]) -> RequirementConflict | None:
         """Follow only names of versions (`+cu124torch2.6`), whether an index has them or not."""
-        due = []
+        pending = []
         for requested in requests:
             pin = _exact(requested.spec)
-            said = list(_compiled_for(requested.package, Version(pin))) if pin else []
-            if said:
+            compiled = list(_compiled_for(requested.package, Version(pin))) if pin else []
+            if compiled:
                 self.fixed[requested.package] = (requested,)
                 self.demands[requested.package] = [requested]
-                due += said
+                pending += compiled
             elif requested.package == TORCH:
-                due.insert(0, requested)
-        return self.run(due) if self.fixed else None
+                pending.insert(0, requested)
+        return self.run(pending) if self.fixed else None
 
     @property
     def torch(self) -> TorchBuild | None:
@@ -268,9 +268,9 @@ class _Search:
         of_cuda = package == TORCH and any(
             _allows_all(core, build.version) for build in self.facts.torches
         )
-        kept = reasons if len(reasons) <= STEPS else [*reasons[: STEPS - 3], *reasons[-3:]]
+        shown = reasons if len(reasons) <= STEPS else [*reasons[: STEPS - 3], *reasons[-3:]]
         return RequirementConflict(
-            reasons=tuple(kept), requests=tuple(requests), package=package, cuda=of_cuda
+            reasons=tuple(shown), requests=tuple(requests), package=package, cuda=of_cuda
         )
 
     def _lead(
@@ -305,11 +305,11 @@ class _Search:
         meant = [build for build in self.facts.torches if _allows_all(core, build.version)]
         has = f"torch on {arch}: {torches.summary(self.facts.torches)}"
         if len(meant) == 1:
-            found = [f"{meant[0]} on {arch}"]
-            return [*found, has] if meant[0].cuda is None else found
+            lines = [f"{meant[0]} on {arch}"]
+            return [*lines, has] if meant[0].cuda is None else lines
         if meant:
-            wanted = f" for CUDA {self.cuda}" if self.cuda else " for any CUDA"
-            return [f"none of these is built{wanted}", has]
+            suffix = f" for CUDA {self.cuda}" if self.cuda else " for any CUDA"
+            return [f"none of these is built{suffix}", has]
         if len(core) > 1:
             return []
         pin = _exact(core[0].spec)
@@ -324,13 +324,13 @@ def conflict(
 
     `row` is the target of the matrix that names the CUDA release; without it, the user did.
     """
-    asked = tuple(requests)
-    found = _Search(facts, cuda).run_compiled(asked) or _Search(facts, cuda).run(asked)
+    demands = tuple(requests)
+    clash = _Search(facts, cuda).run_compiled(demands) or _Search(facts, cuda).run(demands)
     if cuda is not None and facts.torches and all(build.cuda != cuda for build in facts.torches):
-        return _unknown_cuda(facts, asked, cuda, found)
-    if found is None or not found.cuda or cuda is None:
-        return found
-    return msgspec.structs.replace(found, reasons=(_of_cuda(cuda, row), *found.reasons))
+        return _unknown_cuda(facts, demands, cuda, clash)
+    if clash is None or not clash.cuda or cuda is None:
+        return clash
+    return msgspec.structs.replace(clash, reasons=(_of_cuda(cuda, row), *clash.reasons))
 
 
 def _of_cuda(cuda: str, row: str) -> str:
@@ -338,7 +338,7 @@ def _of_cuda(cuda: str, row: str) -> str:
 
 
 def _unknown_cuda(
-    facts: PackageFacts, requests: Iterable[Demand], cuda: str, found: RequirementConflict | None
+    facts: PackageFacts, requests: Iterable[Demand], cuda: str, clash: RequirementConflict | None
 ) -> RequirementConflict:
     """The reasons if no torch is built for the CUDA release, and other contradictions."""
     arch = facts.catalogue.rules.tags.arch.wheel
@@ -346,9 +346,9 @@ def _unknown_cuda(
     pins = pins_of(requests).items()
     lacking = (refusal.of_pin(facts.catalogue, package, pin) for package, pin in pins)
     more = [reason for reason in lacking if reason is not None]
-    own = [b for b in facts.torches if _allows(f"=={dict(pins).get(TORCH, '0')}", b.version)]
-    reasons = [*(f"{build} on {arch}" for build in own), has, *more]
-    requests_of = found.requests if found is not None else tuple(item.package for item in requests)
+    pinned = [b for b in facts.torches if _allows(f"=={dict(pins).get(TORCH, '0')}", b.version)]
+    reasons = [*(f"{build} on {arch}" for build in pinned), has, *more]
+    requests_of = clash.requests if clash is not None else tuple(item.package for item in requests)
     return RequirementConflict(
         reasons=tuple(reasons[:STEPS]), requests=requests_of, package=TORCH, cuda=True
     )

@@ -13,8 +13,8 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild.cache.context import Context
 from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.project import Project
 from imgbuild.resolve import request
@@ -36,15 +36,15 @@ def derived(
     today = request.today()
     if all(requested.pin is None for requested in ask.requests):
         return today
-    found = [datetime.date.min]
+    days = [datetime.date.min]
     for requested in ask.requests:
         if not requested.spec:
             continue
         day = _of_index(requested, ask, matrix, context) or _of_locks(requested, project, matrix)
         if day is None and requested.pin is not None:
             return today
-        found.append(day or datetime.date.min)
-    return min(today, max(found))
+        days.append(day or datetime.date.min)
+    return min(today, max(days))
 
 
 def _of_index(
@@ -62,11 +62,13 @@ def _of_index(
 
 def first_upload(files: Sequence[IndexFile], spec: str) -> datetime.datetime | None:
     """When the first file of a version in `spec` was uploaded; None if that is unknown."""
-    wanted = SpecifierSet(spec)
+    specifiers = SpecifierSet(spec)
     times = [
         file.uploaded
         for file in files
-        if file.uploaded is not None and file.version is not None and wanted.contains(file.version)
+        if file.uploaded is not None
+        and file.version is not None
+        and specifiers.contains(file.version)
     ]
     return min(times, default=None)
 
@@ -76,13 +78,14 @@ def _of_locks(
 ) -> datetime.date | None:
     days = [
         datetime.date.fromisoformat(lock.as_of)
-        for name in project.sealed()
-        if name in matrix.targets and _has(lock := locks.read_lock(project.images, name), requested)
+        for name in project.locked_targets()
+        if name in matrix.targets
+        and _has(lock := lock_file.read_lock(project.images, name), requested)
     ]
     return min(days, default=None)
 
 
 def _has(lock: Lock, requested: RequestedPackage) -> bool:
-    wanted = SpecifierSet(requested.spec)
-    found = (each.versions.get(requested.package) for each in lock.arch.values())
-    return any(version is not None and wanted.contains(version) for version in found)
+    specifiers = SpecifierSet(requested.spec)
+    versions = (each.versions.get(requested.package) for each in lock.arch.values())
+    return any(version is not None and specifiers.contains(version) for version in versions)

@@ -47,7 +47,7 @@ def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
 
 def query_of(problem: SolveProblem) -> Query:
     """A target of the matrix as a request."""
-    requires = extras.wanted(problem.matrix, problem.target)
+    requires = extras.requirements(problem.matrix, problem.target)
     target = msgspec.structs.replace(problem.target, requires=requires)
     return Query(
         ask=request.of_target(problem.name, target, problem.arch),
@@ -58,45 +58,46 @@ def query_of(problem: SolveProblem) -> Query:
     )
 
 
-def _of_added(error: NoSolution, problem: SolveProblem, found: PublishedTarget) -> NoSolution:
+def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTarget) -> NoSolution:
     """The same for a target that extends a published one, whose packages cannot change."""
     hint = (
-        f"{found.name} cannot change: add another version, or extend a published target that has"
+        f"{base_target.name} cannot change: add another version, or extend a published target"
+        " that has"
         " what it needs"
     )
     plain = NoSolution(error.message, reasons=error.reasons, hint=hint)
     arch, cuda = problem.arch, problem.target.cuda
-    demands = _demands(found, problem)
-    asked = tuple(RequestedPackage(package=item.package, spec=item.spec) for item in demands)
+    demands = _demands(base_target, problem)
+    requests = tuple(RequestedPackage(package=item.package, spec=item.spec) for item in demands)
     query = query_of(problem)
-    ask = msgspec.structs.replace(query.ask, requests=asked, row="")
+    ask = msgspec.structs.replace(query.ask, requests=requests, row="")
     try:
         with first_solve.opened(msgspec.structs.replace(query, ask=ask)) as facts:
-            conflict = _conflict(facts, demands, cuda, found.name)
-            added = _added(conflict, found, arch) if conflict is not None else []
+            conflict = _conflict(facts, demands, cuda, base_target.name)
+            added = _added(conflict, base_target, arch) if conflict is not None else []
             if conflict is None or not added:  # no conflict with a published package
                 return plain
-            near = _near(facts, demands, conflict, cuda, found, arch)
+            near = _near(facts, demands, conflict, cuda, base_target, arch)
     except ImgbuildError:
         return plain
-    message = f"{' and '.join(added)} cannot be added to {found.name}"
+    message = f"{' and '.join(added)} cannot be added to {base_target.name}"
     return NoSolution(message, reasons=conflict.reasons, nearest=near, hint=hint)
 
 
-def _demands(found: PublishedTarget, problem: SolveProblem) -> tuple[Demand, ...]:
+def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[Demand, ...]:
     """What is published, and what is asked for on top."""
-    versions = found.lock.arch[problem.arch].versions
+    versions = base_target.lock.arch[problem.arch].versions
     target = problem.target
-    wanted = {package: f"=={pin}" for package, pin in target.pins.items()}
-    wanted |= {package: each.spec for package, each in target.requires.items()}
+    specs = {package: f"=={pin}" for package, pin in target.pins.items()}
+    specs |= {package: each.spec for package, each in target.requires.items()}
     return (
         *(
-            conflict.demand(package, f"=={version}", f"{found.name} has {package} {version}")
+            conflict.demand(package, f"=={version}", f"{base_target.name} has {package} {version}")
             for package, version in versions.items()
         ),
         *(
             conflict.demand(package, spec)
-            for package, spec in wanted.items()
+            for package, spec in specs.items()
             if package not in versions
         ),
     )
@@ -117,15 +118,15 @@ def _conflict(
         facts.read_ahead(demand.package, tried)
         words = f"{demand.words}, of which {tried[0]} is the newest"
         exact = [conflict.demand(demand.package, f"=={version}", words) for version in tried]
-        found = [
+        conflicts = [
             conflict.conflict(
                 facts, [each if item == demand else item for item in demands], cuda, row=row
             )
             for each in exact
         ]
-        if found[0] is not None and all(found):
+        if conflicts[0] is not None and all(conflicts):
             none = f"nor does any other of {len(tried)} versions of {demand.package} fit"
-            return msgspec.structs.replace(found[0], reasons=(*found[0].reasons, none))
+            return msgspec.structs.replace(conflicts[0], reasons=(*conflicts[0].reasons, none))
     return None
 
 
@@ -134,18 +135,18 @@ def _near(
     demands: Sequence[Demand],
     conflict: RequirementConflict,
     cuda: str,
-    found: PublishedTarget,
+    base_target: PublishedTarget,
     arch: Arch,
 ) -> tuple[str, ...]:
     """What could be added instead, according to METADATA.
 
     Comparing its code with all published packages would be an audit of the whole target.
     """
-    kept = tuple(found.lock.arch[arch].versions)
-    return Suggestions(facts, demands, conflict, lambda versions: QuickLook(), kept).find(cuda)
+    retained = tuple(base_target.lock.arch[arch].versions)
+    return Suggestions(facts, demands, conflict, lambda versions: QuickLook(), retained).find(cuda)
 
 
-def _added(conflict: RequirementConflict, found: PublishedTarget, arch: Arch) -> list[str]:
+def _added(conflict: RequirementConflict, base_target: PublishedTarget, arch: Arch) -> list[str]:
     """The packages of the conflict that were asked for."""
-    versions = found.lock.arch[arch].versions
+    versions = base_target.lock.arch[arch].versions
     return [package for package in conflict.requests if package not in versions]

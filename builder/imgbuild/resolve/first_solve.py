@@ -39,27 +39,27 @@ from imgbuild.values import Arch
 class LearnedMemory:
     """What is learned while a request is resolved: used at once, not written to a file.
 
-    `known` is the strongest of what is known, which is enough to resolve; `seen` is all of it, each
-    with its own evidence and its own versions. `preferred` are ranges of extras that are kept as
-    long as there is a solution, by their pair.
+    `learned_constraints` is the strongest of what is known, which is enough to resolve; `seen` is
+    all of it, each with its own evidence and its own versions. `preferred` are ranges of extras
+    that are kept as long as there is a solution, by their pair.
     """
 
-    def __init__(self, known: Sequence[Constraint]) -> None:
-        self._learned = tuple(known)
+    def __init__(self, learned_constraints: Sequence[Constraint]) -> None:
+        self._learned = tuple(learned_constraints)
         self.preferred: dict[Pair, tuple[Constraint, ...]] = {}
         self._unmet: set[Pair] = set()
         self.seen: tuple[Constraint, ...] = ()
         self.windows: tuple[Constraint, ...] = ()
 
     @property
-    def known(self) -> tuple[Constraint, ...]:
+    def learned_constraints(self) -> tuple[Constraint, ...]:
         """What was learned, and the ranges that are preferred."""
         return (*self._learned, *itertools.chain(*self.preferred.values()))
 
     def keep(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
         """Add what was learned; all that is known now."""
         self._learned = constraints.merge(self._learned, learned)
-        return self.known
+        return self.learned_constraints
 
     def drop(self, check: str) -> bool:
         """Forget the constraints of one check; whether there were any."""
@@ -87,7 +87,7 @@ class LearnedMemory:
 
     def see(self, seen: QuickAudit) -> bool:
         """Add the result of a quick audit; whether it has a new constraint."""
-        before = self.known
+        before = self.learned_constraints
         self.windows = seen.windows
         self.seen += tuple(entry for entry in seen.learned if entry not in self.seen)
         return self.keep(seen.learned) != before
@@ -129,15 +129,15 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def demands(self) -> tuple[Demand, ...]:
         """The requests, and the torch of the other architecture."""
-        found = [
+        demands = [
             conflict.demand(requested.package, requested.spec, str(requested))
             for requested in self.ask.requests
         ]
         pin = self.target.pins.get(TORCH) if self.target is not None else None
-        if pin is not None and not any(item.package == TORCH for item in found):
+        if pin is not None and not any(item.package == TORCH for item in demands):
             words = f"torch {pin} is what the other architecture has"
-            found.append(conflict.demand(TORCH, f"=={pin}", words))
-        return tuple(found)
+            demands.append(conflict.demand(TORCH, f"=={pin}", words))
+        return tuple(demands)
 
 
 def solve_first(query: Query) -> FirstSolve:
@@ -146,13 +146,13 @@ def solve_first(query: Query) -> FirstSolve:
     NoSolution if nothing fits; InputError if the CUDA release cannot be determined.
     """
     cuda, demands, memory = query.cuda, query.demands, query.memory
-    with opened(query) as own:
-        facts = own
+    with opened(query) as initial_facts:
+        facts = initial_facts
         refuse(query, facts)
         pins = conflict.pins_of(demands)
         named = {package: pin for package, pin in pins.items() if package != TORCH}
         if memory.see(quick_audit.audit_requested(facts.catalogue, named, named, query.context)):
-            facts = facts.knowing((*memory.seen, *memory.known))
+            facts = facts.knowing((*memory.seen, *memory.learned_constraints))
             refuse(query, facts)
         chosen = _ask(query, facts)
     versions = {item.package: item.version for item in chosen}
@@ -176,9 +176,9 @@ def opened(query: Query) -> Iterator[PackageFacts]:
     gaps = Gaps(plain.indexes, plain.rules.tags, matrix.sdists)
     hide = _unless_pinned(gaps, plain.rules.pins)
     with host_root(problem.base, matrix.image.user, host_arch(), context) as root:
-        sdist_wheels = solve.workshop_of(problem, plain, (), root)
+        sdist_wheels = solve.sdist_wheels_of(problem, plain, (), root)
         catalogue = solve.with_sdists(problem, plain, sdist_wheels, hide=hide)
-        yield facts_of(catalogue, (*memory.seen, *memory.known), context)
+        yield facts_of(catalogue, (*memory.seen, *memory.learned_constraints), context)
 
 
 def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Context) -> PackageFacts:
@@ -199,25 +199,25 @@ def refuse(query: Query, facts: PackageFacts) -> None:
     """NoSolution, with the conflict and suggestions, if the demands contradict each other."""
     ask, demands, cuda, context = query.ask, query.demands, query.cuda, query.context
     catalogue = facts.catalogue
-    found = conflict.conflict(facts, demands, cuda, row=ask.row)
-    if found is None:
+    clash = conflict.conflict(facts, demands, cuda, row=ask.row)
+    if clash is None:
         return
     pins = conflict.pins_of(demands)
     outside = [window for window in query.memory.windows if window.violated(pins)]
-    reasons = [*found.reasons, *(conflict.window_words(window) for window in outside)]
-    wide = quick_audit.widened(facts.learned, found.requests, catalogue, context)
-    kept = [requested.package for requested in ask.requests if requested.have]
+    reasons = [*clash.reasons, *(conflict.window_words(window) for window in outside)]
+    wide = quick_audit.widened(facts.learned, clash.requests, catalogue, context)
+    retained = [requested.package for requested in ask.requests if requested.have]
 
     def _check(versions: Mapping[str, str]) -> suggest.QuickLook:
         named = {package: version for package, version in versions.items() if package != TORCH}
         seen = quick_audit.audit_requested(catalogue, named, (), context)
         return suggest.QuickLook(clashes=seen.clashes, taught=seen.learned, read=seen.read)
 
-    looked = suggest.Suggestions(facts.knowing((*wide, *outside)), demands, found, _check, kept)
+    looked = suggest.Suggestions(facts.knowing((*wide, *outside)), demands, clash, _check, retained)
     near = looked.find(cuda)
-    known = suggest.targets(query.matrix, demands, cuda, query.arch, apart_from=ask.row)
+    suggested = suggest.targets(query.matrix, demands, cuda, query.arch, apart_from=ask.row)
     message = f"no solution on {query.arch}"
-    raise NoSolution(message, reasons=tuple(reasons), nearest=(*near, *known))
+    raise NoSolution(message, reasons=tuple(reasons), nearest=(*near, *suggested))
 
 
 def _provisional(query: Query) -> Target:
@@ -237,19 +237,19 @@ def _provisional(query: Query) -> Target:
 
 def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     matrix, cuda, demands = query.matrix, query.cuda, query.demands
-    wanted = {demand.package: demand.spec for demand in demands}
+    specs = {demand.package: demand.spec for demand in demands}
     for package, want in matrix.requires.items():
-        wanted.setdefault(package, want.spec)
+        specs.setdefault(package, want.spec)
     fitting = [b.version for b in facts.torches if b.cuda is not None and cuda in (None, b.cuda)]
-    held = torch.spec_of(fitting, [b.version for b in facts.torches]) if fitting else "<0"
+    torch_spec = torch.spec_of(fitting, [b.version for b in facts.torches]) if fitting else "<0"
 
     def _amend(package: str, version: Version) -> Sequence[str]:
-        return constraints.required(facts.learned, package, str(version), wanted)
+        return constraints.required(facts.learned, package, str(version), specs)
 
-    requirements = [f"{package}{spec}" for package, spec in wanted.items()]
+    requirements = [f"{package}{spec}" for package, spec in specs.items()]
     store = query.context.store
     try:
-        return uv.ask(facts.catalogue, requirements, [f"{TORCH}{held}"], store, _amend)
+        return uv.ask(facts.catalogue, requirements, [f"{TORCH}{torch_spec}"], store, _amend)
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies the request on {query.arch}"
         near = suggest.targets(matrix, demands, cuda, query.arch)
@@ -266,29 +266,29 @@ def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Versio
     return _hide
 
 
-def floors(found: FirstSolve) -> tuple[Constraint, ...]:
+def floors(first: FirstSolve) -> tuple[Constraint, ...]:
     """Constraints that ask for newer versions of requested packages; see `gaps.floors`."""
-    if found.torch is None:
+    if first.torch is None:
         return ()
-    torch = str(found.torch.version)
-    return gaps.floors(found.facts, found.demands, found.versions, found.cuda, torch)
+    torch = str(first.torch.version)
+    return gaps.floors(first.facts, first.demands, first.versions, first.cuda, torch)
 
 
-def outdated(found: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion, ...]:
+def outdated(first: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion, ...]:
     """The packages of `versions`, the final choice, that are over a year behind the others."""
-    return gaps.outdated(found.facts, found.demands, found.chosen, versions, found.cuda)
+    return gaps.outdated(first.facts, first.demands, first.chosen, versions, first.cuda)
 
 
-def warnings(found: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
+def warnings(first: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
     """The chosen `versions` far behind their newest: requests by months, others by years."""
-    catalogue = found.facts.catalogue
+    catalogue = first.facts.catalogue
     offers = {
         package: offer
         for package, version in versions.items()
         if (offer := catalogue.chosen(package, Version(version))) is not None
     }
-    named = {demand.package for demand in found.demands}
-    chosen = [item for item in found.chosen if item.package not in named]
+    named = {demand.package for demand in first.demands}
+    chosen = [item for item in first.chosen if item.package not in named]
     lags = freshness.lags(catalogue, chosen, offers)
-    fallen = gaps.fallen(found.facts, found.demands, versions, found.cuda)
+    fallen = gaps.fallen(first.facts, first.demands, versions, first.cuda)
     return (*fallen, *map(str, lags))

@@ -117,7 +117,7 @@ def outdated(
     named = {demand.package: demand for demand in demands}
     times = [offers[name].wheel.uploaded for name in named if name in offers]
     latest = max((time for time in times if time is not None), default=None)
-    found = []
+    old_versions = []
     for item in chosen:
         package = item.package
         if package in pins or package not in offers or package.startswith(OF_CUDA):
@@ -126,18 +126,20 @@ def outdated(
         spec = requested.spec if requested is not None else ""
         allowed = set(facts.fitting(package, spec) or ())
         wheels = [each.wheel for each in catalogue.offers(package) if each.wheel.version in allowed]
-        own = offers[package].wheel
-        newer = _far_newer(own, wheels, latest)
+        current = offers[package].wheel
+        newer = _far_newer(current, wheels, latest)
         if newer is None:
             continue
         free = requested or conflict.demand(package, "")
         cause = _cause(facts, demands, free, newer, versions, cuda)
         via = () if requested is not None else item.via
-        if requested is None and (cause or freshness.held(catalogue, item, newer, offers)):
+        if requested is None and (
+            cause or freshness.has_older_requirement(catalogue, item, newer, offers)
+        ):
             continue
-        reasons = (_ages(own, package, newer, via), *cause)
-        found.append(OldVersion(package=package, reasons=reasons))
-    return tuple(found)
+        reasons = (_ages(current, package, newer, via), *cause)
+        old_versions.append(OldVersion(package=package, reasons=reasons))
+    return tuple(old_versions)
 
 
 def floors(
@@ -153,22 +155,22 @@ def floors(
     before it. The solver goes back in whatever package it decides last, not in the least important.
     """
     settled = [demand for demand in demands if demand.package in conflict.pins_of([demand])]
-    found = []
+    bounds = []
     for requested in demands:
         package = requested.package
         if requested in settled or package not in versions:
             continue
         best = chosen = Version(versions[package])
         for version in (facts.fitting(package, requested.spec) or ())[:TRIED]:
-            asked = conflict.demand(package, f"=={version}")
-            if version <= chosen or conflict.conflict(facts, [asked, *settled], cuda) is None:
+            candidate = conflict.demand(package, f"=={version}")
+            if version <= chosen or conflict.conflict(facts, [candidate, *settled], cuda) is None:
                 best = max(version, chosen)
                 break
         if _months_apart(facts, package, chosen, best):
             needs = f"{package}>={best}"
-            found.append(Constraint(package=TORCH, versions=f"=={torch}", needs=needs, check=AGE))
+            bounds.append(Constraint(package=TORCH, versions=f"=={torch}", needs=needs, check=AGE))
         settled.append(conflict.demand(package, f"=={best}"))
-    return tuple(found)
+    return tuple(bounds)
 
 
 def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Version) -> bool:
@@ -181,10 +183,10 @@ def _months_apart(facts: PackageFacts, package: str, version: Version, newer: Ve
 
 
 def _far_newer(
-    own: IndexFile, wheels: Sequence[IndexFile], latest: datetime.datetime | None
+    current: IndexFile, wheels: Sequence[IndexFile], latest: datetime.datetime | None
 ) -> IndexFile | None:
-    """The newest of `wheels` if `own` is a year older than it and than `latest`; else None."""
-    version = own.version
+    """The newest of `wheels` if `current` is a year older than it and than `latest`; else None."""
+    version = current.version
     if version is None:
         return None
     final = [w for w in wheels if w.version is not None and not w.version.is_prerelease]
@@ -192,19 +194,19 @@ def _far_newer(
     if not newer:
         return None
     top = max(newer, key=lambda pair: pair[0])[1]
-    if own.uploaded is None or top.uploaded is None or latest is None:
+    if current.uploaded is None or top.uploaded is None or latest is None:
         releases = {other.release[:2] for other, _ in newer} - {version.release[:2]}
         return top if len(releases) > RELEASES else None
-    return top if min(latest, top.uploaded) - own.uploaded > YEAR else None
+    return top if min(latest, top.uploaded) - current.uploaded > YEAR else None
 
 
-def _ages(own: IndexFile, package: str, newer: IndexFile, via: Sequence[str] = ()) -> str:
-    asked = f", required by {', '.join(via)}" if via else ""
-    if own.uploaded is None or newer.uploaded is None:
-        return f"only {package} {own.version} fits, and {newer.version} is available{asked}"
+def _ages(current: IndexFile, package: str, newer: IndexFile, via: Sequence[str] = ()) -> str:
+    origin = f", required by {', '.join(via)}" if via else ""
+    if current.uploaded is None or newer.uploaded is None:
+        return f"only {package} {current.version} fits, and {newer.version} is available{origin}"
     return (
-        f"only {package} {own.version} of {own.uploaded:%Y-%m} fits, and {newer.version} of"
-        f" {newer.uploaded:%Y-%m} is available{asked}"
+        f"only {package} {current.version} of {current.uploaded:%Y-%m} fits, and {newer.version} of"
+        f" {newer.uploaded:%Y-%m} is available{origin}"
     )
 
 
@@ -251,6 +253,8 @@ def _cause(
         for item in demands
         if item.package != package and item.package in versions
     ]
-    asked = conflict.demand(package, f"=={top.version}", f"{package} {top.version} is available")
-    found = conflict.conflict(facts, [asked, *others], cuda)
-    return found.reasons if found is not None else ()
+    candidate = conflict.demand(
+        package, f"=={top.version}", f"{package} {top.version} is available"
+    )
+    clash = conflict.conflict(facts, [candidate, *others], cuda)
+    return clash.reasons if clash is not None else ()

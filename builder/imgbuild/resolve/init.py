@@ -21,9 +21,8 @@ import msgspec
 from imgbuild import codec
 from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, InputError, NothingSelected
-from imgbuild.lock import lock as locks
-from imgbuild.lock import published
-from imgbuild.lock.published import LOCK, SEAL, PublishedTarget
+from imgbuild.lock import lock_file, published
+from imgbuild.lock.published import DIGESTS_FILE, LOCK, PublishedTarget
 from imgbuild.matrix.fields import NAME
 from imgbuild.matrix.notes import nearest
 from imgbuild.matrix.schema import published_extension
@@ -86,9 +85,9 @@ def require_name(name: str) -> None:
 
 def require_target(project: Project, target: str) -> None:
     """NothingSelected if `project` has no lock of `target`."""
-    known = project.sealed()
-    if target not in known:
-        near = nearest(target, known)
+    target_digests = project.locked_targets()
+    if target not in target_digests:
+        near = nearest(target, target_digests)
         ask = f"did you mean {near}? " if near else ""
         message = f"no locked target {target} in the catalogue that comes with imgbuild"
         raise NothingSelected(message, hint=f"{ask}`imgbuild list` shows all targets")
@@ -101,10 +100,10 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
     comes first, then others that are recommended, then those that passed a higher tier of smoke
     tests on `arch`; the first of several. NothingSelected if none is locked for `arch`.
     """
-    known = project.sealed()
+    target_digests = project.locked_targets()
     rank = {}
-    for name, stack in ((name, stack) for name, stack in stacks.items() if name in known):
-        lock = locks.read_lock(project.images, name)
+    for name, stack in ((name, stack) for name, stack in stacks.items() if name in target_digests):
+        lock = lock_file.read_lock(project.images, name)
         if arch in lock.arch:
             tier = recording.tested(project, lock, [arch])
             order = TIERS.index(tier) if tier is not None else -1
@@ -118,7 +117,7 @@ def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
 def copied(
     place: str, target: str, folder: Path, http: Http, *, below: Path | None = None
 ) -> PublishedTarget:
-    """Lock and seal of `target`, which is published at `place`, copied into `folder`.
+    """Lock and digests of `target`, which is published at `place`, copied into `folder`.
 
     `folder` is in `below`, the user's repository, and links between the two are not followed.
 
@@ -126,9 +125,9 @@ def copied(
     them, or a project; or INSTALLED. InputError if it has none, or another target's: then `folder`
     stays as it was.
     """
-    place, found = _found(place, target, http)
+    place, files = _lock_files(place, target, http)
     with tempfile.TemporaryDirectory() as scratch:
-        for name, data in found.items():
+        for name, data in files.items():
             codec.write_bytes(Path(scratch) / name, data)
         try:
             published.read(Path(scratch), target)
@@ -137,21 +136,21 @@ def copied(
             raise InputError(
                 message, hint="name the folder of another target or release"
             ) from error
-    for name, data in found.items():
+    for name, data in files.items():
         codec.write_bytes(folder / name, data, below=below)
     return published.read(folder, target)
 
 
-def _found(place: str, target: str, http: Http) -> tuple[str, dict[str, bytes]]:
-    """Where lock and seal of `target` are, and their bytes."""
+def _lock_files(place: str, target: str, http: Http) -> tuple[str, dict[str, bytes]]:
+    """Where lock and digests of `target` are, and their bytes."""
     place = str(CATALOGUE) if place == INSTALLED else place.rstrip("/")
     places = [place, f"{place}/{target}", f"{place}/images/{target}"]
     for each in places:
         lock = _read(f"{each}/{LOCK}", http)
-        seal = _read(f"{each}/{SEAL}", http) if lock is not None else None
-        if lock is not None and seal is not None:
-            return each, {LOCK: lock, SEAL: seal}
-    message = f"{place} has no {LOCK} and {SEAL} of {target}"
+        target_digests = _read(f"{each}/{DIGESTS_FILE}", http) if lock is not None else None
+        if lock is not None and target_digests is not None:
+            return each, {LOCK: lock, DIGESTS_FILE: target_digests}
+    message = f"{place} has no {LOCK} and {DIGESTS_FILE} of {target}"
     tried = ", ".join(places)
     raise InputError(message, hint=f"name the folder that has both; looked in {tried}")
 
@@ -169,7 +168,7 @@ def _read(place: str, http: Http) -> bytes | None:
 
 
 def begin(
-    path: Path, wanted: WantedExtension, *, extends: str, place: str, image: str, http: Http
+    path: Path, extension: WantedExtension, *, extends: str, place: str, image: str, http: Http
 ) -> PublishedTarget:
     """Write a new matrix to `path` and copy the target that it extends, from `place`, beside it.
 
@@ -185,7 +184,7 @@ def begin(
             raise InputError(message, hint=hint)
     try:
         below = copied(place, extends, folder, http, below=path.parent)
-        write(path, first_matrix.text(wanted, below, f"{FOLDER}/{extends}", place, image))
+        write(path, first_matrix.text(extension, below, f"{FOLDER}/{extends}", place, image))
     except BaseException:
         files.remove_tree(folder)
         with contextlib.suppress(OSError):
@@ -202,7 +201,7 @@ def write(path: Path, matrix: str) -> None:
     except InputError as error:
         path.unlink()
         file = f"{path.name} (not written)"
-        problems = tuple(msgspec.structs.replace(one, file=file) for one in error.problems)
+        problems = tuple(msgspec.structs.replace(problem, file=file) for problem in error.problems)
         message = "these options do not give a valid matrix" if problems else error.message
         raise InputError(message, problems=problems, hint=error.hint) from error
 
@@ -230,7 +229,7 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
 
 def refresh(path: Path, http: Http) -> list[Renewed]:
     """Copy what the matrix at `path` extends again; InputError if it does not say from where."""
-    found = []
+    renewed = []
     for name, item in published.published(path).items():
         if not item.origin:
             message = f"{path}: published.{name} does not say where it was copied from"
@@ -241,13 +240,13 @@ def refresh(path: Path, http: Http) -> list[Renewed]:
         if place != INSTALLED and not REMOTE.match(place):
             place = str(path.parent / Path(place).expanduser())
         after = copied(place, name, folder, http, below=path.parent)
-        found.append(Renewed(target=name, before=before, after=after.digest))
-    return found
+        renewed.append(Renewed(target=name, before=before, after=after.digest))
+    return renewed
 
 
 def _digest(folder: Path) -> str:
     try:
-        return str(json.loads(boundary.content(folder / SEAL))["digest"])
+        return str(json.loads(boundary.content(folder / DIGESTS_FILE))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
@@ -257,7 +256,7 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
 
     A matrix names files by their path below its own folder, however they are named here.
     """
-    found = []
+    pairs = []
     for word in words:
         here, _, there = word.rpartition(":")
         if not here or not there.startswith("/"):
@@ -273,5 +272,5 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
         if leads_out(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):
             message = f"--file {word}: {here} is outside this folder"
             raise InputError(message, hint="copy it here: it is part of your repository")
-        found.append((place, there))
-    return tuple(found)
+        pairs.append((place, there))
+    return tuple(pairs)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 from packaging.specifiers import SpecifierSet
 
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.notes import nearest
 from imgbuild.project import Project
@@ -41,8 +41,8 @@ def similar(ask: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, 
         name for target in matrix.targets.values() for name in (*target.pins, *target.requires)
     }
     missing = set(ask.packages) - names
-    for name in project.sealed() if missing else ():
-        for locked in locks.read_lock(project.images, name).arch.values():
+    for name in project.locked_targets() if missing else ():
+        for locked in lock_file.read_lock(project.images, name).arch.values():
             names.update(locked.versions)
     near_names = {package: nearest(package, names) for package in sorted(missing - names)}
     return {package: near for package, near in near_names.items() if near is not None}
@@ -54,15 +54,15 @@ def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[L
     Tested ones are first, then those of later dates; retired ones are last. InputError for a lock
     that cannot be read.
     """
-    found = []
-    for name in project.sealed():
+    targets = []
+    for name in project.locked_targets():
         if name not in matrix.targets or not _suits(ask, matrix, name):
             continue
-        lock = locks.read_lock(project.images, name)
+        lock = lock_file.read_lock(project.images, name)
         versions = versions_in(ask, lock)
-        if versions is None or locks.stale(lock, matrix):
+        if versions is None or lock_file.stale(lock, matrix):
             continue
-        found.append(
+        targets.append(
             LockedTarget(
                 target=name,
                 cuda=lock.cuda,
@@ -74,15 +74,15 @@ def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[L
             )
         )
     rank = (*TIERS[::-1], "")
-    by_name = sorted(found, key=lambda one: one.target)
-    by_date = sorted(by_name, key=lambda one: one.as_of, reverse=True)
-    by_test = sorted(by_date, key=lambda one: rank.index(one.tested))
-    return tuple(sorted(by_test, key=lambda one: matrix.targets[one.target].retired != ""))
+    by_name = sorted(targets, key=lambda target: target.target)
+    by_date = sorted(by_name, key=lambda target: target.as_of, reverse=True)
+    by_test = sorted(by_date, key=lambda target: rank.index(target.tested))
+    return tuple(sorted(by_test, key=lambda target: matrix.targets[target.target].retired != ""))
 
 
 def versions_in(ask: ResolveRequest, lock: Lock) -> dict[str, str] | None:
     """The locked versions of the requested packages; None if one of them does not satisfy `ask`."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for arch in reversed(ask.arches):
         resolution = lock.arch.get(arch)
         if resolution is None:
@@ -93,8 +93,8 @@ def versions_in(ask: ResolveRequest, lock: Lock) -> dict[str, str] | None:
                 return None
             if not SpecifierSet(requested.spec).contains(version, prereleases=True):
                 return None
-            found[requested.package] = version
-    return {requested.package: found[requested.package] for requested in ask.requests}
+            versions[requested.package] = version
+    return {requested.package: versions[requested.package] for requested in ask.requests}
 
 
 def _suits(ask: ResolveRequest, matrix: Matrix, name: str) -> bool:

@@ -27,15 +27,15 @@ def refuse(query: Query) -> None:
     ask, matrix, arch = query.ask, query.matrix, query.arch
     store, http = query.context.store, query.context.http
     bases = {name: base.python for name, base in matrix.bases.items()}
-    own = request.base_of(ask, matrix)
-    if ask.python in (None, bases[own]):
+    base_name = request.base_of(ask, matrix)
+    if ask.python in (None, bases[base_name]):
         return
     has = " or ".join(sorted(set(bases.values()), key=Version))
     reasons = [f"you asked for Python {ask.python}, and the bases of the matrix have {has}"]
     index = matrix.indexes[matrix.default_index]
     place = IndexAddress(name=matrix.default_index, address=index.url or uv.default_index())
     indexes = Indexes({place.name: place}, {}, place.name, http)
-    glibc = matrix.bases[own].glibc
+    glibc = matrix.bases[base_name].glibc
 
     def _catalogue(python: str) -> Catalogue:
         rules = Rules(
@@ -45,13 +45,13 @@ def refuse(query: Query) -> None:
         )
         return Catalogue(indexes, rules, http, store)
 
-    wanted, ours = _catalogue(ask.python or ""), _catalogue(bases[own])
+    requested_catalogue, ours = _catalogue(ask.python or ""), _catalogue(bases[base_name])
     near = []
     with Library(store, Blocks(http)) as library:
-        shelf = ReleaseCatalogue(ours, library, store)
+        release_catalogue = ReleaseCatalogue(ours, library, store)
         for requested in ask.requests:
-            reasons += _of_package(requested.package, wanted, shelf)
-            newest = shelf.releases(requested.package)
+            reasons += _of_package(requested.package, requested_catalogue, release_catalogue)
+            newest = release_catalogue.releases(requested.package)
             if newest and requested.pin is None:
                 near.append(f"{requested.package} {newest[-1].version}")
     demands = [conflict.demand(requested.package, requested.spec) for requested in ask.requests]
@@ -61,19 +61,25 @@ def refuse(query: Query) -> None:
         message,
         reasons=tuple(reasons[: conflict.STEPS]),
         nearest=(
-            f"Python {bases[own]}, of the base {own}{packages}",
+            f"Python {bases[base_name]}, of the base {base_name}{packages}",
             *suggest.targets(matrix, demands, ask.cuda, arch),
         ),
     )
 
 
-def _of_package(package: str, wanted: Catalogue, shelf: ReleaseCatalogue) -> Iterator[str]:
+def _of_package(
+    package: str, catalogue: Catalogue, release_catalogue: ReleaseCatalogue
+) -> Iterator[str]:
     """The versions of `package` for the Python, and which commonly used names these lack."""
-    python = wanted.rules.tags.python
-    files = [offer.wheel for offer in wanted.offers(package)]
-    known = [file.version for file in files if file.version and not file.version.is_prerelease]
-    newest = max(known, default=None)
-    later = [item for item in shelf.releases(package) if newest is None or item.version > newest]
+    python = catalogue.rules.tags.python
+    files = [offer.wheel for offer in catalogue.offers(package)]
+    versions = [file.version for file in files if file.version and not file.version.is_prerelease]
+    newest = max(versions, default=None)
+    later = [
+        item
+        for item in release_catalogue.releases(package)
+        if newest is None or item.version > newest
+    ]
     if not later:
         return
     wants = later[0].file.requires_python
@@ -81,12 +87,12 @@ def _of_package(package: str, wanted: Catalogue, shelf: ReleaseCatalogue) -> Ite
     left = f"the newest for Python {python} is {newest}" if newest else "there is none before"
     yield f"{package} from {later[0].version} on {why}; {left}"
     if newest is not None:
-        yield from _lacking(package, newest, shelf)
+        yield from _lacking(package, newest, release_catalogue)
 
 
-def _lacking(package: str, version: Version, shelf: ReleaseCatalogue) -> Iterator[str]:
+def _lacking(package: str, version: Version, release_catalogue: ReleaseCatalogue) -> Iterator[str]:
     """The first commonly used name of `package` that `version` lacks, and what added it."""
-    release = shelf.release(package, str(version))
+    release = release_catalogue.release(package, str(version))
     module = package.replace("-", "_")
     names = [entry.name for entry in policy.load().entries if entry.name.startswith(f"{module}.")]
     for name in names if release is not None else ():
@@ -100,8 +106,8 @@ def _lacking(package: str, version: Version, shelf: ReleaseCatalogue) -> Iterato
             other_version=str(version),
             subject=name.replace(".", ":"),
         )
-        if lacks(shelf, evidence, release):
-            bounds = learn.bounds(evidence, shelf)
+        if lacks(release_catalogue, evidence, release):
+            bounds = learn.bounds(evidence, release_catalogue)
             came = f": it came in {bounds.came}" if bounds is not None and bounds.came else ""
             yield f"{package} {version} has no {name}{came}"
             return

@@ -19,7 +19,7 @@ from imgbuild.errors import FetchFailed
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.index.server import Catalogue
 from imgbuild.learn.boundaries import PackageRelease, ReleaseCatalogue, asks, lacks
-from imgbuild.learn.learn import learn, own_range
+from imgbuild.learn.learn import learn, package_range
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
@@ -54,13 +54,13 @@ def audit_requested(
     If fewer than two can be read, none is read.
     """
     with Library(context.store, Blocks(context.http)) as library:
-        shelf = ReleaseCatalogue(catalogue, library, context.store)
-        releases = dict(_releases(shelf, versions))
+        release_catalogue = ReleaseCatalogue(catalogue, library, context.store)
+        releases = dict(_releases(release_catalogue, versions))
         if len(releases) < 2:
             return QuickAudit()
-        report = audit(shelf.package_set(releases), Terms(), checks=CHECKS)
-        errors = [one for one in report.findings if one.severity is Severity.ERROR]
-        learned = learned_from(errors, shelf, pinned)
+        report = audit(release_catalogue.package_set(releases), Terms(), checks=CHECKS)
+        errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+        learned = learned_from(errors, release_catalogue, pinned)
         for entry in learned:
             context.reporter.detail(f"learned: {entry}")
         return QuickAudit(
@@ -72,32 +72,32 @@ def audit_requested(
 
 
 def _releases(
-    shelf: ReleaseCatalogue, versions: Mapping[str, str]
+    release_catalogue: ReleaseCatalogue, versions: Mapping[str, str]
 ) -> Iterator[tuple[str, PackageRelease]]:
     """The wheels of `versions`, without those whose index does not answer or has none."""
     for package, version in versions.items():
         with contextlib.suppress(FetchFailed):
-            release = shelf.release(package, version)
+            release = release_catalogue.release(package, version)
             if release is not None:
                 yield package, release
 
 
 def learned_from(
-    errors: Iterable[Finding], shelf: ReleaseCatalogue, pinned: Collection[str]
+    errors: Iterable[Finding], release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
     """A constraint from each error: a refusal shows all, so they are not merged."""
-    found: dict[tuple[str, str, str], Constraint] = {}
+    entries: dict[tuple[str, str, str], Constraint] = {}
     for error in errors:
         evidence = error.evidence
         if evidence is None:
             continue
         key = (evidence.package, evidence.other, evidence.subject)
-        if key in found or len(found) >= LESSONS:
+        if key in entries or len(entries) >= LESSONS:
             continue
-        entry = learn(error, shelf, pinned)
+        entry = learn(error, release_catalogue, pinned)
         if entry is not None:
-            found[key] = entry
-    return tuple(found.values())
+            entries[key] = entry
+    return tuple(entries.values())
 
 
 def windows(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
@@ -132,24 +132,25 @@ def widened(
     For a pinned package an entry is learned for the pinned version alone, so other versions would
     seem to fit.
     """
-    known = tuple(entries)
-    if not any(entry.package in packages for entry in known):
-        return known
+    originals = tuple(entries)
+    if not any(entry.package in packages for entry in originals):
+        return originals
     with Library(context.store, Blocks(context.http)) as library:
-        shelf = ReleaseCatalogue(catalogue, library, context.store)
+        release_catalogue = ReleaseCatalogue(catalogue, library, context.store)
         return tuple(
-            msgspec.structs.replace(entry, versions=own_range(evidence, shelf, ()))
-            if entry.package in packages and (evidence := evidence_of(entry, shelf)) is not None
+            msgspec.structs.replace(entry, versions=package_range(evidence, release_catalogue, ()))
+            if entry.package in packages
+            and (evidence := evidence_of(entry, release_catalogue)) is not None
             else entry
-            for entry in known
+            for entry in originals
         )
 
 
-def evidence_of(entry: Constraint, shelf: ReleaseCatalogue) -> Evidence | None:
+def evidence_of(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evidence | None:
     """The evidence that an entry was learned from; None if its kind cannot be determined."""
     if entry.missing or not entry.read_in or entry.check not in PLAIN:
         return None
-    one = Evidence(
+    evidence = Evidence(
         relation=Relation.NAME if ":" in entry.name else PLAIN[entry.check],
         package=entry.package,
         version=entry.read_in,
@@ -159,22 +160,24 @@ def evidence_of(entry: Constraint, shelf: ReleaseCatalogue) -> Evidence | None:
         other_version=entry.against,
         subject=entry.name,
     )
-    return _of_call(one, shelf) if entry.name.endswith(")") else one
+    return _of_call(evidence, release_catalogue) if entry.name.endswith(")") else evidence
 
 
-def _of_call(evidence: Evidence, shelf: ReleaseCatalogue) -> Evidence | None:
+def _of_call(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Evidence | None:
     """For `f(x)`: whether x is refused, left out or taken, by the two versions that clashed."""
-    own = shelf.release(evidence.package, evidence.version)
-    if own is None:
+    release = release_catalogue.release(evidence.package, evidence.version)
+    if release is None:
         return None
     if evidence.subject.partition("(")[2].removesuffix(")").isdecimal():
         return msgspec.structs.replace(evidence, relation=Relation.ARGUMENT)
     version = evidence.other_version
-    other = shelf.release(evidence.other, version) if version else None
+    other = release_catalogue.release(evidence.other, version) if version else None
     if other is None:
         return None
     for relation in OF_CALLS:
-        one = msgspec.structs.replace(evidence, relation=relation)
-        if asks(shelf, one, own) and lacks(shelf, one, other):
-            return one
+        candidate = msgspec.structs.replace(evidence, relation=relation)
+        if asks(release_catalogue, candidate, release) and lacks(
+            release_catalogue, candidate, other
+        ):
+            return candidate
     return None

@@ -24,21 +24,23 @@ def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[Re
     """Which of the packages of `metadata` require which, including requested extras."""
     read = {package: cuda_releases.requirements(data) for package, data in metadata.items()}
     extras: dict[str, set[str]] = {package: {""} for package in metadata}
-    found: dict[tuple[str, str, str], RequirementLink] = {}
-    due = list(metadata)
-    while due:
-        asker = due.pop()
+    requirement_links: dict[tuple[str, str, str], RequirementLink] = {}
+    pending = list(metadata)
+    while pending:
+        asker = pending.pop()
         for requirement in read[asker]:
             package = normalize(requirement.name)
             if package not in metadata or not _holds(requirement, extras[asker], markers):
                 continue
             spec = str(requirement.specifier)
-            found[asker, package, spec] = RequirementLink(asker=asker, package=package, spec=spec)
-            wanted = {normalize(extra) for extra in requirement.extras}
-            if not wanted <= extras[package]:
-                extras[package] |= wanted
-                due.append(package)
-    return tuple(found[key] for key in sorted(found))
+            requirement_links[asker, package, spec] = RequirementLink(
+                asker=asker, package=package, spec=spec
+            )
+            requested_extras = {normalize(extra) for extra in requirement.extras}
+            if not requested_extras <= extras[package]:
+                extras[package] |= requested_extras
+                pending.append(package)
+    return tuple(requirement_links[key] for key in sorted(requirement_links))
 
 
 def _holds(requirement: Requirement, extras: Iterable[str], markers: Mapping[str, str]) -> bool:
@@ -49,15 +51,15 @@ def _holds(requirement: Requirement, extras: Iterable[str], markers: Mapping[str
 
 def reasons_of(
     versions: Mapping[str, str],
-    asked: Mapping[str, str],
-    found: Sequence[RequirementLink],
+    origins: Mapping[str, str],
+    requirement_links: Sequence[RequirementLink],
     learned: Iterable[Constraint],
 ) -> dict[str, tuple[str, ...]]:
     """Package → why it is present and at that version, the strongest reason first.
 
-    `asked` maps packages to the origin of the request, in words: "you asked for vllm==0.9.2".
+    `origins` maps packages to the origin of the request, in words: "you asked for vllm==0.9.2".
     """
-    held = [
+    relevant = [
         entry
         for entry in learned
         if entry.package in versions
@@ -66,12 +68,14 @@ def reasons_of(
     ]
     reasons: dict[str, tuple[str, ...]] = {}
     for package in versions:
-        own = [link for link in found if link.package == package and link.asker != package]
-        exact = [link for link in own if "==" in link.spec]
-        words = [asked[package]] if package in asked else []
+        incoming = [
+            link for link in requirement_links if link.package == package and link.asker != package
+        ]
+        exact = [link for link in incoming if "==" in link.spec]
+        words = [origins[package]] if package in origins else []
         words += [f"{link.asker} requires {link.spec}" for link in exact]
-        words += [f"learned: {entry}" for entry in held if entry.other == package]
-        loose = [f"{link.asker} {link.spec}".strip() for link in own if link not in exact]
+        words += [f"learned: {entry}" for entry in relevant if entry.other == package]
+        loose = [f"{link.asker} {link.spec}".strip() for link in incoming if link not in exact]
         if loose:
             words.append(f"for {', '.join(loose)}")
         reasons[package] = tuple(words)

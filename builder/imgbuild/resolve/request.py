@@ -69,7 +69,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def packages(self) -> tuple[str, ...]:
         """The packages that are asked for, in the order of the request."""
-        return tuple(one.package for one in self.requests)
+        return tuple(requested.package for requested in self.requests)
 
     def requested(self, package: str) -> RequestedPackage | None:
         """The request for `package`."""
@@ -158,7 +158,7 @@ def _agree(have: RequestedPackage, want: RequestedPackage) -> bool:
 def of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
     """The requests of a target of the matrix on one architecture."""
     pins = {package: f"=={version}" for package, version in target.pins.items()}
-    ranges = {package: wanted.spec for package, wanted in target.requires.items()}
+    ranges = {package: requirement.spec for package, requirement in target.requires.items()}
     return ResolveRequest(
         requests=tuple(
             RequestedPackage(package=package, spec=spec, row=name)
@@ -176,27 +176,27 @@ def of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:
 
 def indexes_of(words: Iterable[str], matrix: Matrix) -> dict[str, str]:
     """`PACKAGE=INDEX` words as a mapping; InputError for an index that is not in the matrix."""
-    found = {}
+    indexes = {}
     for word in words:
         package, _, index = word.partition("=")
         if index not in matrix.indexes:
             message = f"--index {word}: the matrix has no index {index or '(no name)'}"
             raise InputError(message, hint=f"it has {', '.join(matrix.indexes)}")
-        found[normalize(package)] = index
-    return found
+        indexes[normalize(package)] = index
+    return indexes
 
 
 def arches_of(words: Iterable[str]) -> tuple[Arch, ...]:
     """The architectures of `--arch`, each once; this machine's without the option."""
     names = [name for word in words for name in word.split(",")] or [platform.machine()]
-    found = []
+    arches = []
     for name in names:
         try:
-            found.append(Arch.parse(name.strip()))
+            arches.append(Arch.parse(name.strip()))
         except ValueError as error:
             message = f"--arch {name}: no such architecture"
             raise InputError(message, hint=f"known are {', '.join(Arch)}") from error
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(arches))
 
 
 def cuda_of(text: str | None, named: str | None) -> str | None:
@@ -265,18 +265,18 @@ def name_of(ask: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[st
     """The row's name: the one asked for, else `cu126-vllm0.9.2`, free in the matrix."""
     if ask.name is not None:
         return ask.name
-    own = [requested.package for requested in ask.requests if not requested.have] or [
+    named = [requested.package for requested in ask.requests if not requested.have] or [
         ask.requests[0].package
     ]
-    first = own[0]
+    first = named[0]
     version = versions.get(first, "").split("+")[0]
     return free(f"cu{cuda.replace('.', '')}-{first}{version}", matrix.targets)
 
 
 def free(name: str, taken: Mapping[str, object] | Sequence[str]) -> str:
     """`name`, or `name-2` and so on if it is taken."""
-    count, found = 1, name
-    while found in taken:
+    count, candidate = 1, name
+    while candidate in taken:
         count += 1
-        found = f"{name}-{count}"
-    return found
+        candidate = f"{name}-{count}"
+    return candidate

@@ -84,14 +84,16 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
             raise failed
         if memory.see(look(ask, first, query.context)) or memory.prefer(first, first.versions):
             continue
-        known = memory.known
-        if floors and memory.keep(first_solve.floors(first)) != known:
+        previous = memory.learned_constraints
+        if floors and memory.keep(first_solve.floors(first)) != previous:
             continue
         target = query.target or target_of(ask, matrix, base, first)
         name = request.name_of(ask, matrix, target.cuda, first.versions)
         extended = with_target(matrix, name, msgspec.structs.replace(target, arch=(arch,)))
         try:
-            done = settle(extended, name, [arch], query.context, memory.known, memory.keep)
+            done = settle(
+                extended, name, [arch], query.context, memory.learned_constraints, memory.keep
+            )
         except NoSolution as error:
             failed = error
             tried.append(first.torch)

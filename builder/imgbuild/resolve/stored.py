@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.errors import InputError
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.project import Project
-from imgbuild.resolve import answer as solution
-from imgbuild.resolve import request
-from imgbuild.resolve.answer import ResolveAnswer
+from imgbuild.resolve import answers, request
+from imgbuild.resolve.answers import ResolveAnswer
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.solve import uv
 from imgbuild.system.code_digest import code_digest
@@ -41,19 +40,21 @@ def answer(
     data = None if again else context.store.fact(FACT, key)
     if data is not None:
         with contextlib.suppress(InputError):
-            found = codec.decode(data, ResolveAnswer, file=f"fact {FACT}", what="stored answer")
+            resolve_answer = codec.decode(
+                data, ResolveAnswer, file=f"fact {FACT}", what="stored answer"
+            )
             context.reporter.info("solved earlier today; --again solves it again")
-            return found
-    found = solution.answer(ask, project, matrix, learned, context)
-    context.store.put_fact(FACT, key, codec.encode(found))
-    return found
+            return resolve_answer
+    resolve_answer = answers.answer(ask, project, matrix, learned, context)
+    context.store.put_fact(FACT, key, codec.encode(resolve_answer))
+    return resolve_answer
 
 
 def key_of(
     ask: ResolveRequest, project: Project, matrix: Matrix, learned: Sequence[Constraint]
 ) -> str:
     """A hash of everything that an answer depends on."""
-    locked = [locks.lock_path(project.images, name) for name in project.sealed()]
+    locked = [lock_file.lock_path(project.images, name) for name in project.locked_targets()]
     index = matrix.indexes[matrix.default_index].url or uv.default_index()
     parts = (
         code_digest(__name__),

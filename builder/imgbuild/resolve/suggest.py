@@ -47,22 +47,22 @@ Key = frozenset[tuple[str, str]]
 class Suggestions:
     """Finds package sets similar to contradicting requests; learns from `check` on the way.
 
-    `kept` are packages whose versions are not to be changed.
+    `retained` are packages whose versions are not to be changed.
     """
 
     def __init__(
         self,
         facts: PackageFacts,
         requests: Sequence[Demand],
-        found: RequirementConflict,
+        clash: RequirementConflict,
         check: Check,
-        kept: Sequence[str],
+        retained: Sequence[str],
     ) -> None:
         self.facts = facts
         self.requests = tuple(requests)
-        self.found = found
+        self.found = clash
         self.check = check
-        self.kept = kept
+        self.kept = retained
         self.clashing: set[Key] = set()  # requests whose code is incompatible
 
     def find(self, cuda: str | None) -> tuple[str, ...]:
@@ -176,17 +176,17 @@ class Suggestions:
         return moved
 
     def _step(
-        self, requests: Sequence[Demand], found: RequirementConflict, kept: Sequence[str]
+        self, requests: Sequence[Demand], clash: RequirementConflict, retained: Sequence[str]
     ) -> tuple[Demand, Version] | None:
         """A request of the conflict and its nearest version that no longer takes part in it."""
         for requested in requests:
             if (
-                requested.package not in found.requests
-                or requested.package in kept
+                requested.package not in clash.requests
+                or requested.package in retained
                 or not requested.spec
             ):
                 continue
-            for side in _sides(self.facts, requested, found, newer_first=True):
+            for side in _sides(self.facts, requested, clash, newer_first=True):
                 for version in side[:TRIED]:
                     changed = _changed(requests, requested, version)
                     if _key(changed) in self.clashing:
@@ -198,7 +198,7 @@ class Suggestions:
 
 
 def _sides(
-    facts: PackageFacts, requested: Demand, found: RequirementConflict, *, newer_first: bool = False
+    facts: PackageFacts, requested: Demand, clash: RequirementConflict, *, newer_first: bool = False
 ) -> list[list[Version]]:
     """The versions that `requested` leaves out, older and newer than it names, each nearest first.
 
@@ -208,7 +208,7 @@ def _sides(
     if not versions:
         return []
     spec, pivot = SpecifierSet(requested.spec), _pivot(requested.spec)
-    if found.package == requested.package:
+    if clash.package == requested.package:
         versions = tuple(refusal.in_reach(facts.catalogue, requested.package, pivot))
     final = {v for v in versions if not v.is_prerelease and not spec.contains(v)}
     older = sorted((v for v in final if v < pivot), reverse=True)
@@ -228,11 +228,11 @@ def _key(requests: Iterable[Demand]) -> Key:
 def _with_torch(summary: str, torch: TorchBuild | None) -> str:
     if torch is None or torch.cuda is None:
         return summary
-    own = f"torch {torch.version}"
+    torch_words = f"torch {torch.version}"
     return (
         f"{summary} for CUDA {torch.cuda}"
-        if summary == own
-        else f"{summary}, with {own} for CUDA {torch.cuda}"
+        if summary == torch_words
+        else f"{summary}, with {torch_words} for CUDA {torch.cuda}"
     )
 
 
@@ -259,5 +259,5 @@ def targets(
 ) -> tuple[str, ...]:
     """The target of the matrix on `arch` that has most of what is requested, in words."""
     specs = {requested.package: requested.spec for requested in requests}
-    found = near.ranked(matrix, specs, cuda, arch, apart_from=apart_from)
-    return tuple(near.words(matrix, name, arch) for name in found[:1])
+    names = near.ranked(matrix, specs, cuda, arch, apart_from=apart_from)
+    return tuple(near.words(matrix, name, arch) for name in names[:1])

@@ -92,15 +92,15 @@ def read(path: Path) -> tuple[Accepted, ...]:
 
 def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
     try:
-        found = msgspec.convert(yaml_data.read(text) or [], tuple[Accepted, ...])
+        entries = msgspec.convert(yaml_data.read(text) or [], tuple[Accepted, ...])
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         message = f"{file} is not a list of accepted differences: {error}"
         raise InputError(message, hint="each entry has path, field and reason") from error
-    for entry in found:
+    for entry in entries:
         if not entry.reason.strip():
             message = f"{file}: {entry.path} {entry.field} is accepted without a reason"
             raise InputError(message, hint="explain why the difference does not matter to users")
-    return found
+    return entries
 
 
 class Acceptor:
@@ -129,12 +129,12 @@ class Acceptor:
             limit = max((limit for each, limit in limits if each.fullmatch(path)), default=0)
             if not limit:
                 return None
-            kept = self._texts[side][path] = bytearray()
+            buffer = self._texts[side][path] = bytearray()
 
             def _keep(chunk: bytes) -> None:
                 if path in self._texts[side]:
-                    kept.extend(chunk)
-                    if len(kept) > limit:
+                    buffer.extend(chunk)
+                    if len(buffer) > limit:
                         del self._texts[side][path]
 
             return _keep
@@ -146,9 +146,9 @@ class Acceptor:
         judged = [self._judged(each, ("", "launcher"), {}) for each in differences]
         # Folders and RECORD speak of other files, whose own differences must be judged first.
         for like in ("folder", "record"):
-            known = _by_path(judged)
+            by_path = _by_path(judged)
             judged = [
-                each if each.reason else self._judged(each, (like,), known) for each in judged
+                each if each.reason else self._judged(each, (like,), by_path) for each in judged
             ]
         return tuple(judged)
 
@@ -162,61 +162,66 @@ class Acceptor:
         )
 
     def _judged(
-        self, found: FileDifference, ways: tuple[str, ...], known: Mapping[str, FileDifference]
+        self,
+        difference: FileDifference,
+        ways: tuple[str, ...],
+        by_path: Mapping[str, FileDifference],
     ) -> FileDifference:
         for place, entry in enumerate(self._accepted):
             if entry.like not in ways:
                 continue
-            if not self._paths[place].fullmatch(found.path):
+            if not self._paths[place].fullmatch(difference.path):
                 continue
-            if not self._fields[place].fullmatch(found.field):
+            if not self._fields[place].fullmatch(difference.field):
                 continue
-            if entry.only and self._only(found) not in entry.only:
+            if entry.only and self._only(difference) not in entry.only:
                 continue
-            if entry.like and not self._alike(entry.like, found, known):
+            if entry.like and not self._alike(entry.like, difference, by_path):
                 continue
             self._used.add(place)
-            return msgspec.structs.replace(found, reason=entry.reason)
-        return found
+            return msgspec.structs.replace(difference, reason=entry.reason)
+        return difference
 
-    def _only(self, found: FileDifference) -> str | None:
+    def _only(self, difference: FileDifference) -> str | None:
         """The only side that has what differs; None if both have it."""
-        if found.left is None:
+        if difference.left is None:
             return self._names[1]
-        return self._names[0] if found.right is None else None
+        return self._names[0] if difference.right is None else None
 
     def _alike(
-        self, like: Like, found: FileDifference, known: Mapping[str, FileDifference]
+        self, like: Like, difference: FileDifference, by_path: Mapping[str, FileDifference]
     ) -> bool:
         if like == "folder":
-            return _is_harmless_folder(found, known)
-        left, right = (bytes(texts.get(found.path, b"")) for texts in self._texts)
+            return _is_harmless_folder(difference, by_path)
+        left, right = (bytes(texts.get(difference.path, b"")) for texts in self._texts)
         if not left or not right:
             return False
         if like == "launcher":
             return _launched(left) is not None and _launched(left) == _launched(right)
-        return _same_record(found.path, left, right, known)
+        return _same_record(difference.path, left, right, by_path)
 
 
 def _by_path(judged: Iterable[FileDifference]) -> dict[str, FileDifference]:
     """For each path one of its differences: one that nothing accepts, if there is one."""
-    known: dict[str, FileDifference] = {}
+    by_path: dict[str, FileDifference] = {}
     for each in judged:
-        if each.path not in known or not each.reason:
-            known[each.path] = each
-    return known
+        if each.path not in by_path or not each.reason:
+            by_path[each.path] = each
+    return by_path
 
 
-def _is_harmless_folder(found: FileDifference, known: Mapping[str, FileDifference]) -> bool:
+def _is_harmless_folder(difference: FileDifference, by_path: Mapping[str, FileDifference]) -> bool:
     """Whether a folder that one side lacks holds only what is accepted, or such folders."""
-    if not _is_folder(found):
+    if not _is_folder(difference):
         return False
-    below = (each for path, each in known.items() if path.startswith(f"{found.path}/"))
+    below = (each for path, each in by_path.items() if path.startswith(f"{difference.path}/"))
     return all(each.reason or _is_folder(each) for each in below)
 
 
-def _is_folder(found: FileDifference) -> bool:
-    return found.field == "presence" and (found.left or found.right or "").startswith("folder ")
+def _is_folder(difference: FileDifference) -> bool:
+    return difference.field == "presence" and (
+        difference.left or difference.right or ""
+    ).startswith("folder ")
 
 
 def pattern(text: str) -> re.Pattern[str]:
@@ -231,19 +236,21 @@ def _launched(script: bytes) -> tuple[str, str, str] | None:
 
     No line is skipped: a script with an additional or different line is another one.
     """
-    found = LAUNCHER.fullmatch(script.decode("utf-8", "replace"))
-    if found is None or found["call"].partition(".")[0] != found["name"]:
+    match = LAUNCHER.fullmatch(script.decode("utf-8", "replace"))
+    if match is None or match["call"].partition(".")[0] != match["name"]:
         return None
-    return found["interpreter"], found["module"], found["call"]
+    return match["interpreter"], match["module"], match["call"]
 
 
-def _same_record(path: str, left: bytes, right: bytes, known: Mapping[str, FileDifference]) -> bool:
+def _same_record(
+    path: str, left: bytes, right: bytes, by_path: Mapping[str, FileDifference]
+) -> bool:
     """Whether two RECORDs say the same of every file that is the same."""
     mine, theirs = _rows(left), _rows(right)
     site = posixpath.dirname(posixpath.dirname(path))
     for name in mine.keys() | theirs.keys():
         place = posixpath.normpath(posixpath.join(site, name))
-        accepted = place == path or (place in known and bool(known[place].reason))
+        accepted = place == path or (place in by_path and bool(by_path[place].reason))
         if mine.get(name) != theirs.get(name) and not accepted:
             return False
     return True

@@ -63,11 +63,11 @@ def compare(
     """
     acceptor = Acceptor(accepted, names)
     trees = _merged((left, right), acceptor, reporter)
-    found = [
+    raw_differences = [
         *_configurations(left.configuration, right.configuration),
         *_trees(trees[0].root, trees[1].root),
     ]
-    differences = acceptor.judge(found)
+    differences = acceptor.judge(raw_differences)
     return Comparison(
         left=_side(names[0], left, trees[0]),
         right=_side(names[1], right, trees[1]),
@@ -115,12 +115,12 @@ def _trees(left: Node, right: Node) -> Iterator[FileDifference]:
     first = (_names(left), _names(right))
     todo: list[tuple[str, Node | None, Node | None]] = [("", left, right)]
     while todo:
-        path, one, other = todo.pop()
-        if one is None or other is None:
-            yield _difference(path, "presence", _summary(one), _summary(other))
+        path, node, other = todo.pop()
+        if node is None or other is None:
+            yield _difference(path, "presence", _summary(node), _summary(other))
         else:
-            yield from _nodes(path, one, other, first)
-        mine, theirs = _children(one), _children(other)
+            yield from _nodes(path, node, other, first)
+        mine, theirs = _children(node), _children(other)
         todo += [
             (f"{path}/{name}", mine.get(name), theirs.get(name))
             for name in sorted(mine.keys() | theirs.keys(), reverse=True)
@@ -128,41 +128,41 @@ def _trees(left: Node, right: Node) -> Iterator[FileDifference]:
 
 
 def _nodes(
-    path: str, one: Node, other: Node, first: tuple[dict[int, str], dict[int, str]]
+    path: str, node: Node, other: Node, first: tuple[dict[int, str], dict[int, str]]
 ) -> Iterator[FileDifference]:
-    if one.kind != other.kind:
-        yield _difference(path, "type", one.kind, other.kind)
+    if node.kind != other.kind:
+        yield _difference(path, "type", node.kind, other.kind)
         return
-    if one.kind != "symlink" and one.mode != other.mode:  # nobody asks for the mode of a link
-        yield _difference(path, "mode", f"{one.mode:04o}", f"{other.mode:04o}")
-    if (one.uid, one.gid) != (other.uid, other.gid):
-        yield _difference(path, "owner", _owner(one), _owner(other))
-    if one.target != other.target:
-        yield _difference(path, "target", one.target, other.target)
-    if one.device != other.device:
-        yield _difference(path, "device", str(one.device), str(other.device))
-    if one.digest != other.digest:
-        yield _difference(path, "content", _content(one), _content(other))
-    mine, theirs = one.attributes or {}, other.attributes or {}
+    if node.kind != "symlink" and node.mode != other.mode:  # nobody asks for the mode of a link
+        yield _difference(path, "mode", f"{node.mode:04o}", f"{other.mode:04o}")
+    if (node.uid, node.gid) != (other.uid, other.gid):
+        yield _difference(path, "owner", _owner(node), _owner(other))
+    if node.target != other.target:
+        yield _difference(path, "target", node.target, other.target)
+    if node.device != other.device:
+        yield _difference(path, "device", str(node.device), str(other.device))
+    if node.digest != other.digest:
+        yield _difference(path, "content", _content(node), _content(other))
+    mine, theirs = node.attributes or {}, other.attributes or {}
     for name in sorted(mine.keys() | theirs.keys()):
         if mine.get(name) != theirs.get(name):
             yield _difference(path, f"attribute {name}", mine.get(name), theirs.get(name))
-    same = (first[0].get(id(one)), first[1].get(id(other)))
+    same = (first[0].get(id(node)), first[1].get(id(other)))
     if same[0] != same[1]:
         yield _difference(path, "same file as", *same)
 
 
 def _names(root: Node) -> dict[int, str]:
     """For each file with several names, the first of them."""
-    found: dict[int, str] = {}
+    first_names: dict[int, str] = {}
     todo = [("", root)]
     while todo:
         path, node = todo.pop()
         if node.names > 1:
-            found.setdefault(id(node), path)
+            first_names.setdefault(id(node), path)
         below = _children(node)
         todo += [(f"{path}/{name}", below[name]) for name in sorted(below, reverse=True)]
-    return found
+    return first_names
 
 
 def _children(node: Node | None) -> dict[str, Node]:
@@ -207,15 +207,15 @@ def _configurations(left: Configuration, right: Configuration) -> Iterator[FileD
 
 def _settings(configuration: Configuration) -> dict[str, str]:
     """Every setting that is not empty, as text; variables and labels one by one."""
-    found = {"architecture": configuration.architecture, "os": configuration.os}
-    found["variant"] = configuration.variant
+    settings = {"architecture": configuration.architecture, "os": configuration.os}
+    settings["variant"] = configuration.variant
     for key, value in (configuration.config or {}).items():
         if key == "Env" and isinstance(value, list):
             for item in value:
                 name, _, content = str(item).partition("=")
-                found[f"Env {name}"] = f"={content}"  # so that an empty one differs from none
+                settings[f"Env {name}"] = f"={content}"  # so that an empty one differs from none
         elif key == "Labels" and isinstance(value, dict):
-            found |= {f"Labels {name}": f"={content}" for name, content in value.items()}
+            settings |= {f"Labels {name}": f"={content}" for name, content in value.items()}
         elif value:
-            found[key] = value if isinstance(value, str) else compact(value).decode()
-    return {field: value for field, value in found.items() if value}
+            settings[key] = value if isinstance(value, str) else compact(value).decode()
+    return {field: value for field, value in settings.items() if value}

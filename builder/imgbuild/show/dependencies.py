@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from imgbuild.attest.sbom import needs
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.notes import nearest
 from imgbuild.values import Arch, normalize
@@ -74,7 +74,7 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
 
 def graph(lock: Lock, arch: Arch, requires: Mapping[str, Iterable[str]]) -> Graph:
     """The dependencies within the packages of `lock`; `requires` is package → requirements."""
-    versions = {normalize(name): one for name, one in lock.arch[arch].versions.items()}
+    versions = {normalize(name): version for name, version in lock.arch[arch].versions.items()}
     base = lock.base
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
     return Graph(
@@ -96,14 +96,14 @@ def graph(lock: Lock, arch: Arch, requires: Mapping[str, Iterable[str]]) -> Grap
     )
 
 
-def _plain(asked: Requirement) -> str:
+def _plain(requirement: Requirement) -> str:
     """The requirement without its marker: torch[opt]<3,>=2.1."""
-    extras = f"[{','.join(sorted(asked.extras))}]" if asked.extras else ""
-    address = f" @ {asked.url}" if asked.url else ""
-    return f"{normalize(asked.name)}{extras}{asked.specifier}{address}"
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    address = f" @ {requirement.url}" if requirement.url else ""
+    return f"{normalize(requirement.name)}{extras}{requirement.specifier}{address}"
 
 
-def known(package: str, versions: Mapping[str, str], target: str) -> str:
+def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
     """The normalized name of `package`; InputError if `versions` do not have it."""
     name = normalize(package)
     if name not in versions:
@@ -114,22 +114,26 @@ def known(package: str, versions: Mapping[str, str], target: str) -> str:
     return name
 
 
-def why(found: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -> VersionReason:
-    """What bounds `package`, a normalized name that `found` has."""
+def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -> VersionReason:
+    """What bounds `package`, a normalized name that `graph` has."""
     dependents = tuple(
-        one for one in found.dependencies if one.needs == package and one.package != package
+        dependent
+        for dependent in graph.dependencies
+        if dependent.needs == package and dependent.package != package
     )
-    specs = [SpecifierSet(found.roots.get(package, ""))]
-    specs += [SpecifierSet(one.spec) for one in dependents]
-    concerned = tuple(one for one in learned if _bounds(one, package, found.packages))
-    specs += [one.spec for one in concerned if one.other == package]
+    specs = [SpecifierSet(graph.roots.get(package, ""))]
+    specs += [SpecifierSet(dependent.spec) for dependent in dependents]
+    concerned = tuple(
+        constraint for constraint in learned if _bounds(constraint, package, graph.packages)
+    )
+    specs += [constraint.spec for constraint in concerned if constraint.other == package]
     return VersionReason(
-        target=found.target,
-        arch=found.arch,
+        target=graph.target,
+        arch=graph.arch,
         package=package,
-        version=found.packages[package],
+        version=graph.packages[package],
         as_of=as_of,
-        target_spec=found.roots.get(package),
+        target_spec=graph.roots.get(package),
         dependents=dependents,
         bounds=_together(specs),
         learned=concerned,
@@ -141,59 +145,73 @@ def _together(specs: Iterable[SpecifierSet]) -> str:
     parts = {part for spec in specs for part in spec}
     tightest: list[Specifier] = []
     for operators, closer in (((">", ">="), max), (("<", "<="), min)):
-        bounds = sorted((one for one in parts if one.operator in operators), key=str)
+        bounds = sorted(
+            (specifier for specifier in parts if specifier.operator in operators), key=str
+        )
         # Of two bounds at the same version the open one, ">" or "<", which is first.
-        tightest += [closer(bounds, key=lambda one: Version(one.version))] if bounds else []
-    others = (one for one in parts if one.operator not in ("<", "<=", ">", ">="))
+        tightest += (
+            [closer(bounds, key=lambda specifier: Version(specifier.version))] if bounds else []
+        )
+    others = (specifier for specifier in parts if specifier.operator not in ("<", "<=", ">", ">="))
     return ",".join([*map(str, tightest), *sorted(map(str, others))])
 
 
-def _bounds(one: Constraint, package: str, versions: Mapping[str, str]) -> bool:
+def _bounds(constraint: Constraint, package: str, versions: Mapping[str, str]) -> bool:
     """Whether a constraint requires versions of `package`, or rules out other ones of it."""
-    if one.other == package:
-        return one.concerns(versions)
-    other = versions.get(one.other)
-    rules_out = other is not None and not one.spec.contains(other, prereleases=True)
-    return one.package == package and rules_out and not one.covers(versions[package])
+    if constraint.other == package:
+        return constraint.concerns(versions)
+    other = versions.get(constraint.other)
+    rules_out = other is not None and not constraint.spec.contains(other, prereleases=True)
+    return constraint.package == package and rules_out and not constraint.covers(versions[package])
 
 
-def why_lines(found: VersionReason) -> Iterator[tuple[str, str]]:
+def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:
     """The packages that bound the version, and how: pairs for two columns."""
-    if found.target_spec is not None:
-        yield f"target {found.target}", found.target_spec or ANY
-    for one in found.dependents:
-        extra = f"[{one.extra}]" if one.extra else ""
-        yield f"{one.package}{extra} {one.version}", one.spec or ANY
-    if found.as_of:
-        yield "as_of", f"uploaded before {found.as_of}"
+    if reason.target_spec is not None:
+        yield f"target {reason.target}", reason.target_spec or ANY
+    for dependent in reason.dependents:
+        extra = f"[{dependent.extra}]" if dependent.extra else ""
+        yield f"{dependent.package}{extra} {dependent.version}", dependent.spec or ANY
+    if reason.as_of:
+        yield "as_of", f"uploaded before {reason.as_of}"
 
 
-def in_short(found: VersionReason) -> str:
+def in_short(reason: VersionReason) -> str:
     """Each part of the bounds with its packages: "<2.3 (numba), >=1.25 (mistral-common)"."""
-    sources = [("target", SpecifierSet(found.target_spec or ""))]
-    sources += [(one.package, SpecifierSet(one.spec)) for one in found.dependents]
-    sources += [("learned", one.spec) for one in found.learned if one.other == found.package]
-    said = [
-        f"{part} ({', '.join(dict.fromkeys(name for name, spec in sources if part in set(spec)))})"
-        for part in sorted(SpecifierSet(found.bounds), key=str)
+    sources = [("target", SpecifierSet(reason.target_spec or ""))]
+    sources += [
+        (dependent.package, SpecifierSet(dependent.spec)) for dependent in reason.dependents
     ]
-    return ", ".join(said) or ANY
+    sources += [
+        ("learned", constraint.spec)
+        for constraint in reason.learned
+        if constraint.other == reason.package
+    ]
+    parts = [
+        f"{part} ({', '.join(dict.fromkeys(name for name, spec in sources if part in set(spec)))})"
+        for part in sorted(SpecifierSet(reason.bounds), key=str)
+    ]
+    return ", ".join(parts) or ANY
 
 
 class DependencyTree:
     """A graph as indented lines, each package with its dependencies once."""
 
-    def __init__(self, found: Graph, *, invert: bool = False, depth: int | None = None) -> None:
-        self._graph = found
+    def __init__(self, graph: Graph, *, invert: bool = False, depth: int | None = None) -> None:
+        self._graph = graph
         self._depth = depth
         self._invert = invert
-        self._next: dict[str, list[tuple[str, str]]] = {name: [] for name in found.packages}
-        for one in found.dependencies:
-            if one.package == one.needs:
+        self._next: dict[str, list[tuple[str, str]]] = {name: [] for name in graph.packages}
+        for dependency in graph.dependencies:
+            if dependency.package == dependency.needs:
                 continue  # an extra of its own
-            start, end = (one.needs, one.package) if invert else (one.package, one.needs)
+            start, end = (
+                (dependency.needs, dependency.package)
+                if invert
+                else (dependency.package, dependency.needs)
+            )
             if all(name != end for name, _ in self._next[start]):
-                self._next[start].append((end, one.requirement))
+                self._next[start].append((end, dependency.requirement))
         self._shown: set[str] = set()
 
     def lines(self, roots: Sequence[str]) -> Iterator[str]:
@@ -203,16 +221,16 @@ class DependencyTree:
 
     def reached(self, roots: Sequence[str]) -> set[str]:
         """The packages below `roots`, these included, as deep as the tree is shown."""
-        found, edge, level = set(roots), list(roots), 0
+        names, edge, level = set(roots), list(roots), 0
         while edge and (self._depth is None or level < self._depth):
             edge = list(
                 dict.fromkeys(
-                    end for name in edge for end, _ in self._next[name] if end not in found
+                    end for name in edge for end, _ in self._next[name] if end not in names
                 )
             )
-            found |= set(edge)
+            names |= set(edge)
             level += 1
-        return found
+        return names
 
     def _below(self, name: str, note: str, first: str, rest: str, level: int) -> Iterator[str]:
         below = sorted(self._next[name])
@@ -225,5 +243,5 @@ class DependencyTree:
         for number, (end, requirement) in enumerate(below, start=1):
             last = number == len(below)
             branch, space = ("└── ", "    ") if last else ("├── ", "│   ")
-            said = f" [{requirement}]" if self._invert or requirement != end else ""
-            yield from self._below(end, said, rest + branch, rest + space, level + 1)
+            label = f" [{requirement}]" if self._invert or requirement != end else ""
+            yield from self._below(end, label, rest + branch, rest + space, level + 1)

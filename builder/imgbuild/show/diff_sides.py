@@ -12,25 +12,24 @@ from pathlib import Path
 from imgbuild import project
 from imgbuild.attest import bundle
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.oci.image import PlatformImage
-from imgbuild.plan import seal as seals
-from imgbuild.registry import artifacts
+from imgbuild.plan import image_digests
+from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import read
-from imgbuild.registry.reference import Reference, parse
-from imgbuild.show import diff as diffs
-from imgbuild.show import revisions
-from imgbuild.show.diff import DiffLayer, DiffSide, SideContent
+from imgbuild.registry.image_reference import Reference, parse
+from imgbuild.show import image_diff, revisions
+from imgbuild.show.image_diff import DiffLayer, DiffSide, SideContent
 from imgbuild.system import boundary
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 MADE = re.compile(r"imgbuild layer (.+)")
 LOCK = "lock.json"
-SEAL = "digests.json"
+DIGESTS_FILE = "digests.json"
 
 
 def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SILENT) -> DiffSide:
@@ -46,75 +45,79 @@ def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SI
 
 def _on_disk(path: Path, name: str) -> DiffSide:
     file = path / LOCK if path.is_dir() else path
-    hint = f"name a folder with {LOCK} and {SEAL}, or the former"
+    hint = f"name a folder with {LOCK} and {DIGESTS_FILE}, or the former"
     if not file.is_file():
         message = f"{path} has no {LOCK}"
         raise InputError(message, hint=hint)
-    lock = locks.decode_lock(boundary.content(file), str(file), hint=hint, remedy="lock it anew")
-    place = file.with_name(SEAL)
+    lock = lock_file.decode_lock(
+        boundary.content(file), str(file), hint=hint, remedy="lock it anew"
+    )
+    place = file.with_name(DIGESTS_FILE)
     if not place.is_file():
         message = f"{place}: no such file, and a lock alone does not say how large its layers are"
         raise InputError(message, hint=hint)
-    return diffs.side(lock, seals.read_seal_at(place, lock, hint=hint), name)
+    return image_diff.side(lock, image_digests.read_digests_at(place, lock, hint=hint), name)
 
 
 def _locked(name: str, matrix: Path | None) -> DiffSide:
     images = project.find(matrix).images
-    lock = locks.read_lock(images, name)
-    return diffs.side(lock, seals.read_seal(images, lock))
+    lock = lock_file.read_lock(images, name)
+    return image_diff.side(lock, image_digests.read_digests(images, lock))
 
 
 def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> DiffSide:
-    found = revisions.sealed_at(project.find(matrix), name, revision)
-    if found is None:
+    locked_lock = revisions.locked_at(project.find(matrix), name, revision)
+    if locked_lock is None:
         message = f"{name} has no lock at {revision}"
         raise InputError(message, hint="name another revision, or another target")
-    return diffs.side(*found, name=text)
+    return image_diff.side(*locked_lock, name=text)
 
 
 def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> DiffSide:
-    found = read(client, reference)
-    lock = _lock(client, reference, found.top.digest, reporter)
+    remote_image = read(client, reference)
+    lock = _lock(client, reference, remote_image.top.digest, reporter)
     if lock is None:
         reporter.warn(
             f"{reference} has no lock attached; only the package versions in its"
             " labels are compared"
         )
-    content = {arch: _content(one, lock) for arch, one in found.images.items()}
+    content = {arch: _content(image, lock) for arch, image in remote_image.images.items()}
     return DiffSide(name=str(reference), arch=content, complete=lock is not None)
 
 
 def _lock(client: Client, reference: Reference, digest: Digest, reporter: Reporter) -> Lock | None:
     """The lock that is attached to the image `digest`, if it belongs to that image."""
     place = str(reference)
-    for known in artifacts.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
+    for artifact in artifact_store.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
         try:
-            attached = bundle.read({name: part.data for name, part in known.files.items()}, place)
+            attached = bundle.read(
+                {name: part.data for name, part in artifact.files.items()}, place
+            )
         except ImgbuildError as error:
             reporter.detail(f"{place}: {error.message}")
             continue
         if digest in {
-            attached.sealed.digest,
-            *(each.manifest for each in attached.sealed.arch.values()),
+            attached.target_digests.digest,
+            *(each.manifest for each in attached.target_digests.arch.values()),
         }:
             return attached.lock
     return None
 
 
-def _content(one: PlatformImage, lock: Lock | None) -> SideContent:
-    made = [step.created_by for step in one.configuration.history if not step.empty_layer]
-    names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in made]
-    names += [""] * (len(one.layers) - len(names))
+def _content(image: PlatformImage, lock: Lock | None) -> SideContent:
+    commands = [step.created_by for step in image.configuration.history if not step.empty_layer]
+    names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in commands]
+    names += [""] * (len(image.layers) - len(names))
     labelled = {
         ("wheel", key.removeprefix(VERSION_LABEL)): text
-        for key, text in one.configuration.labels.items()
+        for key, text in image.configuration.labels.items()
         if key.startswith(VERSION_LABEL)
     }
     return SideContent(
-        packages=diffs.versions(lock, one.arch) if lock is not None else labelled,
+        packages=image_diff.versions(lock, image.arch) if lock is not None else labelled,
         layers=tuple(
             DiffLayer(name=name or layer.digest, digest=layer.digest, size=layer.size)
-            for name, layer in zip(names, one.layers, strict=False)
+            for name, layer in zip(names, image.layers, strict=False)
         ),
-        size=one.size,
+        size=image.size,
     )

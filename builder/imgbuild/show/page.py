@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from imgbuild.lock.lock import Lock
-from imgbuild.plan.seal import Seal, SealedImage
+from imgbuild.lock.lock_file import Lock
+from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun, words
 from imgbuild.system.amounts import count, size_text
@@ -55,35 +55,43 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
 
 
-def page(row: TableRow, lock: Lock | None, sealed: Seal | None, registry: str | None) -> Page:
-    """The page of a target; `lock` and `sealed` are None if it has no current lock."""
+def page(
+    row: TableRow, lock: Lock | None, target_digests: TargetDigests | None, registry: str | None
+) -> Page:
+    """The page of a target; `lock` and `target_digests` are None if it has no current lock."""
     runs = {image.arch: image.runs for image in row.images}
-    found = []
-    if lock is not None and sealed is not None:
-        found = [
-            _image(lock, arch, sealed.arch[arch], runs.get(arch, ()))
+    images = []
+    if lock is not None and target_digests is not None:
+        images = [
+            _image(lock, arch, target_digests.arch[arch], runs.get(arch, ()))
             for arch in row.arch
-            if arch in sealed.arch
+            if arch in target_digests.arch
         ]
     debian = lock is not None and lock.base.kind == "debian"
-    dates = {one.security for one in lock.arch.values() if one.security} if lock else set()
+    dates = (
+        {resolution.security for resolution in lock.arch.values() if resolution.security}
+        if lock
+        else set()
+    )
     return Page(
         row=row,
         security=min(dates, default="none" if debian else ""),
-        digest=sealed.digest if sealed else None,
-        images=tuple(found),
-        commands=tuple(_commands(row, lock, sealed, registry)),
+        digest=target_digests.digest if target_digests else None,
+        images=tuple(images),
+        commands=tuple(_commands(row, lock, target_digests, registry)),
     )
 
 
-def _image(lock: Lock, arch: Arch, sealed: SealedImage, runs: Sequence[RecordedRun]) -> PageImage:
-    locked, floors = lock.arch[arch], sealed.floors
+def _image(
+    lock: Lock, arch: Arch, target_digests: ImageDigests, runs: Sequence[RecordedRun]
+) -> PageImage:
+    locked, floors = lock.arch[arch], target_digests.floors
     return PageImage(
         arch=arch,
-        digest=sealed.manifest,
-        size=sealed.size,
-        unpacked=sum(layer.unpacked for layer in sealed.layers),
-        layers=len(sealed.layers),
+        digest=target_digests.manifest,
+        size=target_digests.size,
+        unpacked=sum(layer.unpacked for layer in target_digests.layers),
+        layers=len(target_digests.layers),
         wheels=len(locked.wheels),
         debs=len(locked.debs),
         gpu=tuple(floors.gpu) if floors else (),
@@ -94,10 +102,10 @@ def _image(lock: Lock, arch: Arch, sealed: SealedImage, runs: Sequence[RecordedR
 
 
 def _commands(
-    row: TableRow, lock: Lock | None, sealed: Seal | None, registry: str | None
+    row: TableRow, lock: Lock | None, target_digests: TargetDigests | None, registry: str | None
 ) -> Iterator[str]:
     name = shlex.quote(row.target)
-    if lock is None or sealed is None:
+    if lock is None or target_digests is None:
         yield f"imgbuild lock {name}"
         return
     yield f"imgbuild build {name}"
@@ -107,17 +115,17 @@ def _commands(
     yield f"imgbuild run {name} -- {command}"
     yield f"imgbuild build {name} --format sif"
     if registry:
-        yield f"docker pull {registry}@{sealed.digest}"
+        yield f"docker pull {registry}@{target_digests.digest}"
 
 
-def lines(found: Page) -> Iterator[str]:
+def lines(page: Page) -> Iterator[str]:
     """The page as text, 80 columns wide; only a command can be longer."""
-    row = found.row
+    row = page.row
     yield row.target
     yield from _wrapped(row.summary, INDENT)
     yield ""
-    yield from _fields(row, found.security)
-    for image in found.images:
+    yield from _fields(row, page.security)
+    for image in page.images:
         yield ""
         yield from _image_lines(image)
     for arch, reason in row.exclude.items():
@@ -125,7 +133,7 @@ def lines(found: Page) -> Iterator[str]:
         yield from _wrapped(f"{arch}: not available, {reason}", 0)
     yield ""
     yield "Commands"
-    yield from (f"  {command}" for command in found.commands)
+    yield from (f"  {command}" for command in page.commands)
 
 
 def _fields(row: TableRow, security: str) -> Iterator[str]:
@@ -136,7 +144,9 @@ def _fields(row: TableRow, security: str) -> Iterator[str]:
         "FlashInfer": row.flashinfer,
         "Base": row.base + updates.get(security, f", security updates of {security}"),
         "As of": row.as_of,
-        "State": "; ".join([row.state, *(one for one in row.reasons if one not in row.state)]),
+        "State": "; ".join(
+            [row.state, *(reason for reason in row.reasons if reason not in row.state)]
+        ),
     }
     if row.retired:
         fields["Retired"] = row.retired

@@ -8,18 +8,18 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
-from imgbuild.plan.seal import Seal
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project import Project
 from imgbuild.system import git
 from imgbuild.values import Digest
 
-LOCK, SEAL = "lock.json", "digests.json"
+LOCK, DIGESTS_FILE = "lock.json", "digests.json"
 
 
 class _Digest(msgspec.Struct, frozen=True):
-    """The fields of a seal that show whether it changed."""
+    """The fields of digests that show whether it changed."""
 
     digest: Digest
 
@@ -65,29 +65,31 @@ def _commit(project: Project, revision: str) -> str:
 
 
 def digests_at(project: Project, revision: str) -> dict[str, Digest]:
-    """The digest of each target that was sealed at `revision`; InputError if it is unknown."""
+    """The digest of each target that was locked at `revision`; InputError if it is unknown."""
     commit = _commit(project, revision)
-    found: dict[str, Digest] = {}
-    for target, blob in _blobs(project, commit, SEAL):
+    digests: dict[str, Digest] = {}
+    for target, blob in _blobs(project, commit, DIGESTS_FILE):
         data = _git(project, "cat-file", "blob", blob).encode()
-        place = f"{revision}:images/{target}/{SEAL}"
-        found[target] = codec.decode(data, _Digest, file=place, what="seal").digest
-    return found
+        place = f"{revision}:images/{target}/{DIGESTS_FILE}"
+        digests[target] = codec.decode(data, _Digest, file=place, what="digests").digest
+    return digests
 
 
-def sealed_at(project: Project, target: str, revision: str) -> tuple[Lock, Seal] | None:
-    """Lock and seal of `target` at `revision`, None if it had none; InputError if it is unknown."""
+def locked_at(project: Project, target: str, revision: str) -> tuple[Lock, TargetDigests] | None:
+    """Lock and digests of `target` at `revision`, None without them; InputError if unknown."""
     commit = _commit(project, revision)
     files = []
-    for name in (LOCK, SEAL):
+    for name in (LOCK, DIGESTS_FILE):
         place = f"{commit}:./images/{target}/{name}"
         shown = git.run(project.root, "cat-file", "blob", place)
         if shown.status != 0:
             return None
         files.append(shown.stdout.encode())
-    lock, seal = files
+    lock, target_digests = files
     place, hint = f"{revision}:images/{target}", "name another revision"
     return (
-        locks.decode_lock(lock, f"{place}/{LOCK}", hint=hint, remedy=hint),
-        codec.decode(seal, Seal, file=f"{place}/{SEAL}", what="seal", hint=hint),
+        lock_file.decode_lock(lock, f"{place}/{LOCK}", hint=hint, remedy=hint),
+        codec.decode(
+            target_digests, TargetDigests, file=f"{place}/{DIGESTS_FILE}", what="digests", hint=hint
+        ),
     )

@@ -15,7 +15,7 @@ import msgspec
 
 from imgbuild.errors import ImgbuildError, NothingSelected
 from imgbuild.index import pages
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import current
@@ -40,22 +40,22 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 def state(project: Project, matrix: Matrix, name: str) -> State:
     """The state of target `name`; nothing is solved or fetched."""
-    if not locks.lock_path(project.images, name).exists():
+    if not lock_file.lock_path(project.images, name).exists():
         missing = needs(matrix, name)
         condition = Condition.NEEDS if missing else Condition.UNLOCKED
         return State(target=name, condition=condition, reasons=missing)
     try:
-        _, sealed = current.read_current(project, matrix, name)
+        _, target_digests = current.read_current(project, matrix, name)
     except ImgbuildError as error:
         reasons = tuple(line.strip() for line in error.message.splitlines())
         return State(target=name, condition=Condition.STALE, reasons=reasons)
-    return State(target=name, condition=Condition.LOCKED, digest=sealed.digest)
+    return State(target=name, condition=Condition.LOCKED, digest=target_digests.digest)
 
 
 def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
     """What target `name` needs besides the default index: other indexes, wheels of users."""
     target = matrix.targets[name]
-    found = []
+    entries = []
     for index in dict.fromkeys(target.indexes.values()):
         if index == matrix.default_index:
             continue
@@ -64,13 +64,13 @@ def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
             matrix.indexes[index], cuda=target.cuda, torch=target.pins.get("torch")
         )
         if address is None or urlsplit(address).scheme != "file":
-            found.append(f"the index {index} for {', '.join(packages)}")
+            entries.append(f"the index {index} for {', '.join(packages)}")
             continue
         folder = Path(unquote(urlsplit(address).path))
         absent = [package for package in packages if package not in fetched(folder)]
         if absent:
-            found.append(f"a wheel of {' and of '.join(absent)} in {folder.name}/")
-    return tuple(found)
+            entries.append(f"a wheel of {' and of '.join(absent)} in {folder.name}/")
+    return tuple(entries)
 
 
 def fetched(folder: Path) -> frozenset[str]:
@@ -90,9 +90,9 @@ def within_reach(
 
     NothingSelected if none is left.
     """
-    kept, passed = [], []
+    reachable, passed = [], []
     for item in selected:
-        locked = locks.lock_path(project.images, item.name).exists()
+        locked = lock_file.lock_path(project.images, item.name).exists()
         missing = () if locked else needs(matrix, item.name)
         if missing and item.name not in patterns:
             passed.append(item.name)
@@ -100,11 +100,11 @@ def within_reach(
             continue
         if missing:
             reporter.info(f"{item.name} needs {'; '.join(missing)}")
-        kept.append(item)
+        reachable.append(item)
     hint = f"to try it, name it: {passed[0]}" if passed else None
-    if selected and not kept:
+    if selected and not reachable:
         message = "every selected target needs a non-default index"
         raise NothingSelected(message, hint=hint)
     if hint:
         reporter.info(hint)
-    return kept
+    return reachable

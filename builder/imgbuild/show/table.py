@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from imgbuild import codec
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
 from imgbuild.project import Project
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import NO_RECORD, TIERS, RecordedRun, words
@@ -34,7 +34,7 @@ NONE = "-"
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed image: its manifest's digest, what a pull downloads in bytes, its test records.
+    """A locked image: its manifest's digest, what a pull downloads in bytes, its test records.
 
     `runs` are those that count, of each tier on each kind of GPU the latest; `tested` says the same
     in words, or that there is not a test record.
@@ -52,7 +52,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
 
     `indexes` maps packages to indexes other than the default. `state` is its state (see
     `imgbuild.show.status`), `reasons` why it is not further; both are empty unless computed.
-    `images` are those of its seal.
+    `images` are those of its digests.
     """
 
     target: str
@@ -149,8 +149,8 @@ def _fits(columns: Mapping[str, list[str]], width: int) -> bool:
 
 def _brief(version: str) -> str:
     """A version without its post-release and local part, which an ellipsis replaces."""
-    kept = version.partition(".post")[0].partition("+")[0]
-    return kept if kept == version else f"{kept}…"
+    public = version.partition(".post")[0].partition("+")[0]
+    return public if public == version else f"{public}…"
 
 
 def _tested(row: TableRow) -> str:
@@ -248,21 +248,23 @@ def also_pinned(row: TableRow) -> str:
 
 
 def shown(project: Project, row: TableRow) -> TableRow:
-    """`row` with the images of its seal, if it has one, and their test records."""
-    path = seals.seal_path(project.images, row.target)
+    """`row` with the images of its digests, if it has one, and their test records."""
+    path = image_digests.digests_path(project.images, row.target)
     if not path.exists():
         return row
-    sealed = codec.read(path, seals.Seal, what="seal", hint=locks.damaged(row.target))
-    runs = recording.counting(project, sealed)
-    found = [
+    target_digests = codec.read(
+        path, image_digests.TargetDigests, what="digests", hint=lock_file.damaged(row.target)
+    )
+    runs = recording.counting(project, target_digests)
+    table_images = [
         TableImage(
             arch=arch,
-            digest=sealed.arch[arch].manifest,
-            size=sealed.arch[arch].size,
+            digest=target_digests.arch[arch].manifest,
+            size=target_digests.arch[arch].size,
             runs=runs[arch],
             tested="; ".join(map(words, runs[arch])) or NO_RECORD,
         )
         for arch in row.arch
-        if arch in sealed.arch
+        if arch in target_digests.arch
     ]
-    return msgspec.structs.replace(row, images=tuple(found))
+    return msgspec.structs.replace(row, images=tuple(table_images))

@@ -96,8 +96,8 @@ def arch_of(path: Path) -> Arch:
             message, hint="pass a SIF: imgbuild build TARGET --format sif makes one"
         ) from error
     _, magic, _, number, *_ = HEADER.unpack(head)
-    for arch, known in ARCHES.items():
-        if (magic.rstrip(b"\0"), number.rstrip(b"\0")) == (MAGIC, known):
+    for arch, code in ARCHES.items():
+        if (magic.rstrip(b"\0"), number.rstrip(b"\0")) == (MAGIC, code):
             return arch
     message = f"{path} is not a SIF for {' or '.join(ARCHES)}"
     raise InputError(message, hint="pass a SIF: imgbuild build TARGET --format sif makes one")
@@ -112,7 +112,7 @@ def objects_of(path: Path) -> list[Object]:
         end = os.fstat(file.fileno()).st_size
         file.seek(min(max(at, 0), end))
         table = file.read(max(0, min(total, DESCRIPTORS)) * DESCRIPTOR.size)
-        found = []
+        objects = []
         left = LARGEST
         for row in DESCRIPTOR.iter_unpack(table[: len(table) // DESCRIPTOR.size * DESCRIPTOR.size]):
             kind, used, *_, name, _ = row
@@ -126,8 +126,8 @@ def objects_of(path: Path) -> list[Object]:
                 message = f"{path} is truncated: it has no byte {start + size}"
                 raise InputError(message, hint="make it again: imgbuild build TARGET --format sif")
             text = name.rstrip(b"\0").decode(errors="replace")
-            found.append(Object(kind=kind, name=text, data=data))
-    return found
+            objects.append(Object(kind=kind, name=text, data=data))
+    return objects
 
 
 def _descriptor(

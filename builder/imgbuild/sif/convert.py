@@ -15,15 +15,15 @@ from typing import Literal
 import msgspec
 
 from imgbuild.errors import ImgbuildError, InputError, WorkFailed
-from imgbuild.lock.lock import lock_path, read_lock
+from imgbuild.lock.lock_file import lock_path, read_lock
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.merged import shown
-from imgbuild.plan.seal import read_seal
+from imgbuild.plan.image_digests import read_digests
 from imgbuild.sif import container, enroot, files, squashfs
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.sif.image import archive, read
 from imgbuild.system import boundary
-from imgbuild.system import files as disk
+from imgbuild.system.files import replacing
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Bytes, Digest, digest_of_file
 
@@ -96,8 +96,8 @@ def convert(
         )
     for name in files.left_out(image) if options.format == "sif" else ():
         reporter.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is left out")
-    own = files if options.format == "sif" else enroot
-    flat.add([LayerSource(path=out, data=archive(own.members(image, flat.tree)))])
+    format_module = files if options.format == "sif" else enroot
+    flat.add([LayerSource(path=out, data=archive(format_module.members(image, flat.tree)))])
     objects = files.objects(image) if options.format == "sif" else []
     offset = container.file_system_at(objects) if options.format == "sif" else 0
     with _written(out) as temporary:
@@ -129,11 +129,11 @@ def lock_of(
     """The lock.json of `target` if the image of `layout` follows from it, otherwise b""."""
     built = layout.image(arch).manifest.digest
     try:
-        sealed = read_seal(images, read_lock(images, target)).arch.get(arch)
+        target_digests = read_digests(images, read_lock(images, target)).arch.get(arch)
     except ImgbuildError as error:
         reporter.warn(f"{target}: the file will contain no lock: {error}")
         return b""
-    if sealed is None or sealed.manifest != built:
+    if target_digests is None or target_digests.manifest != built:
         reporter.warn(
             f"{layout.path} has {built}, which does not follow from the lock of {target};"
             f" the file will contain no lock (imgbuild build {target})"
@@ -160,14 +160,14 @@ def _written(out: Path) -> Iterator[Path]:
     if out.is_dir():
         message = f"{out} is a folder"
         raise InputError(message, hint="pass a file with --output")
-    held = contextlib.ExitStack()
+    stack = contextlib.ExitStack()
     try:
-        file = held.enter_context(disk.replacing(out))
+        file = stack.enter_context(replacing(out))
     except OSError as error:
         message = f"cannot write {out}: {error.strerror}"
         raise InputError(message, hint="choose another file with --output") from error
     try:
-        with held:
+        with stack:
             yield Path(file.name)
     except OSError as error:
         message = f"cannot write {out}: {error.strerror}"

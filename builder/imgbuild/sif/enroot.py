@@ -20,20 +20,20 @@ LOCAL = """\
 
 def members(image: SifSource, tree: Merged) -> list[Member]:
     """The members of a layer on top of the image whose files are `tree`."""
-    made = [
+    additions = [
         file("etc/environment", environment(image)),
         file("etc/fstab", mounts(image)),
         file("etc/rc", start(image), 0o755),
     ]
     if tree.find("etc/rc.local") is None:
-        made.append(file("etc/rc.local", LOCAL, 0o755))
+        additions.append(file("etc/rc.local", LOCAL, 0o755))
     if image.lock:
-        made.append(file(LOCK, image.lock))
+        additions.append(file(LOCK, image.lock))
     above = [LOCK.rpartition("/")[0]] if image.lock else []
-    wanted = dict.fromkeys(
+    folders = dict.fromkeys(
         part for path in ("etc", *above, image.settings.working_dir) for part in _parts(path)
     )
-    return [*(folder(path) for path in wanted if tree.find(path) is None), *made]
+    return [*(folder(path) for path in folders if tree.find(path) is None), *additions]
 
 
 def environment(image: SifSource) -> str:

@@ -81,27 +81,34 @@ START = "#!/bin/sh\n# An instance keeps running by itself: nothing is started in
 
 def members(image: SifSource, tree: Merged) -> list[Member]:
     """The members of a layer on top of the image whose files are `tree`."""
-    made = [folder(HOME), folder(f"{HOME}/env"), folder(f"{HOME}/actions"), folder(LIBRARIES[1:])]
-    made += [file(f"{HOME}/{name}", text, mode) for name, (text, mode) in _texts(image).items()]
-    made += [
+    additions = [
+        folder(HOME),
+        folder(f"{HOME}/env"),
+        folder(f"{HOME}/actions"),
+        folder(LIBRARIES[1:]),
+    ]
+    additions += [
+        file(f"{HOME}/{name}", text, mode) for name, (text, mode) in _texts(image).items()
+    ]
+    additions += [
         file(f"{HOME}/actions/{name}", SOURCED + text, 0o755) for name, text in ACTIONS.items()
     ]
-    made += [link(path, target) for path, target in LINKS.items() if _free(tree, path)]
-    made += [folder(path, mode) for path, mode in FOLDERS.items() if tree.find(path) is None]
-    made += [file(path, "") for path in FILES if tree.find(path) is None]
-    return [*_above(made, tree), *made]
+    additions += [link(path, target) for path, target in LINKS.items() if _free(tree, path)]
+    additions += [folder(path, mode) for path, mode in FOLDERS.items() if tree.find(path) is None]
+    additions += [file(path, "") for path in FILES if tree.find(path) is None]
+    return [*_above(additions, tree), *additions]
 
 
 def objects(image: SifSource) -> list[container.Object]:
     """The objects of the SIF: definition, metadata for `apptainer inspect`, config and lock."""
-    made = [
+    sif_objects = [
         container.Object(kind=container.DEFINITION, data=definition(image).encode()),
         container.Object(kind=container.JSON, name=INSPECT_OBJECT, data=_inspected(image)),
         container.Object(kind=container.JSON, name=CONFIG_OBJECT, data=image.config),
     ]
     if image.lock:
-        made.append(container.Object(kind=container.JSON, name=LOCK_OBJECT, data=image.lock))
-    return made
+        sif_objects.append(container.Object(kind=container.JSON, name=LOCK_OBJECT, data=image.lock))
+    return sif_objects
 
 
 def config_of(path: Path) -> Digest | None:
@@ -109,16 +116,16 @@ def config_of(path: Path) -> Digest | None:
 
     None if the SIF, made by another tool, does not have it. InputError if it is not a SIF.
     """
-    found = (each.data for each in container.objects_of(path) if each.name == CONFIG_OBJECT)
-    return next((digest_of(data) for data in found), None)
+    contents = (each.data for each in container.objects_of(path) if each.name == CONFIG_OBJECT)
+    return next((digest_of(data) for data in contents), None)
 
 
 def labels(image: SifSource) -> dict[str, str]:
     """The image's labels, and those with the digests of image and lock."""
-    own = {IMAGE_LABEL: image.digest}
+    digest_labels = {IMAGE_LABEL: image.digest}
     if image.lock:
-        own[LOCK_LABEL] = digest_of(image.lock)
-    return {**(image.settings.labels or {}), **own}
+        digest_labels[LOCK_LABEL] = digest_of(image.lock)
+    return {**(image.settings.labels or {}), **digest_labels}
 
 
 def definition(image: SifSource) -> str:
@@ -152,7 +159,7 @@ def _settable(name: str) -> bool:
     return name.isascii() and name.isidentifier() and name not in READ_ONLY
 
 
-def kept_out(image: SifSource) -> str:
+def exclusion_script(image: SifSource) -> str:
     """A shell script that keeps the caller's Python packages out, unless the image sets these."""
     names = [name for name in UNWANTED if name not in image.environment]
     return "".join([KEPT_OUT, *(f"export {name}=\n" for name in names), UNFIT])
@@ -173,7 +180,7 @@ def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
         "runscript": (runscript(image), 0o755),
         "startscript": (START, 0o755),
         "env/10-docker2singularity.sh": (environment(image), 0o755),
-        "env/90-environment.sh": (kept_out(image), 0o755),
+        "env/90-environment.sh": (exclusion_script(image), 0o755),
         "env/99-base.sh": (LAST, 0o755),
     }
 
@@ -194,12 +201,12 @@ def _inspected(image: SifSource) -> bytes:
 
 def _free(tree: Merged, path: str) -> bool:
     """Whether a link may be put at `path`: files and folders of the image are kept."""
-    found = tree.find(path)
-    return found is None or found.kind == "symlink"
+    node = tree.find(path)
+    return node is None or node.kind == "symlink"
 
 
-def _above(made: Sequence[Member], tree: Merged) -> list[Member]:
-    """The parent folders of `made` that the image does not have."""
-    have = {member.path for member in made if member.kind is MemberKind.FOLDER}
-    paths = {member.path.rpartition("/")[0] for member in made} - have - {""}
+def _above(additions: Sequence[Member], tree: Merged) -> list[Member]:
+    """The parent folders of `additions` that the image does not have."""
+    have = {member.path for member in additions if member.kind is MemberKind.FOLDER}
+    paths = {member.path.rpartition("/")[0] for member in additions} - have - {""}
     return [folder(path) for path in sorted(paths) if tree.find(path) is None]

@@ -96,12 +96,12 @@ class Flat:
     @property
     def lost(self) -> dict[str, str]:
         """Extended attributes that a squashfs cannot store → the first path with each."""
-        found: dict[str, str] = {}
+        first_paths: dict[str, str] = {}
         for path, node in self.tree.walk():
             for name in node.attributes or ():
                 if not name.startswith(ATTRIBUTES):
-                    found.setdefault(name, path)
-        return found
+                    first_paths.setdefault(name, path)
+        return first_paths
 
     def chunks(self, advance: Callable[[int], object] = lambda _: None) -> Iterator[bytes]:
         """The tar without the root folder; `advance` is called with the bytes of content read."""
@@ -119,22 +119,22 @@ class Flat:
                 reader = Reader(stream, str(layer.path))
                 for member, entry in enumerate(reader, 1):
                     seen.add(entry)
-                    found = files.pop((number, member), None)
-                    if found is not None:
-                        if found[0].size != entry.size:
+                    node_paths = files.pop((number, member), None)
+                    if node_paths is not None:
+                        if node_paths[0].size != entry.size:
                             _changed(layer)
-                        yield from _file(reader, *found, advance)
+                        yield from _file(reader, *node_paths, advance)
             if seen.value != first:
                 _changed(layer)
         yield END
 
     def _files(self) -> dict[tuple[int, int], tuple[Node, list[str]]]:
         """(layer, member) with the content of a file → its node and all its paths."""
-        found: dict[tuple[int, int], tuple[Node, list[str]]] = {}
+        files_by_source: dict[tuple[int, int], tuple[Node, list[str]]] = {}
         for path, node in self.tree.walk():
             if node.kind == "file":
-                found.setdefault(node.source, (node, []))[1].append(path)
-        return found
+                files_by_source.setdefault(node.source, (node, []))[1].append(path)
+        return files_by_source
 
 
 def _entries(layer: LayerSource) -> list[Entry]:
@@ -153,12 +153,12 @@ def _changed(layer: LayerSource) -> NoReturn:
 def _check(layer: LayerSource) -> None:
     try:
         with layer.path.open("rb") as file:
-            found = digest_of_file(file)
+            actual = digest_of_file(file)
     except OSError as error:
         message = f"cannot read {layer.path}: {error.strerror}"
         raise IntegrityError(message, hint=REMEDY) from error
-    if found != layer.digest:
-        message = f"{layer.path} has the digest {found} (expected {layer.digest})"
+    if actual != layer.digest:
+        message = f"{layer.path} has the digest {actual} (expected {layer.digest})"
         raise IntegrityError(message, hint=REMEDY)
 
 

@@ -61,19 +61,21 @@ def read(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
     """The image of `layout` on `arch`; IntegrityError if its configuration is invalid."""
     stored = layout.image(arch)
     config = layout.blob(stored.config.digest).read_bytes()
-    found = codec.decode(config, _Document, file=f"{layout.path}: {stored.config.digest}")
+    document = codec.decode(config, _Document, file=f"{layout.path}: {stored.config.digest}")
     try:
         # Of a time in the Go language's form Python 3.11 reads no more than six digits of a second.
-        made = datetime.datetime.fromisoformat(found.created[:19]).replace(tzinfo=datetime.UTC)
+        created = datetime.datetime.fromisoformat(document.created[:19]).replace(
+            tzinfo=datetime.UTC
+        )
     except ValueError as error:
-        message = f"{layout.path}: the configuration for {arch} was made at {found.created!r}"
+        message = f"{layout.path}: the configuration for {arch} was made at {document.created!r}"
         raise IntegrityError(message, hint="build or pull the image again") from error
     return SifSource(
         name=layout.name or "image",  # not the folder's: bytes follow from the image
         arch=arch,
         digest=stored.manifest.digest,
-        settings=found.config,
-        time=max(0, int(made.timestamp())),
+        settings=document.config,
+        time=max(0, int(created.timestamp())),
         config=config,
         lock=lock,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from imgbuild.errors import InputError
 from imgbuild.oci.documents import EMPTY, MANIFEST, TITLE, Descriptor, descriptor, manifest_of
 from imgbuild.registry.client import Client, UploadOutcome, bytes_source, file_source
-from imgbuild.registry.reference import TAG, Repository
+from imgbuild.registry.image_reference import TAG, Repository
 from imgbuild.sif.convert import ConvertedImage, PushedSif
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
@@ -20,33 +20,37 @@ LAYER_TYPE = "application/vnd.sylabs.sif.layer.v1.sif"
 
 def subject(client: Client, repository: Repository, name: str, image: Digest) -> Descriptor:
     """The descriptor of the manifest `image` in `repository`; InputError if it is missing."""
-    found = client.resolve(repository.with_digest(image))
-    if found is None:
+    resolved = client.resolve(repository.with_digest(image))
+    if resolved is None:
         message = f"{repository} does not have the image {image} of the SIF"
         raise InputError(message, hint=f"push it first: imgbuild push {name} {repository}")
-    return found
+    return resolved
 
 
 def push(
-    client: Client, repository: Repository, made: ConvertedImage, *, reporter: Reporter = SILENT
+    client: Client,
+    repository: Repository,
+    sif_image: ConvertedImage,
+    *,
+    reporter: Reporter = SILENT,
 ) -> PushedSif:
-    """Push the SIF `made` to `repository`, with the tag NAME-ARCH-sif.
+    """Push the SIF `sif_image` to `repository`, with the tag NAME-ARCH-sif.
 
     InputError if its image is not in the repository.
     """
-    named = repository.tagged(tag(made.name, made.arch))
+    named = repository.tagged(tag(sif_image.name, sif_image.arch))
     if TAG.fullmatch(named.target) is None:
-        message = f"{made.name!r} gives an invalid tag: {named.target!r}"
+        message = f"{sif_image.name!r} gives an invalid tag: {named.target!r}"
         raise InputError(message, hint="choose a layout whose image has a plain name")
-    below = subject(client, repository, made.name, made.image)
-    document = manifest(made, below)
+    below = subject(client, repository, sif_image.name, sif_image.image)
+    document = manifest(sif_image, below)
     client.upload(repository, bytes_source(EMPTY))
-    sif = file_source(made.output, made.digest, made.size)
-    with reporter.progress(f"pushing {made.output.name}", made.size) as bar:
+    sif = file_source(sif_image.output, sif_image.digest, sif_image.size)
+    with reporter.progress(f"pushing {sif_image.output.name}", sif_image.size) as bar:
         outcome = client.upload(repository, sif, advance=bar.advance)
     digest = client.put_manifest(repository, document, MANIFEST, tag=named.target)
-    moved = made.size if outcome is UploadOutcome.UPLOADED else 0
-    return PushedSif(reference=str(named), digest=digest, image=made.image, moved=moved)
+    moved = sif_image.size if outcome is UploadOutcome.UPLOADED else 0
+    return PushedSif(reference=str(named), digest=digest, image=sif_image.image, moved=moved)
 
 
 def tag(name: str, arch: Arch) -> str:
@@ -54,12 +58,12 @@ def tag(name: str, arch: Arch) -> str:
     return f"{name}-{arch}-sif"
 
 
-def manifest(made: ConvertedImage, image: Descriptor) -> bytes:
+def manifest(sif_image: ConvertedImage, image: Descriptor) -> bytes:
     """The artifact's manifest: that of `apptainer push`, with a subject."""
     sif = Descriptor(
         media_type=LAYER_TYPE,
-        digest=made.digest,
-        size=made.size,
-        annotations={TITLE: f"{made.name}.sif"},
+        digest=sif_image.digest,
+        size=sif_image.size,
+        annotations={TITLE: f"{sif_image.name}.sif"},
     )
     return manifest_of(descriptor(CONFIG_TYPE, EMPTY), [sif], subject=image)

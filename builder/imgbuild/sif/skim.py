@@ -103,9 +103,9 @@ class _Gzip:
     def skip(self, length: int) -> None:
         """Skip `length` bytes, a content or its padding; EOFError if there are fewer."""
         while length:
-            known = min(length, len(self._piece) - self._read)
-            self._read += known
-            length -= known
+            available = min(length, len(self._piece) - self._read)
+            self._read += available
+            length -= available
             if length >= LEAST and self._inflater is None and (end := self._end(length)):
                 self._at = end
                 return
@@ -118,21 +118,21 @@ class _Gzip:
         last = at + size  # a content that compression makes larger is not compressed
         while at < last:
             window = os.pread(self._file, MOST + BESIDE, at)
-            found = SIZE.size - 1
-            while (found := window.find(GZIP_HEADER, found + 1)) >= 0:
-                if self._fits(window, found, size):
-                    return at + found
+            offset = SIZE.size - 1
+            while (offset := window.find(GZIP_HEADER, offset + 1)) >= 0:
+                if self._fits(window, offset, size):
+                    return at + offset
             if len(window) < MOST + BESIDE:
                 return 0
             at += MOST
         return 0
 
-    def _fits(self, window: bytes, found: int, size: int) -> bool:
-        """Whether a member of `size` bytes ends at `found`, and a stored one starts there."""
-        block = found + len(GZIP_HEADER)
+    def _fits(self, window: bytes, offset: int, size: int) -> bool:
+        """Whether a member of `size` bytes ends at `offset`, and a stored one starts there."""
+        block = offset + len(GZIP_HEADER)
         if block + STORED.size > len(window):
             return False
-        (stated,) = SIZE.unpack_from(window, found - SIZE.size)
+        (stated,) = SIZE.unpack_from(window, offset - SIZE.size)
         kind, length, complement = STORED.unpack_from(window, block)
         return stated == size % WRAP and kind in (0, 1) and length ^ complement == 0xFFFF
 

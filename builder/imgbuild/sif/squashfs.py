@@ -44,12 +44,12 @@ def find() -> Tool:
     """The mksquashfs of this machine; ToolMissing if there is none or it cannot read a tar."""
     program = process.find(PROGRAM, remedy=REMEDY)
     answer = process.run([program, "-version"], check=False)
-    found = re.search(r"mksquashfs version (\d+)\.(\d+)(\S*)", answer.stdout + answer.stderr)
-    if found is None:
+    match = re.search(r"mksquashfs version (\d+)\.(\d+)(\S*)", answer.stdout + answer.stderr)
+    if match is None:
         message = f"{program} does not print its version"
         raise ToolMissing(message, hint=REMEDY)
-    version = "{}.{}{}".format(*found.groups())
-    if (int(found[1]), int(found[2])) < OLDEST:
+    version = "{}.{}{}".format(*match.groups())
+    if (int(match[1]), int(match[2])) < OLDEST:
         message = f"{program} {version} is too old: it cannot read a tar"
         raise ToolMissing(message, hint=REMEDY)
     return Tool(program=program, version=version)

@@ -105,8 +105,8 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
             return f"{word}: {last}" if last else word
         lines = self.log.strip().splitlines()
         errors = [place for place, line in enumerate(lines) if line.startswith("error:")]
-        said = lines[errors[-1] :][:4] if errors else lines[-1:]
-        return "\n".join(said).removeprefix("error: ") or f"ended with status {self.status}"
+        excerpt = lines[errors[-1] :][:4] if errors else lines[-1:]
+        return "\n".join(excerpt).removeprefix("error: ") or f"ended with status {self.status}"
 
 
 class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,11 +159,11 @@ def start(
     codec.write_bytes(folder / "array.sh", text.encode())
     codec.write(folder / ORDER, order)
     # Not as a line of the script: sbatch would read a space or a quote in it.
-    own = [f"--output={order.folder.replace('%', '%%')}/%a.log"]
+    arguments = [f"--output={order.folder.replace('%', '%%')}/%a.log"]
     if not any(word.startswith("--export") for word in order.options):
-        own.append("--export=ALL")  # SBATCH_EXPORT=NONE would leave out where the cache is
+        arguments.append("--export=ALL")  # SBATCH_EXPORT=NONE would leave out where the cache is
     try:
-        job = commands.submit(text, project.work, own)
+        job = commands.submit(text, project.work, arguments)
     except ImgbuildError:
         (folder / ORDER).unlink()  # so that no later run looks for it
         raise
@@ -173,7 +173,7 @@ def start(
     return [ArrayTask(order=order, number=number) for number in range(len(tasks))]
 
 
-def known(
+def existing_tasks(
     top: Path,
     verb: str,
     command: Sequence[str],
@@ -186,8 +186,8 @@ def known(
     nothing of another, while an image is the same wherever it was built.
     An order without its job's number, since imgbuild was killed, is looked for by its name.
     """
-    wanted = set(tasks)
-    found: dict[Task, ArrayTask] = {}
+    requested = set(tasks)
+    latest: dict[Task, ArrayTask] = {}
     for path in sorted(top.glob(f"*/{ORDER}"), reverse=True):
         order = codec.read(path, JobArray, what="order", hint=f"remove {path.parent}")
         if (order.verb, order.command) != (verb, tuple(command)):
@@ -197,9 +197,9 @@ def known(
         if not order.job:
             order = msgspec.structs.replace(order, job=commands.named(order.name))
         for number, task in enumerate(order.tasks):
-            if task in wanted and task not in found:
-                found[task] = ArrayTask(order=order, number=number)
-    return list(found.values())
+            if task in requested and task not in latest:
+                latest[task] = ArrayTask(order=order, number=number)
+    return list(latest.values())
 
 
 def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]:
@@ -207,14 +207,14 @@ def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]
 
     A task that is COMPLETING without having written its end will not write it any more.
     """
-    queue = commands.states(one.key for one in followed if one.order.job)
+    queue = commands.states(task.key for task in followed if task.order.job)
     done, live = [], []
-    for one in followed:
-        state = read_state(one)
+    for task in followed:
+        state = read_state(task)
         if state is not None and state.status == 0:
-            done.append(ended(one, "COMPLETED", state))
-        elif queue.get(one.key) in commands.LIVE - {"COMPLETING"}:
-            live.append(one)
+            done.append(ended(task, "COMPLETED", state))
+        elif queue.get(task.key) in commands.LIVE - {"COMPLETING"}:
+            live.append(task)
     return done, live
 
 
@@ -236,9 +236,9 @@ def follow(
             message = f"interrupted: {LATER}"
             raise Interrupted(message) from None
         numbers: dict[str, list[str]] = {}
-        for one in followed:
-            numbers.setdefault(one.order.job, []).append(str(one.number))
-        jobs = (f"{job}_[{','.join(own)}]" for job, own in numbers.items())
+        for task in followed:
+            numbers.setdefault(task.order.job, []).append(str(task.number))
+        jobs = (f"{job}_[{','.join(task_numbers)}]" for job, task_numbers in numbers.items())
         raise commands.interrupted(jobs) from None
 
 
@@ -248,14 +248,14 @@ def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
     missing: dict[str, int] = {}
     finished: list[TaskEnd] = []
     with reporter.progress("Slurm", len(left), unit="targets") as bar:
-        for queue in commands.poll(lambda: [one.key for one in left], reporter):
-            for one in tuple(left):
-                end = _look(one, queue.get(one.key, LOST), seen, missing, reporter)
+        for queue in commands.poll(lambda: [task.key for task in left], reporter):
+            for task in tuple(left):
+                end = _look(task, queue.get(task.key, LOST), seen, missing, reporter)
                 if end is not None:
-                    left.remove(one)
+                    left.remove(task)
                     finished.append(end)
                     bar.advance(1)
-            words = [seen.get(one.target, "") for one in left]
+            words = [seen.get(task.target, "") for task in left]
             running = sum(word.startswith("running") for word in words)
             bar.describe(f"Slurm: {running} running, {len(left) - running} waiting")
             if not left:
@@ -264,50 +264,50 @@ def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
 
 
 def _look(
-    one: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
+    task: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
 ) -> TaskEnd | None:
-    """The end of `one`, None if it has not ended; changes are reported."""
-    state = read_state(one)
+    """The end of `task`, None if it has not ended; changes are reported."""
+    state = read_state(task)
     if state is not None and state.state == "done":
-        end = ended(one, "COMPLETED", state)
+        end = ended(task, "COMPLETED", state)
     elif word in commands.LIVE:
         running = state is not None and word not in ("PENDING", "REQUEUED")
         now = f"running on {state.node}" if state and running else "waiting"
-        if seen.get(one.target) != now:
-            seen[one.target] = now
-            reporter.info(f"{one.target}: {now} ({one.order.job}_{one.number})")
+        if seen.get(task.target) != now:
+            seen[task.target] = now
+            reporter.info(f"{task.target}: {now} ({task.order.job}_{task.number})")
         return None
     else:
-        missing[one.target] = missing.get(one.target, 0) + 1
-        if missing[one.target] < (COMPLETED_GRACE if word == "COMPLETED" else GRACE):
+        missing[task.target] = missing.get(task.target, 0) + 1
+        if missing[task.target] < (COMPLETED_GRACE if word == "COMPLETED" else GRACE):
             return None
-        end = ended(one, word, None)
+        end = ended(task, word, None)
     if end.good:
-        reporter.info(f"{one.target}: done")
+        reporter.info(f"{task.target}: done")
     else:
-        reporter.error(f"{one.target}: {end.message}", hint=f"its log: {end.place}")
+        reporter.error(f"{task.target}: {end.message}", hint=f"its log: {end.place}")
     return end
 
 
-def read_state(one: ArrayTask) -> TaskState | None:
+def read_state(task: ArrayTask) -> TaskState | None:
     """The state that the task wrote; None if there is none.
 
     The folder is listed, since NFS caches for a while that a single file does not exist.
     """
-    path = one.order.place / f"{one.target}.state.json"
-    if path.name not in {each.name for each in one.order.place.glob("*.json")}:
+    path = task.order.place / f"{task.target}.state.json"
+    if path.name not in {each.name for each in task.order.place.glob("*.json")}:
         return None
     return codec.read(path, TaskState, what="state of a task", hint=f"remove {path}")
 
 
-def ended(one: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
-    """The end of `one`, with its log and output."""
-    place = one.order.place / f"{one.number}.log"
-    answer = one.order.place / f"{one.target}.answer.json"
+def ended(task: ArrayTask, word: str, state: TaskState | None) -> TaskEnd:
+    """The end of `task`, with its log and output."""
+    place = task.order.place / f"{task.number}.log"
+    answer = task.order.place / f"{task.target}.answer.json"
     log = boundary.content(place).decode(errors="replace").splitlines() if place.exists() else []
     return TaskEnd(
-        target=one.target,
-        job=f"{one.order.job}_{one.number}",
+        target=task.target,
+        job=f"{task.order.job}_{task.number}",
         state=word,
         status=state.status if state else None,
         answer=boundary.content(answer).decode() if answer.exists() else "",

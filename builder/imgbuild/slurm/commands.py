@@ -49,9 +49,9 @@ def wait(number: str, reporter: Reporter = SILENT) -> str:
     """The state in which a job ended. Interrupted by Ctrl-C, which cancels it, or by EndSignal."""
     task = (number, 0)
     try:
-        for found in poll(lambda: [task], reporter):
-            if found.get(task) not in LIVE:
-                return found.get(task, LOST)
+        for task_states in poll(lambda: [task], reporter):
+            if task_states.get(task) not in LIVE:
+                return task_states.get(task, LOST)
     except EndSignal:
         message = f"ended: {LATER}"
         raise Interrupted(message) from None
@@ -70,7 +70,7 @@ def poll(
     pause, silent = FIRST_PAUSE, 0.0
     while True:
         try:
-            found = states(tasks())
+            task_states = states(tasks())
         except WorkFailed as error:
             if silent > SILENCE:
                 raise WorkFailed(error.message, hint=LATER) from error
@@ -79,7 +79,7 @@ def poll(
             silent += pause
         else:
             silent = 0.0
-            yield found
+            yield task_states
         time.sleep(pause)
         pause = min(pause * 1.2, LONGEST_PAUSE)
 
@@ -90,12 +90,12 @@ def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
     Tasks that are queued or have just ended come from squeue, others from sacct if the site keeps
     accounts.
     """
-    found: dict[tuple[str, int], str] = {}
-    wanted = frozenset(tasks)
-    if not wanted:
-        return found
+    task_states: dict[tuple[str, int], str] = {}
+    requested = frozenset(tasks)
+    if not requested:
+        return task_states
     program = process.find("squeue", remedy=REMEDY)
-    for job in sorted({job for job, _ in wanted}):
+    for job in sorted({job for job, _ in requested}):
         command = [program, "--noheader", "--array", "--states=all", f"--jobs={job}"]
         done = process.run([*command, "--format=%K %T"], check=False)
         if done.status != 0 and GONE not in done.stderr:
@@ -104,13 +104,13 @@ def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
         # No array; or one that was cancelled while it was pending, which is one row.
         whole = rows.pop("N/A", None)
         listed = {(job, int(task)): state for task, state in rows.items()}
-        own = [task for task in wanted if task[0] == job]
+        job_tasks = [task for task in requested if task[0] == job]
         if whole is not None:
-            listed = dict.fromkeys(own, whole) | listed
-        elif any(task not in listed for task in own):
+            listed = dict.fromkeys(job_tasks, whole) | listed
+        elif any(task not in listed for task in job_tasks):
             listed = _accounted(job) | listed
-        found |= listed
-    return found
+        task_states |= listed
+    return task_states
 
 
 def _accounted(job: str) -> dict[tuple[str, int], str]:
@@ -145,8 +145,8 @@ def interrupted(jobs: Iterable[str]) -> Interrupted:
     program = process.find("scancel", remedy=REMEDY)
     done = process.run([program, "--quiet", *jobs], check=False)
     if done.status != 0:
-        said = done.stderr.strip() or f"status {done.status}"
-        message = f"interrupted, but Slurm did not cancel the tasks: {said}"
+        reason = done.stderr.strip() or f"status {done.status}"
+        message = f"interrupted, but Slurm did not cancel the tasks: {reason}"
         return Interrupted(message, hint="list running jobs with: squeue --me")
     message = "interrupted: the tasks that had not ended are cancelled"
     return Interrupted(message, hint="the same command submits the remaining tasks")

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from imgbuild.container import path_variables
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.slurm import paths
 from imgbuild.slurm.paths import JobPaths
 from imgbuild.values import Digest
@@ -202,7 +202,7 @@ def script(
     """
     if job is ScriptKind.CHECK and not allocation.time:
         allocation = msgspec.structs.replace(allocation, time=CHECK_TIME)
-    made = JobScript(
+    job_script = JobScript(
         target=lock.target,
         digest=digest,
         cache=lock.settings.cache,
@@ -214,18 +214,18 @@ def script(
         folders=path_variables.image_folders(f"{k}={v}" for k, v in lock.settings.env.items()),
         **more,  # type: ignore[arg-type]  # fields of JobScript, checked by its callers' types
     )
-    wrong = [*_fits(made, lock), *_places(made)]
+    wrong = [*_fits(job_script, lock), *_places(job_script)]
     if wrong:
         raise InputError("\n".join(wrong), hint="see: imgbuild slurm --help")
-    return made
+    return job_script
 
 
-def text(made: JobScript, images: Path | None) -> str:
+def text(job_script: JobScript, images: Path | None) -> str:
     """The text of the script."""
     from imgbuild.render import templates  # slow to load
 
-    name = "ray-job" if made.job is ScriptKind.RAY else made.job.value
-    return templates.render(f"slurm/{name}.j2", made, images=images)
+    name = "ray-job" if job_script.job is ScriptKind.RAY else job_script.job.value
+    return templates.render(f"slurm/{name}.j2", job_script, images=images)
 
 
 def unseen(job: JobScript, here: Path) -> list[str]:
@@ -255,9 +255,9 @@ def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str,
     )
 
 
-def _fits(made: JobScript, lock: Lock) -> list[str]:
+def _fits(job_script: JobScript, lock: Lock) -> list[str]:
     """Problems of the request or the image that prevent the job."""
-    job, asked = made.job, made.allocation
+    job, allocation = job_script.job, job_script.allocation
     versions = [resolution.versions for resolution in lock.arch.values()]
     needed = {
         ScriptKind.RAY: ("ray",),
@@ -272,25 +272,27 @@ def _fits(made: JobScript, lock: Lock) -> list[str]:
     if job is ScriptKind.TRL_SERVER and not wrong:
         old = [each["trl"] for each in versions if Version(each["trl"]) < OLDEST_SERVER]
         wrong += [f"--job {job}: trl {old[0]} has no server; needs 0.16 or newer"] if old else []
-    if job is not ScriptKind.CHECK and not made.command:
+    if job is not ScriptKind.CHECK and not job_script.command:
         wrong.append(f"--job {job}: no command; add it after --, as in: -- python train.py")
-    if job is ScriptKind.SINGLE and asked.nodes != 1:
-        wrong.append(f"--job single runs on one node, not {asked.nodes}; for several: --job ray")
-    if job is ScriptKind.TRL_SERVER and asked.nodes < 2:
+    if job is ScriptKind.SINGLE and allocation.nodes != 1:
+        wrong.append(
+            f"--job single runs on one node, not {allocation.nodes}; for several: --job ray"
+        )
+    if job is ScriptKind.TRL_SERVER and allocation.nodes < 2:
         wrong.append(f"--job {job} needs --nodes 2 or more: one for the server, others to train")
     if (
         job is ScriptKind.TRL_SERVER
-        and made.command != made.launched
-        and not _launches(made.launched)
+        and job_script.command != job_script.launched
+        and not _launches(job_script.launched)
     ):
         wrong.append(f"--job {job}: accelerate starts Python; name the script only: -- train.py")
-    if job is not ScriptKind.CHECK and (job is ScriptKind.TRL_SERVER) != bool(made.model):
+    if job is not ScriptKind.CHECK and (job is ScriptKind.TRL_SERVER) != bool(job_script.model):
         wrong.append("--served-model and --job trl-server need each other")
-    if job in (ScriptKind.TRL_SERVER, ScriptKind.VERL) and not asked.gpus:
+    if job in (ScriptKind.TRL_SERVER, ScriptKind.VERL) and not allocation.gpus:
         wrong.append(f"--job {job} needs GPUs: --gpus N for each node")
-    if job in (ScriptKind.RAY, ScriptKind.VERL) and "RAY_ADDRESS" in made.given:
+    if job in (ScriptKind.RAY, ScriptKind.VERL) and "RAY_ADDRESS" in job_script.given:
         wrong.append(f"--env RAY_ADDRESS: --job {job} sets it, to the Ray that it starts")
-    if made.container.pyxis and made.container.words:
+    if job_script.container.pyxis and job_script.container.words:
         wrong.append("--apptainer and --pyxis cannot be combined")
     return wrong
 
@@ -300,13 +302,16 @@ def _launches(words: tuple[str, ...]) -> bool:
     return bool(words) and (words[0] == "--module" or not words[0].startswith("-"))
 
 
-def _places(made: JobScript) -> list[str]:
+def _places(job_script: JobScript) -> list[str]:
     """Errors in the values that Slurm or the container runtime reads."""
-    wrong = words(made.allocation, log=made.job is ScriptKind.CHECK)
+    wrong = words(job_script.allocation, log=job_script.job is ScriptKind.CHECK)
     # enroot also splits a list of mounts at white space.
-    sign = r"[^,:\s\0]" if made.container.pyxis else r"[^,:\n\0]"
-    without = "commas, colons and spaces" if made.container.pyxis else "commas and colons"
-    paths = {"--stage": made.stage, "--scratch": (made.scratch,) if made.scratch else ()}
+    sign = r"[^,:\s\0]" if job_script.container.pyxis else r"[^,:\n\0]"
+    without = "commas, colons and spaces" if job_script.container.pyxis else "commas and colons"
+    paths = {
+        "--stage": job_script.stage,
+        "--scratch": (job_script.scratch,) if job_script.scratch else (),
+    }
     wrong += [
         f"{option} {path!r}: expected an absolute path without {without}"
         for option, given in paths.items()
@@ -315,18 +320,18 @@ def _places(made: JobScript) -> list[str]:
     ]
     return wrong + [
         f"--bind {bind!r}: expected SOURCE or SOURCE:PLACE[:ro], absolute, without {without}"
-        for bind in made.container.binds
+        for bind in job_script.container.binds
         if not re.fullmatch(rf"/{sign}*(:/{sign}*(:r[ow])?)?", bind)
     ]
 
 
-def words(asked: Allocation, *, log: bool) -> list[str]:
+def words(allocation: Allocation, *, log: bool) -> list[str]:
     """Errors in the values for sbatch; with `log` the job's log has a fixed place."""
     forms = {
-        "--time": (asked.time, TIME, "minutes, H:MM:SS or D-HH"),
-        "--mem": (asked.memory, MEMORY, "a number with K, M, G or T"),
-        "--account": (asked.account, NAME, "a name"),
-        "--partition": (asked.partition, NAME, "a name"),
+        "--time": (allocation.time, TIME, "minutes, H:MM:SS or D-HH"),
+        "--mem": (allocation.memory, MEMORY, "a number with K, M, G or T"),
+        "--account": (allocation.account, NAME, "a name"),
+        "--partition": (allocation.partition, NAME, "a name"),
     }
     wrong = [
         f"{option} {value!r}: expected {expected}"
@@ -337,12 +342,12 @@ def words(asked: Allocation, *, log: bool) -> list[str]:
         wrong
         + [
             f"--sbatch {word!r}: expected an option with its value, as in --sbatch=--qos=high"
-            for word in asked.more
+            for word in allocation.more
             if not re.fullmatch(r"--?[a-zA-Z][\w-]*(=\S+)?", word, re.ASCII)
         ]
         + [
             f"--sbatch {word!r}: the script sets it"
-            for word in asked.more
+            for word in allocation.more
             if re.fullmatch(f"({OURS}{f'|{LOGS}' if log else ''})(=.*)?", word)
         ]
     )

@@ -14,14 +14,13 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.cache.store import Store
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
-from imgbuild.plan import seal as seals
-from imgbuild.plan.seal import SealedImage
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import ImageDigests
 from imgbuild.project import Project
 from imgbuild.report import OUTCOMES, Tier
-from imgbuild.smoke import records
-from imgbuild.smoke import run as tests
+from imgbuild.smoke import records, runner
 from imgbuild.smoke.records import ImageContent, RecordedRun
 from imgbuild.smoke.reports import ImageRun, refuse
 from imgbuild.smoke.result import Outcome
@@ -40,34 +39,34 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     new: bool
 
 
-def record(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
-    """Add all runs of `found` to the test records, or none: InputError for one that does not fit.
+def record(project: Project, image_runs: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
+    """Add all of `image_runs` to the test records, or none: InputError for one that does not fit.
 
     LockStale if a target has no lock, or no digests for it.
     """
-    known: dict[str, tuple[Lock, seals.Seal]] = {}
-    checked: list[tuple[str, RecordedRun, SealedImage]] = []
-    for each in found:
-        target, kept = each.run.target, _recorded_run(each)
-        if target not in known:
-            known[target] = _sealed(project, target, each.place)
-        lock, sealed = known[target]
-        image = _fitting(project, each, sealed)
-        versions = records.listed(lock.arch[kept.arch].versions)
-        checked.append((target, msgspec.structs.replace(kept, versions=versions), image))
-    for target in known:  # damaged records stop all of it
+    locked_targets: dict[str, tuple[Lock, image_digests.TargetDigests]] = {}
+    checked: list[tuple[str, RecordedRun, ImageDigests]] = []
+    for each in image_runs:
+        target, recorded_run = each.run.target, _recorded_run(each)
+        if target not in locked_targets:
+            locked_targets[target] = _locked_digests(project, target, each.place)
+        lock, target_digests = locked_targets[target]
+        image = _fitting(project, each, target_digests)
+        versions = records.listed(lock.arch[recorded_run.arch].versions)
+        checked.append((target, msgspec.structs.replace(recorded_run, versions=versions), image))
+    for target in locked_targets:  # damaged records stop all of it
         records.read_records(project.images, target)
     recorded = []
-    for target, kept, image in checked:
-        contents = {kept.config: ImageContent(diff_ids=diff_ids(image))}
-        new = records.add(project.images, target, [kept], contents, store)
+    for target, recorded_run, image in checked:
+        contents = {recorded_run.config: ImageContent(diff_ids=diff_ids(image))}
+        new = records.add(project.images, target, [recorded_run], contents, store)
         recorded.append(
             Recorded(
                 target=target,
-                arch=kept.arch,
-                tier=kept.tier,
-                result=kept.result,
-                digest=kept.digest,
+                arch=recorded_run.arch,
+                tier=recorded_run.tier,
+                result=recorded_run.result,
+                digest=recorded_run.digest,
                 file=records.records_path(project.images, target),
                 new=new,
             )
@@ -75,17 +74,19 @@ def record(project: Project, found: Iterable[ImageRun], store: Store) -> tuple[R
     return tuple(recorded)
 
 
-def diff_ids(image: SealedImage) -> tuple[Digest, ...]:
-    """The diff ids of a sealed image, bottom first."""
+def diff_ids(image: ImageDigests) -> tuple[Digest, ...]:
+    """The diff ids of a locked image, bottom first."""
     return tuple(layer.diff_id for layer in image.layers)
 
 
-def counting(project: Project, sealed: seals.Seal) -> dict[Arch, tuple[RecordedRun, ...]]:
-    """The runs that count for a seal's images, by architecture; InputError as `read_records`."""
-    known = records.read_records(project.images, sealed.target)
+def counting(
+    project: Project, target_digests: image_digests.TargetDigests
+) -> dict[Arch, tuple[RecordedRun, ...]]:
+    """The runs that count for a target's images, by architecture; InputError as `read_records`."""
+    smoke_records = records.read_records(project.images, target_digests.target)
     return {
-        arch: records.counting(known, arch, image.config, diff_ids(image))
-        for arch, image in sealed.arch.items()
+        arch: records.counting(smoke_records, arch, image.config, diff_ids(image))
+        for arch, image in target_digests.arch.items()
     }
 
 
@@ -94,51 +95,66 @@ def tested(project: Project, lock: Lock, arches: Iterable[Arch]) -> Tier | None:
 
     None also if the lock has no digests. InputError for a file that cannot be read.
     """
-    path = seals.seal_path(project.images, lock.target)
+    path = image_digests.digests_path(project.images, lock.target)
     if not path.exists():
         return None
-    sealed = codec.read(path, seals.Seal, what="list of digests", hint=locks.damaged(lock.target))
-    runs = counting(project, sealed)
+    target_digests = codec.read(
+        path,
+        image_digests.TargetDigests,
+        what="list of digests",
+        hint=lock_file.damaged(lock.target),
+    )
+    runs = counting(project, target_digests)
     passed = [run.tier for arch in arches for run in runs.get(arch, ()) if run.good]
     return max(passed, key=records.TIERS.index, default=None)
 
 
-def require_sealed(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
-    """InputError unless the image in `place`, by its configuration, is the sealed one.
+def require_locked(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
+    """InputError unless the image in `place`, by its configuration, is the locked one.
 
     Checked before the tests run, so that no test runs for nothing.
     """
-    sealed = seals.read_seal(project.images, lock)
-    image = sealed.arch.get(arch)
+    target_digests = image_digests.read_digests(project.images, lock)
+    image = target_digests.arch.get(arch)
     if image is None or image.config != config:
         _other(project, lock.target, arch, place, config, image)
 
 
-def _sealed(project: Project, target: str, place: str) -> tuple[Lock, seals.Seal]:
-    if target not in project.sealed():
+def _locked_digests(
+    project: Project, target: str, place: str
+) -> tuple[Lock, image_digests.TargetDigests]:
+    if target not in project.locked_targets():
         refuse(
             place,
             f"it is of the target {target!r}, which has no lock here",
-            hint=f"name its project: --matrix FILE; locked here: {', '.join(project.sealed())}",
+            hint="name its project: --matrix FILE; locked here: "
+            f"{', '.join(project.locked_targets())}",
         )
-    lock = locks.read_lock(project.images, target)
-    return lock, seals.read_seal(project.images, lock)
+    lock = lock_file.read_lock(project.images, target)
+    return lock, image_digests.read_digests(project.images, lock)
 
 
-def _fitting(project: Project, found: ImageRun, sealed: seals.Seal) -> SealedImage:
-    """The sealed image that was tested; InputError if it was another one."""
-    run = found.run
+def _fitting(
+    project: Project, image_run: ImageRun, target_digests: image_digests.TargetDigests
+) -> ImageDigests:
+    """The locked image that was tested; InputError if it was another one."""
+    run = image_run.run
     arch = Arch(run.arch)
-    image = sealed.arch.get(arch)
+    image = target_digests.arch.get(arch)
     if image is None or image.config != run.config:
-        _other(project, run.target, arch, found.place, run.config, image)
+        _other(project, run.target, arch, image_run.place, run.config, image)
     return image
 
 
 def _other(
-    project: Project, target: str, arch: Arch, place: str, config: Digest, image: SealedImage | None
+    project: Project,
+    target: str,
+    arch: Arch,
+    place: str,
+    config: Digest,
+    image: ImageDigests | None,
 ) -> NoReturn:
-    path = seals.seal_path(project.images, target)
+    path = image_digests.digests_path(project.images, target)
     has = f"configuration {image.config}" if image is not None else "no image"
     refuse(
         place,
@@ -148,19 +164,19 @@ def _other(
     )
 
 
-def _recorded_run(found: ImageRun) -> RecordedRun:
+def _recorded_run(image_run: ImageRun) -> RecordedRun:
     """The recorded form of a run, without versions; InputError if it contradicts itself."""
-    run = found.run
+    run = image_run.run
     try:
-        kept = msgspec.convert(run, RecordedRun, from_attributes=True)
+        recorded_run = msgspec.convert(run, RecordedRun, from_attributes=True)
     except msgspec.ValidationError as error:
-        refuse(found.place, str(error))
+        refuse(image_run.place, str(error))
     if run.passed + run.failed + run.skipped != len(run.cases) or not run.cases:
         others = sorted({case.outcome for case in run.cases} - set(OUTCOMES))
-        refuse(found.place, f"no cases, or unknown outcomes: {', '.join(others)}")
+        refuse(image_run.place, f"no cases, or unknown outcomes: {', '.join(others)}")
     # Also refused if it failed: without its GPUs nothing of the image was tested.
-    needed = tests.GPU_TIERS.get(kept.tier, 0)
-    if len(kept.gpu) < needed:
-        named = ", ".join(kept.gpu) or "none"
-        refuse(found.place, f"tier {kept.tier} needs {needed} GPU(s); it names {named}")
-    return kept
+    needed = runner.GPU_TIERS.get(recorded_run.tier, 0)
+    if len(recorded_run.gpu) < needed:
+        named = ", ".join(recorded_run.gpu) or "none"
+        refuse(image_run.place, f"tier {recorded_run.tier} needs {needed} GPU(s); it names {named}")
+    return recorded_run

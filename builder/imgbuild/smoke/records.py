@@ -121,29 +121,29 @@ def read_records(images: Path, target: str) -> SmokeRecords:
     path = records_path(images, target)
     if not path.exists():
         return SmokeRecords(target=target)
-    found = codec.read(path, SmokeRecords, what="file of test records", hint=REMEDY)
-    if found.format != RECORDS_FORMAT:
-        message = f"{path}: unsupported format {found.format} (expected {RECORDS_FORMAT})"
+    smoke_records = codec.read(path, SmokeRecords, what="file of test records", hint=REMEDY)
+    if smoke_records.format != RECORDS_FORMAT:
+        message = f"{path}: unsupported format {smoke_records.format} (expected {RECORDS_FORMAT})"
         raise LockStale(message, hint="use the version of imgbuild that wrote it")
-    problems = tuple(_faults(found, target, str(path)))
+    problems = tuple(_faults(smoke_records, target, str(path)))
     if problems:
         message = f"{path} has {count(len(problems), 'problem')}"
         raise InputError(message, problems=problems, hint=REMEDY)
-    return found
+    return smoke_records
 
 
-def _faults(found: SmokeRecords, target: str, file: str) -> Iterable[Problem]:
+def _faults(smoke_records: SmokeRecords, target: str, file: str) -> Iterable[Problem]:
     def _problem(path: str, message: str, value: object, expected: str = "") -> Problem:
         return Problem(
             file=file, path=path, message=message, value=str(value), expected=expected or None
         )
 
-    if found.target != target:
-        yield _problem("target", "wrong target", found.target, target)
+    if smoke_records.target != target:
+        yield _problem("target", "wrong target", smoke_records.target, target)
     keys: dict[tuple[str, ...], int] = {}
-    for number, run in enumerate(found.runs):
+    for number, run in enumerate(smoke_records.runs):
         place = f"runs[{number}]"
-        if run.config not in found.images:
+        if run.config not in smoke_records.images:
             yield _problem(f"{place}.config", "unknown digest", run.config, "a key of `images`")
         if run.good != (run.passed > 0 and not run.failed):
             counts = f"{run.result}, {run.passed} passed, {run.failed} failed"
@@ -152,11 +152,11 @@ def _faults(found: SmokeRecords, target: str, file: str) -> Iterable[Problem]:
             text = "it must be set if and only if a case failed"
             yield _problem(f"{place}.first", text, run.first)
         if run.through.partition(" ")[0] not in PLACES:
-            known = f"one of {', '.join(PLACES)}"
-            yield _problem(f"{place}.through", "invalid value", run.through, known)
+            choices = f"one of {', '.join(PLACES)}"
+            yield _problem(f"{place}.through", "invalid value", run.through, choices)
         if keys.setdefault(run.key, number) != number:
             yield _problem(place, f"duplicate of runs[{keys[run.key]}]", run.started)
-    for config in found.images.keys() - {run.config for run in found.runs}:
+    for config in smoke_records.images.keys() - {run.config for run in smoke_records.runs}:
         yield _problem(f"images.{config}", "no run refers to it", config)
 
 
@@ -185,8 +185,8 @@ def add(
     Several processes may do so at once. InputError if the file is damaged; it is not overwritten.
     """
     with store.exclusive(f"records-{sha256(str(records_path(images, target)).encode())}"):
-        known = read_records(images, target)
-        merged = merge(known, runs, contents)
+        smoke_records = read_records(images, target)
+        merged = merge(smoke_records, runs, contents)
         return codec.write(records_path(images, target), merged, below=images.parent)
 
 
@@ -204,7 +204,9 @@ def counting(
         if (run.config, run.arch) == (config, arch):
             kind = (TIERS.index(run.tier), tuple(sorted(set(run.gpu))))
             latest[kind] = max(
-                latest.get(kind, run), run, key=lambda one: (one.started, not one.good)
+                latest.get(kind, run),
+                run,
+                key=lambda candidate: (candidate.started, not candidate.good),
             )
     return tuple(run for _, run in sorted(latest.items()))
 

@@ -168,7 +168,7 @@ def seen(cases: Sequence[Case]) -> tuple[tuple[str, ...], str]:
     """The names of the GPUs and the driver's release, from the gate of a tier; empty if unknown."""
     for case in cases:
         if case.name in GATES and case.outcome == "passed":
-            found = (GPU.fullmatch(part) for part in case.message.split("; "))
+            matches = (GPU.fullmatch(part) for part in case.message.split("; "))
             release = RELEASE.search(case.log)
-            return tuple(each[1] for each in found if each), release[1] if release else ""
+            return tuple(each[1] for each in matches if each), release[1] if release else ""
     return (), ""

@@ -65,9 +65,9 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     if isinstance(base, DebianBase):
         chosen = apt.resolve_debs(base, arch, context)
         return ResolvedBase(debs=chosen.debs, security=chosen.security or msgspec.UNSET)
-    own = Client(offline=context.http.offline)
-    image = base_image.base(base.image, arch, own)
-    base_image.fetch_layers(base.image, [layer.locked for layer in image.layers], context, own)
+    client = Client(offline=context.http.offline)
+    image = base_image.base(base.image, arch, client)
+    base_image.fetch_layers(base.image, [layer.locked for layer in image.layers], context, client)
     blobs = ((context.store.blob(layer.digest), layer.diff_id) for layer in image.layers)
     merged = contents(
         [LayerFile(path=path, diff_id=diff_id) for path, diff_id in blobs if path is not None]
@@ -78,15 +78,15 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     )
 
 
-def accounts(image: str, found: Contents) -> dict[str, str]:
+def accounts(image: str, image_contents: Contents) -> dict[str, str]:
     """The text of etc/passwd and etc/group; InputError if `image` has none that can be added to."""
     hint = "the image's user is added to it: choose a base that has one"
     texts = {}
     for path in ACCOUNTS:
-        data = found.accounts.get(path)
+        data = image_contents.accounts.get(path)
         if data is None:
-            link = found.paths.get(path)
-            what = "is not a regular file" if path in found.paths else "does not exist"
+            link = image_contents.paths.get(path)
+            what = "is not a regular file" if path in image_contents.paths else "does not exist"
             what = f"is a link to {link}" if link else what
             message = f"{image}: /{path} {what}"
             raise InputError(message, hint=hint)
@@ -98,15 +98,15 @@ def accounts(image: str, found: Contents) -> dict[str, str]:
     return texts
 
 
-def refuse_other_python(base: RegistryBase, found: Contents) -> None:
+def refuse_other_python(base: RegistryBase, image_contents: Contents) -> None:
     """InputError if `base` has no interpreter where the matrix says, or one of another version."""
-    led = found.resolved(base.interpreter)
+    led = image_contents.resolved(base.interpreter)
     named = PYTHON.fullmatch(led or "")
     if led is not None and (named is None or named[1] == base.python):
         return
     what = "does not exist" if led is None else f"is /{led}, not Python {base.python}"
     message = f"{base.image}: interpreter {base.interpreter} {what}"
-    others = sorted(f"/{path}" for path in found.paths if PYTHON.fullmatch(path))
+    others = sorted(f"/{path}" for path in image_contents.paths if PYTHON.fullmatch(path))
     hint = f"it has {', '.join(others)}" if others else "it has no python3.N in any folder bin"
     raise InputError(message, hint=f"{hint}; say which with `interpreter` and `python`")
 
@@ -119,10 +119,10 @@ def contents(layers: Sequence[LayerFile]) -> Contents:
         with inflated(layer) as stream:
             tree.add_headers(_keeping(Reader(stream, str(layer.path)), number, texts))
     paths = {path.strip("/"): node.target or None for path, node in tree.walk()}
-    found = {path: tree.find(path) for path in ACCOUNTS}
+    nodes = {path: tree.find(path) for path in ACCOUNTS}
     accounts = {
         path: texts[node.source]
-        for path, node in found.items()
+        for path, node in nodes.items()
         if node is not None and node.source in texts
     }
     return Contents(paths=paths, accounts=accounts)

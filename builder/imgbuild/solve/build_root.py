@@ -12,8 +12,7 @@ from pathlib import Path
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
-from imgbuild.deb import apt
-from imgbuild.deb import root as debian_root
+from imgbuild.deb import apt, debian_root
 from imgbuild.errors import InputError
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import Base, DebianBase, User

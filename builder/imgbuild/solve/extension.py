@@ -32,15 +32,15 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
         return resolve_base(base, arch, context)
     published = overlay.published.lock.arch[arch]
     debs = published.debs
-    wanted = overlay.row.packages
-    if wanted and isinstance(base, DebianBase):
+    requested = overlay.row.packages
+    if requested and isinstance(base, DebianBase):
 
         def _control(deb: Deb) -> dict[str, str]:
             urls = partial(apt.urls, deb, base)
             paths = fetch_all([FileRequest(locked=deb, urls=urls)], context, title=deb.package)
             return archive.control(paths[deb.sha256])
 
-        added = apt.added_debs(base, arch, debs, wanted, _control, context)
+        added = apt.added_debs(base, arch, debs, requested, _control, context)
         debs = tuple(sorted((*debs, *added), key=lambda deb: deb.package))
     return ResolvedBase(
         debs=debs,

@@ -34,21 +34,21 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
     via: tuple[str, ...]
 
     def __str__(self) -> str:
-        asked = f", required by {', '.join(self.via)}" if self.via else ""
+        origin = f", required by {', '.join(self.via)}" if self.via else ""
         return (
             f"{self.package} {self.version} is of {self.uploaded:%Y-%m}, and {self.newest} of "
-            f"{self.newest_uploaded:%Y-%m} is available{asked}"
+            f"{self.newest_uploaded:%Y-%m} is available{origin}"
         )
 
 
 def newest(files: Iterable[IndexFile]) -> IndexFile | None:
     """The file of the highest final version that has an upload time; None if there is none."""
-    known = [
+    dated = [
         (file.version, file)
         for file in files
         if file.version is not None and not file.version.is_prerelease and file.uploaded is not None
     ]
-    return max(known, key=lambda pair: pair[0])[1] if known else None
+    return max(dated, key=lambda pair: pair[0])[1] if dated else None
 
 
 def lags(
@@ -58,7 +58,7 @@ def lags(
 
     Explained are pins, and packages of which something chosen asks for an older version by itself.
     """
-    found = []
+    outdated = []
     for item in chosen:
         offer = offers.get(item.package)
         if offer is None or offer.wheel.uploaded is None or item.package in catalogue.rules.pins:
@@ -67,8 +67,8 @@ def lags(
         if top is None or top.uploaded is None or top.uploaded - offer.wheel.uploaded <= FAR:
             continue
         behind = top.version is not None and top.version > Version(item.version)
-        if behind and not held(catalogue, item, top, offers):
-            found.append(
+        if behind and not has_older_requirement(catalogue, item, top, offers):
+            outdated.append(
                 Lag(
                     package=item.package,
                     version=item.version,
@@ -78,10 +78,10 @@ def lags(
                     via=item.via,
                 )
             )
-    return tuple(found)
+    return tuple(outdated)
 
 
-def held(
+def has_older_requirement(
     catalogue: Catalogue, item: ChosenPackage, top: IndexFile, offers: Mapping[str, OfferedFile]
 ) -> bool:
     """Whether something that was chosen requires `item` in a version older than `top`."""
@@ -95,7 +95,7 @@ def held(
     return False
 
 
-def held_back(
+def cutoff_rows(
     catalogue: Catalogue, chosen: Iterable[ChosenPackage]
 ) -> tuple[tuple[str, str, str], ...]:
     """Package, chosen version and newest version today, where the cut-off alone keeps it older."""
@@ -126,7 +126,7 @@ def report(
     """Report which of the chosen versions are old, and why."""
     for lag in lags(catalogue, chosen, offers):
         reporter.warn(f"{lag}; pin it, or give the wanted version under requires:")
-    rows = held_back(catalogue, chosen)
+    rows = cutoff_rows(catalogue, chosen)
     reporter.info(
         f"{len(chosen)} packages from files uploaded before {catalogue.rules.as_of}; "
         f"{len(rows)} have newer versions, uploaded after it"

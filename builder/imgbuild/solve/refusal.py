@@ -84,8 +84,8 @@ def of_range(catalogue: Catalogue, package: str, spec: str) -> str:
         newest = max(file.version for file in files if file.version is not None)
         named = [file for file in files if file.version == newest]
         return f"{package} {newest}: {_why(catalogue, package, named)}"
-    known = [offer.wheel.version for offer in catalogue.offers(package)]
-    top = max((version for version in known if version is not None), default=None)
+    versions = [offer.wheel.version for offer in catalogue.offers(package)]
+    top = max((version for version in versions if version is not None), default=None)
     return f"the newest {package} on the index {index} is {top}"
 
 
@@ -115,14 +115,16 @@ def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
         reasons = Counter(str(against[file.name]) for file in machine)
         return "; ".join(f"its wheel {reason}" for reason in reasons)
     arch = rules.tags.arch
-    own = [file for file in wheels if arch.wheel in file.name or file.name.endswith("-any.whl")]
+    arch_wheels = [
+        file for file in wheels if arch.wheel in file.name or file.name.endswith("-any.whl")
+    ]
     missing = (
         f"no wheel for Python {rules.tags.python} and glibc {rules.tags.glibc} among its Linux "
         f"{arch.wheel} wheels"
-        if own
+        if arch_wheels
         else f"no Linux {arch.wheel} wheel"
     )
-    has = sorted({described(file.name) if own else system(file.name) for file in wheels})
+    has = sorted({described(file.name) if arch_wheels else system(file.name) for file in wheels})
     more = f" and {len(has) - SHOWN} more" if len(has) > SHOWN else ""
     return f"{missing}{_span(catalogue, package, files)} (it has {', '.join(has[:SHOWN])}{more})"
 
@@ -135,10 +137,10 @@ def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
         if file.is_wheel and file.version is not None and not file.version.is_prerelease:
             fits[file.version] = fits.get(file.version, False) or tags.fits(file.name)
     versions = sorted(fits)
-    own = next((at for at, v in enumerate(versions) if v == files[0].version), None)
-    if own is None:
+    position = next((at for at, v in enumerate(versions) if v == files[0].version), None)
+    if position is None:
         return ""
-    low = high = own
+    low = high = position
     while low > 0 and not fits[versions[low - 1]]:
         low -= 1
     while high < len(versions) - 1 and not fits[versions[high + 1]]:
@@ -148,12 +150,12 @@ def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
     return f", nor has any version from {versions[low]} to {versions[high]}"
 
 
-def nearest(wanted: Version, known: Iterable[Version]) -> tuple[str, ...]:
-    """The next older and the next newer of `known`, as far as they exist; final releases if any."""
-    every = list(known)
+def nearest(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
+    """The next older and the next newer of `versions`, if they exist; final releases if any."""
+    every = list(versions)
     pool = [version for version in every if not version.is_prerelease] or every
-    older = max((version for version in pool if version < wanted), default=None)
-    newer = min((version for version in pool if version > wanted), default=None)
+    older = max((version for version in pool if version < requested), default=None)
+    newer = min((version for version in pool if version > requested), default=None)
     return tuple(str(version) for version in (older, newer) if version is not None)
 
 

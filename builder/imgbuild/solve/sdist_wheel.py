@@ -33,8 +33,7 @@ from imgbuild.container import sandbox
 from imgbuild.errors import IntegrityError, NoSolution, WorkFailed
 from imgbuild.system.boundary import copy_regular, reading, reads
 from imgbuild.system.process import Result
-from imgbuild.wheel import archive as wheel_archive
-from imgbuild.wheel.archive import WheelArchive
+from imgbuild.wheel.archive import WheelArchive, read
 from imgbuild.wheel.metadata import read_metadata
 from imgbuild.wheel.sdist import members
 from imgbuild.wheel.zipformat import ZipMember
@@ -176,10 +175,10 @@ def build(job: SdistJob) -> Path:
     result = _run_hooks(job, _prepare(job))
     if result.wheel is None:
         raise MissingRequirements(result.lacking)
-    made = _fetched(job, result.wheel)
-    refuse_impure(job, made)
+    wheel = _fetched(job, result.wheel)
+    refuse_impure(job, wheel)
     (job.folder / "wheel").mkdir()
-    return repack(made, job.folder / "wheel" / made.name)
+    return repack(wheel, job.folder / "wheel" / wheel.name)
 
 
 def _fetched(job: SdistJob, name: str) -> Path:
@@ -188,9 +187,9 @@ def _fetched(job: SdistJob, name: str) -> Path:
         message = f"{job.package} {job.version}: its build names {name[:80]!r} as its wheel"
         raise IntegrityError(message, hint=DECEIT)
     (job.folder / "made").mkdir()
-    made = job.folder / "made" / name
-    _take(job, job.folder / "out" / name, made, LARGEST)
-    return made
+    path = job.folder / "made" / name
+    _take(job, job.folder / "out" / name, path, LARGEST)
+    return path
 
 
 def _take(job: SdistJob, source: Path, target: Path, limit: int) -> None:
@@ -239,7 +238,7 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
     """The same of the wheels that the build requires: what Python imports, the last of a name."""
     chosen: dict[str, tuple[WheelArchive, ZipMember]] = {}
     for wheel in job.requires:
-        archive = wheel_archive.read(wheel)
+        archive = read(wheel)
         for path, member in archive.members.items():
             folder, _, rest = path.partition("/")
             scheme, _, below = rest.partition("/")

@@ -71,10 +71,10 @@ class SdistWheels:
 
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
         """METADATA of the wheel that `sdist` yields, built if it has to be."""
-        made = self.built(package, sdist)
-        path = self._store.file(made.wheel.sha256)
+        built = self.built(package, sdist)
+        path = self._store.file(built.wheel.sha256)
         if path is None:
-            message = f"{made.wheel.file} was removed from the cache while it was in use"
+            message = f"{built.wheel.file} was removed from the cache while it was in use"
             raise IntegrityError(message, hint="run the same command again")
         return sdist_wheel.metadata(path)
 
@@ -94,17 +94,17 @@ class SdistWheels:
             requires=(),
             wheel=LockedFile(file="", size=0, sha256="0" * 64),
         )
-        wants = [FileRequest(locked=recipe.sdist, urls=partial(_one, sdist.url))]
+        wants = [FileRequest(locked=recipe.sdist, urls=partial(_single_url, sdist.url))]
         paths = fetch_all(wants, self._context, title=f"fetching {sdist.name}")
         lines = list(sdist_wheel.system(paths[recipe.sdist.sha256], sdist.name).requires)
         lines += self._of_same_lock(package)
         for _ in range(ROUNDS):
             recipe = self._with_requires(recipe, lines)
-            more = self._known_more(recipe)
+            more = self._lacking_requirements(recipe)
             if not more:
                 try:
-                    known = remembered(recipe, self._python, self._store)
-                    wheel = known or make(recipe, self._root(), self._python, self._context)
+                    cached = remembered(recipe, self._python, self._store)
+                    wheel = cached or make(recipe, self._root(), self._python, self._context)
                     return msgspec.structs.replace(recipe, wheel=wheel)
                 except sdist_wheel.MissingRequirements as lacking:
                     more = lacking.requirements
@@ -114,10 +114,10 @@ class SdistWheels:
         message = f"the build of {package} keeps requesting more packages: {', '.join(lines)}"
         raise NoSolution(message, hint="pin a version that has a wheel")
 
-    def _known_more(self, recipe: BuiltWheel) -> tuple[str, ...]:
+    def _lacking_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
         """The requirements that an earlier build of this recipe asked for."""
-        known = self._store.fact(FACT, f"{fingerprint(recipe, self._python)}-lacking")
-        return () if known is None else msgspec.json.decode(known, type=tuple[str, ...])
+        stored = self._store.fact(FACT, f"{fingerprint(recipe, self._python)}-lacking")
+        return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 
     @property
     def _python(self) -> str:
@@ -125,32 +125,33 @@ class SdistWheels:
 
     def _of_same_lock(self, package: str) -> list[str]:
         pins = self._catalogue.rules.pins
-        wanted = self._sdists[package].requires
-        missing = [name for name in wanted if name not in pins]
+        required = self._sdists[package].requires
+        missing = [name for name in required if name not in pins]
         if missing:
             message = (
                 f"building {package} needs {', '.join(missing)} at the target's version,"
                 " but the target has no such pin"
             )
             raise NoSolution(message, hint=f"pin {missing[0]} in the target")
-        return [f"{name}=={pins[name]}" for name in wanted]
+        return [f"{name}=={pins[name]}" for name in required]
 
     def _with_requires(self, recipe: BuiltWheel, lines: Sequence[str]) -> BuiltWheel:
         requires = self._resolve(recipe.package, lines)
         urls = {file.sha256: file.url for file in self._chosen_files(requires)}
         wants = [
-            FileRequest(locked=wheel, urls=partial(_one, urls[wheel.sha256])) for wheel in requires
+            FileRequest(locked=wheel, urls=partial(_single_url, urls[wheel.sha256]))
+            for wheel in requires
         ]
         fetch_all(wants, self._context, title=f"fetching what builds {recipe.package}")
         return msgspec.structs.replace(recipe, requires=requires)
 
     def _chosen_files(self, wheels: Sequence[Wheel]) -> list[IndexFile]:
-        found = []
+        files = []
         for wheel in wheels:
             offer = self._catalogue.chosen(wheel.package, Version(wheel.version))
             if offer is not None:
-                found.append(msgspec.structs.replace(offer.wheel, sha256=wheel.sha256))
-        return found
+                files.append(msgspec.structs.replace(offer.wheel, sha256=wheel.sha256))
+        return files
 
     def _resolve(self, package: str, lines: Sequence[str]) -> tuple[Wheel, ...]:
         try:
@@ -169,7 +170,7 @@ class SdistWheels:
         return tuple(wheels)
 
 
-def _one(url: str) -> list[str]:
+def _single_url(url: str) -> list[str]:
     return [url]
 
 
@@ -189,8 +190,8 @@ def fingerprint(recipe: BuiltWheel, python: str) -> str:
 
 def remembered(recipe: BuiltWheel, python: str, store: Store) -> LockedFile | None:
     """The wheel that this recipe gave before, if the store still has it."""
-    known = store.fact(FACT, fingerprint(recipe, python))
-    wheel = msgspec.json.decode(known, type=LockedFile) if known is not None else None
+    stored = store.fact(FACT, fingerprint(recipe, python))
+    wheel = msgspec.json.decode(stored, type=LockedFile) if stored is not None else None
     return wheel if wheel is not None and store.file(wheel.sha256) is not None else None
 
 

@@ -23,7 +23,7 @@ from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, IndexFile, places
 from imgbuild.index.remote_wheel import lock_wheel, metadata
 from imgbuild.index.server import Catalogue, OfferedFile
-from imgbuild.lock.lock import requirements
+from imgbuild.lock.lock_file import requirements
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
@@ -75,11 +75,11 @@ def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
     """
     refuse_excluded(problem)
     base = extension.resolve(problem)
-    own = host_arch()
+    host = host_arch()
     overlay = problem.overlay
     resolutions = overlay.published.lock.arch if overlay is not None else {problem.arch: base}
-    debs = resolutions[own].debs if own in resolutions else ()
-    with host_root(problem.base, problem.matrix.image.user, own, problem.context, debs) as root:
+    debs = resolutions[host].debs if host in resolutions else ()
+    with host_root(problem.base, problem.matrix.image.user, host, problem.context, debs) as root:
         prepared = prepare(problem, python_of(problem.base, base.debs), root)
         refuse_pins(prepared)
         yield msgspec.structs.replace(prepared, base=base)
@@ -124,8 +124,8 @@ def python_of(base: Base, debs: Sequence[Deb]) -> str:
 
 def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
     """Report which of the chosen versions are old, and why."""
-    kept = prepared.published.versions if prepared.published is not None else {}
-    new = tuple(item for item in chosen if item.package not in kept)
+    published_versions = prepared.published.versions if prepared.published is not None else {}
+    new = tuple(item for item in chosen if item.package not in published_versions)
     reporter = prepared.problem.context.reporter
     freshness.report(prepared.catalogue, new, _offers(prepared, new), reporter)
 
@@ -147,8 +147,10 @@ def lock_chosen(
     versions = {item.package: item.version for item in chosen}
     check_cuda(prepared, versions)
     offers = _offers(prepared, chosen)
-    kept = prepared.published or Resolution(wheels=())
-    offers = {package: offer for package, offer in offers.items() if package not in kept.versions}
+    published = prepared.published or Resolution(wheels=())
+    offers = {
+        package: offer for package, offer in offers.items() if package not in published.versions
+    }
     wheels = tuple(
         lock_wheel(
             package,
@@ -165,7 +167,7 @@ def lock_chosen(
         for package, offer in offers.items()
         if offer.sdist is not None
     )
-    return by_package((*kept.wheels, *wheels)), by_package((*kept.built, *built))
+    return by_package((*published.wheels, *wheels)), by_package((*published.built, *built))
 
 
 def by_package(items: Iterable[Named]) -> tuple[Named, ...]:
@@ -182,18 +184,20 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     release = cuda_release(problem, plain)
     overlay = problem.overlay
     published = overlay.published.lock.arch[problem.arch] if overlay is not None else None
-    kept: dict[str, server.SdistBuilder] = {}
+    published_builders: dict[str, server.SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base
-        own = extension.PublishedWheels(published, indexes, base.python, root, problem.context)
-        kept = dict.fromkeys(own.packages, own.metadata)
-    sdist_wheels = workshop_of(problem, plain, release.constraints, root)
-    wanted = requirements(problem.matrix, problem.name)
+        published_wheels = extension.PublishedWheels(
+            published, indexes, base.python, root, problem.context
+        )
+        published_builders = dict.fromkeys(published_wheels.packages, published_wheels.metadata)
+    sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root)
+    specs = requirements(problem.matrix, problem.name)
     return PreparedTarget(
         problem=problem,
-        catalogue=with_sdists(problem, plain, sdist_wheels, kept),
+        catalogue=with_sdists(problem, plain, sdist_wheels, published_builders),
         sdist_wheels=sdist_wheels,
-        requirements=tuple(f"{item}{spec}" for item, spec in wanted.items()),
+        requirements=tuple(f"{item}{spec}" for item, spec in specs.items()),
         release=release,
         published=published,
     )
@@ -209,25 +213,30 @@ def wheels_only(problem: SolveProblem, python: str) -> Catalogue:
     return Catalogue(indexes, rules, context.http, context.store)
 
 
-def workshop_of(
-    problem: SolveProblem, plain: Catalogue, held: Sequence[str], root: Callable[[], Path]
+def sdist_wheels_of(
+    problem: SolveProblem,
+    plain: Catalogue,
+    cuda_constraints: Sequence[str],
+    root: Callable[[], Path],
 ) -> SdistWheels:
-    """Builds the wheels of the matrix's sdists on this machine, under the constraints `held`."""
+    """Builds the wheels of the matrix's sdists on this machine, under `cuda_constraints`."""
     context = problem.context
-    own = Catalogue(plain.indexes, host_rules(plain.rules), context.http, context.store)
-    return SdistWheels(problem.matrix.sdists, own, held, root, context)
+    catalogue = Catalogue(plain.indexes, host_rules(plain.rules), context.http, context.store)
+    return SdistWheels(problem.matrix.sdists, catalogue, cuda_constraints, root, context)
 
 
 def with_sdists(
     problem: SolveProblem,
     plain: Catalogue,
     sdist_wheels: SdistWheels,
-    kept: Mapping[str, server.SdistBuilder] | None = None,
+    published_builders: Mapping[str, server.SdistBuilder] | None = None,
     hide: Callable[[str, Version], bool] = lambda package, version: False,
 ) -> Catalogue:
     """`plain` with the sdists of the matrix; without the versions that `hide` is true for."""
     context = problem.context
-    builders = dict.fromkeys(problem.matrix.sdists, sdist_wheels.metadata) | dict(kept or {})
+    builders = dict.fromkeys(problem.matrix.sdists, sdist_wheels.metadata) | dict(
+        published_builders or {}
+    )
     return Catalogue(
         plain.indexes, plain.rules, context.http, context.store, sdists=builders, hide=hide
     )
@@ -243,38 +252,38 @@ def cuda_release(problem: SolveProblem, catalogue: Catalogue) -> cuda_releases.C
     pin = target.pins.get("torch")
     offer = pinned(catalogue, "torch", pin) if pin else None
     if offer is not None:
-        own = metadata(offer.wheel, context.http, context.store)
-        torch = cuda_releases.active(own, catalogue.rules.tags.markers)
+        torch_metadata = metadata(offer.wheel, context.http, context.store)
+        torch = cuda_releases.active(torch_metadata, catalogue.rules.tags.markers)
         refuse_cpu_build(problem, catalogue, offer.wheel, torch)
     files = catalogue.indexes.files(cuda_releases.METAPACKAGE)
     wheels = {file.version: file for file in files if file.is_wheel and file.version is not None}
-    found, reasons = cuda_releases.agreeing(
+    release, reasons = cuda_releases.agreeing(
         cuda_releases.of_minor(wheels, target.cuda),
         lambda version: metadata(wheels[version], context.http, context.store),
         torch,
     )
-    if found is None:
+    if release is None:
         message = f"{name}: no release of CUDA {target.cuda} works with torch {pin}"
         raise NoSolution(
             message,
             reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),
             hint="give the target the CUDA version that its torch was built for",
         )
-    components = len(found.components)
-    context.reporter.detail(f"CUDA {found.version}: {components} components are pinned to it")
+    components = len(release.components)
+    context.reporter.detail(f"CUDA {release.version}: {components} components are pinned to it")
     for reason in reasons:
         context.reporter.detail(f"skipped {reason}")
-    return found
+    return release
 
 
 def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
     """The best offer of the pinned version; a pin without a local part also finds `2.6.0+cu124`."""
-    wanted = Version(pin)
+    requested = Version(pin)
     versions = {
         offer.wheel.version
         for offer in catalogue.offers(package)
         if offer.wheel.version is not None
-        and wanted in (offer.wheel.version, Version(offer.wheel.version.public))
+        and requested in (offer.wheel.version, Version(offer.wheel.version.public))
     }
     return catalogue.chosen(package, max(versions)) if versions else None
 
@@ -313,17 +322,19 @@ def refuse_pins(prepared: PreparedTarget) -> None:
         raise NoSolution(message, reasons=reasons, hint=_others(problem))
 
 
-def ask(prepared: PreparedTarget, known: Sequence[Constraint] = ()) -> tuple[uv.ChosenPackage, ...]:
-    """Uv's answer under what is `known`; NoSolution, with the reasons, if there is none.
+def ask(
+    prepared: PreparedTarget, learned: Sequence[Constraint] = ()
+) -> tuple[uv.ChosenPackage, ...]:
+    """Uv's answer under what is `learned`; NoSolution, with the reasons, if there is none.
 
     A learned constraint applies only once its package is present: the target requires it, or an
     answer has it. So uv is asked again if its answer adds such a package.
     """
     present = {normalize(Requirement(line).name) for line in prepared.requirements}
     while True:
-        chosen = _ask(prepared, known, present)
+        chosen = _ask(prepared, learned, present)
         versions = {item.package: item.version for item in chosen}
-        broken = constraints.violations(known, versions)
+        broken = constraints.violations(learned, versions)
         arrived = {entry.other for entry in broken} - present
         if not arrived:
             return chosen
@@ -331,37 +342,37 @@ def ask(prepared: PreparedTarget, known: Sequence[Constraint] = ()) -> tuple[uv.
 
 
 def _ask(
-    prepared: PreparedTarget, known: Sequence[Constraint], present: set[str]
+    prepared: PreparedTarget, learned: Sequence[Constraint], present: set[str]
 ) -> tuple[uv.ChosenPackage, ...]:
     def amend(package: str, version: Version) -> Sequence[str]:
-        return constraints.required(known, package, str(version), present)
+        return constraints.required(learned, package, str(version), present)
 
     problem = prepared.problem
-    held, store = prepared.release.constraints, problem.context.store
+    cuda_constraints, store = prepared.release.constraints, problem.context.store
     try:
-        return uv.ask(prepared.catalogue, prepared.requirements, held, store, amend)
+        return uv.ask(prepared.catalogue, prepared.requirements, cuda_constraints, store, amend)
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies {problem.name} on {problem.arch}"
         raise NoSolution(
             message,
             reasons=(
                 *refusal.of_resolver(str(error)),
-                *_learned(str(error), known),
+                *_learned(str(error), learned),
             ),
             hint="change a pin, or move as_of: only files uploaded before it are considered",
         ) from error
 
 
-def _learned(text: str, known: Sequence[Constraint]) -> tuple[str, ...]:
+def _learned(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:
     """The entries that uv's explanation mentions, as if METADATA had them."""
     spoken = re.sub(r"[-_.]+", "-", text.lower())
-    found = [
+    mentioned = [
         entry
-        for entry in known
+        for entry in learned
         if re.search(rf"(?<![\w-]){re.escape(entry.package)}(?![\w-])", spoken)
         and re.search(rf"(?<![\w-]){re.escape(entry.other)}(?![\w-])", spoken)
     ]
-    return tuple(f"learned: {entry}" for entry in found)
+    return tuple(f"learned: {entry}" for entry in mentioned)
 
 
 def check_cuda(prepared: PreparedTarget, versions: Mapping[str, str]) -> None:

@@ -87,17 +87,17 @@ def builds(catalogue: Catalogue, read: Callable[[IndexFile], bytes]) -> tuple[To
     return tuple(build for build in builds if build is not None)
 
 
-def spec_of(wanted: Sequence[Version], known: Iterable[Version]) -> str:
-    """A specifier that of the `known` versions allows exactly the `wanted` ones."""
-    low, high = min(wanted), max(wanted)
-    gaps = sorted(v for v in known if low < v < high and v not in wanted)
+def spec_of(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
+    """A specifier that of the `versions` versions allows exactly the `allowed` ones."""
+    low, high = min(allowed), max(allowed)
+    gaps = sorted(v for v in versions if low < v < high and v not in allowed)
     return ",".join([f">={low}", f"<={high}", *(f"!={v}" for v in gaps)])
 
 
-def summary(found: Sequence[TorchBuild]) -> str:
+def summary(torch_builds: Sequence[TorchBuild]) -> str:
     """The CUDA release of versions, in words: "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
     runs: list[list[TorchBuild]] = []
-    for build in found:
+    for build in torch_builds:
         if runs and runs[-1][0].cuda == build.cuda:
             runs[-1].append(build)
         else:

@@ -64,11 +64,11 @@ def default_index() -> str:
         *(binary(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"),
         *("--python", sys.executable, "--no-python-downloads"),
     ]
-    own = _named_index([*query, "-"])
+    configured = _named_index([*query, "-"])
     built_in = _named_index([*_clean(), *query, "--no-config", "-"])
-    if own == built_in:
-        return pip_index() or own
-    return own
+    if configured == built_in:
+        return pip_index() or configured
+    return configured
 
 
 def _named_index(command: Sequence[str]) -> str:
@@ -88,8 +88,8 @@ def pip_index() -> str | None:
     command = [*programs.python(), "-m", "pip", "config", "list"]
     env = _settings_file("PIP_CONFIG_FILE")
     listed = process.run(command, check=False, cwd=ROOT, env=env).stdout
-    found = dict(PIP_INDEX.findall(listed))
-    return found.get(":env:") or found.get("install") or found.get("global")
+    settings = dict(PIP_INDEX.findall(listed))
+    return settings.get(":env:") or settings.get("install") or settings.get("global")
 
 
 def _settings_file(variable: str) -> dict[str, str]:

@@ -53,21 +53,21 @@ def digest_in(
 
 def closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes]:
     """All files that `modules` depend on, themselves included: path below `root` → content."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     waiting = list(modules)
     seen = set(waiting)
     while waiting:
         path = _file(root, waiting.pop())
         if path is None:  # a name in a module, not a module
             continue
-        found[path] = root.joinpath(path).read_bytes()
-        text = found[path].decode()
+        contents[path] = root.joinpath(path).read_bytes()
+        text = contents[path].decode()
         for path, name in _DATA.findall(text):
-            found.update(_data(root, path or f"data/{name}"))
+            contents.update(_data(root, path or f"data/{name}"))
         new = {name for name in _imported(text) if name not in seen}
         seen |= new
         waiting += new
-    return found
+    return contents
 
 
 def _data(root: Traversable, path: str) -> Iterator[tuple[str, bytes]]:

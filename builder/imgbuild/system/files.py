@@ -153,13 +153,13 @@ def is_own(folder: Path, *, hint: str) -> bool:
     InputError with `hint` if another user owns it, or it is not a folder.
     """
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except FileNotFoundError:
         return True
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         message = f"{folder} is not a folder of this user (user id {os.geteuid()})"
         raise InputError(message, hint=hint)
-    return not found.st_mode & OTHERS
+    return not status.st_mode & OTHERS
 
 
 def same_file(descriptor: int, path: Path) -> bool:

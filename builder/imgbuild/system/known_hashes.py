@@ -62,15 +62,15 @@ class KnownHashes:
     def matches_file(self, file: BufferedReader, sha256: Sha256) -> bool:
         """As `matches`, for an open file at its beginning."""
         before = os.fstat(file.fileno())
-        if (known := self._look_up(before)) is not None:
-            return known == sha256
+        if (recorded := self._look_up(before)) is not None:
+            return recorded == sha256
         started = time.time_ns()
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
         after = os.fstat(file.fileno())
         # A change within the step of the clock in which reading began would not show.
         if _state(before) == _state(after) and started - before.st_ctime_ns > TICK_NS:
-            self._record(after, found)
-        return found == sha256 and _content(before) == _content(after)
+            self._record(after, actual)
+        return actual == sha256 and _content(before) == _content(after)
 
     def note(self, path: Path, sha256: Sha256, seen: os.stat_result | None = None) -> None:
         """Record that the file at `path`, which nobody else changes now, has the hash `sha256`.
@@ -124,16 +124,16 @@ class KnownHashes:
         if sha256 is not None and (after.st_size, after.st_mtime_ns) == (before.st_size, now):
             self._record(after, sha256)
 
-    def _look_up(self, found: os.stat_result) -> Sha256 | None:
-        if not is_private(found):  # written through a mapping, it may keep its times
+    def _look_up(self, status: os.stat_result) -> Sha256 | None:
+        if not is_private(status):  # written through a mapping, it may keep its times
             return None
         self._load()
-        if (known := self._in_memory(found)) is None:
+        if (recorded := self._in_memory(status)) is None:
             # Another process may have recorded it since.
             query = "select file, state, sha256 from known where file = ?"
-            self._remember(self._ask([(query, (_file(found),))]))
-            known = self._in_memory(found)
-        return known
+            self._remember(self._ask([(query, (_file(status),))]))
+            recorded = self._in_memory(status)
+        return recorded
 
     def _load(self) -> None:
         with self._lock:
@@ -141,18 +141,18 @@ class KnownHashes:
         if not loaded:
             self._remember(self._ask([("select file, state, sha256 from known", ())]))
 
-    def _in_memory(self, found: os.stat_result) -> Sha256 | None:
+    def _in_memory(self, status: os.stat_result) -> Sha256 | None:
         with self._lock:
-            state, sha256 = self._memory.get(_file(found), ("", ""))
-        return sha256 if state == _state(found) else None
+            state, sha256 = self._memory.get(_file(status), ("", ""))
+        return sha256 if state == _state(status) else None
 
     def _remember(self, rows: Iterable[tuple[str, ...]]) -> None:
         with self._lock:
             self._memory.update({file: (state, sha256) for file, state, sha256 in rows})
 
-    def _record(self, found: os.stat_result, sha256: Sha256) -> None:
-        if is_private(found):
-            values = (_file(found), _state(found), sha256)
+    def _record(self, status: os.stat_result, sha256: Sha256) -> None:
+        if is_private(status):
+            values = (_file(status), _state(status), sha256)
             self._remember([values])
             self._ask([(_TABLE, ()), (_INSERT, values), (_DROP_OLDEST, (LIMIT,))], make=True)
 
@@ -227,14 +227,14 @@ def _is_safe(folder: Path, *, make: bool) -> bool:
     return exclusive and stat.S_ISDIR(status.st_mode)
 
 
-def _file(found: os.stat_result) -> str:
-    return f"{found.st_dev}:{found.st_ino}"
+def _file(status: os.stat_result) -> str:
+    return f"{status.st_dev}:{status.st_ino}"
 
 
-def _content(found: os.stat_result) -> tuple[int, int]:
+def _content(status: os.stat_result) -> tuple[int, int]:
     """What changes with the content, but not with links."""
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
-def _state(found: os.stat_result) -> str:
-    return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+def _state(status: os.stat_result) -> str:
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"

@@ -183,8 +183,8 @@ def feed(
     ) as process:
         # Read while writing: a program whose output pipe is full stops reading its input.
         readers = [
-            threading.Thread(target=kept.extend, args=(stream or (),), daemon=True)
-            for kept, stream in zip(output, (process.stdout, process.stderr), strict=True)
+            threading.Thread(target=tail.extend, args=(stream or (),), daemon=True)
+            for tail, stream in zip(output, (process.stdout, process.stderr), strict=True)
         ]
         for reader in readers:
             reader.start()

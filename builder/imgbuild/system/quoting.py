@@ -66,7 +66,7 @@ def words(texts: Iterable[str], *, lines: bool = False) -> Quoted:
 
 
 def patterns(texts: Iterable[str]) -> Quoted:
-    """Names of variables, or starts of names with `*`, as the patterns of a shell's `case`."""
+    """Names of variables, or starts of names with `*`, as the patterns of a "case" of a shell."""
     names = list(texts)
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", name):

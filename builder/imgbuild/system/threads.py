@@ -54,12 +54,12 @@ class Stop:
 
 
 def each(
-    items: Sequence[T], work: Callable[[T, Stop], R], *, threads: int = 4, kept: str = ""
+    items: Sequence[T], work: Callable[[T, Stop], R], *, threads: int = 4, retained: str = ""
 ) -> list[R]:
     """The results of `work` for each of `items`, in their order, with `threads` threads.
 
-    The first failure stops the other threads and is raised. Interrupted on Ctrl-C; `kept` says in
-    its message what is not lost.
+    The first failure stops the other threads and is raised. Interrupted on Ctrl-C; `retained` says
+    in its message what is not lost.
     """
     pool = _Pool(items, work)
     workers = [
@@ -75,7 +75,7 @@ def each(
         pool.stop.set()
         for worker in workers:
             worker.join(GRACE)
-        message = f"stopped; {kept}" if kept else "stopped"
+        message = f"stopped; {retained}" if retained else "stopped"
         raise Interrupted(message, hint="run it again to continue") from None
     if pool.failure is not None:
         raise pool.failure

@@ -61,7 +61,7 @@ class Lacking(Unchecked):
 class Checklist:
     """Checks one after another.
 
-    A check is `asked` for by the option of that name, or by none, if the text is empty.
+    A check is requested by an option, whose name is recorded, or by none.
     """
 
     def __init__(self, reporter: Reporter = SILENT) -> None:
@@ -71,27 +71,27 @@ class Checklist:
     @property
     def ok(self) -> bool:
         """Whether at least one check passed and none failed."""
-        found = {check.outcome for check in self.checks}
-        return CheckOutcome.PASSED in found and CheckOutcome.FAILED not in found
+        outcomes = {check.outcome for check in self.checks}
+        return CheckOutcome.PASSED in outcomes and CheckOutcome.FAILED not in outcomes
 
     def run(
-        self, name: str, work: Callable[[], str], arch: Arch | None = None, *, asked: str = ""
+        self, name: str, work: Callable[[], str], arch: Arch | None = None, *, option: str = ""
     ) -> bool:
         """Note what `work` found, or what it raised; whether it passed."""
-        detail = self.read(name, work, arch, asked=asked)
+        detail = self.read(name, work, arch, option=option)
         if detail is not None:
             self._note(name, arch, CheckOutcome.PASSED, detail)
         return detail is not None
 
     def read(
-        self, name: str, work: Callable[[], T], arch: Arch | None = None, *, asked: str = ""
+        self, name: str, work: Callable[[], T], arch: Arch | None = None, *, option: str = ""
     ) -> T | None:
         """What `work` returns; None, and a note, if it raised what is wrong with the image."""
         try:
             return work()
         except Lacking as reason:
-            outcome = CheckOutcome.FAILED if asked else CheckOutcome.UNCHECKED
-            more = f"; {asked} asks for this check" if asked else ""
+            outcome = CheckOutcome.FAILED if option else CheckOutcome.UNCHECKED
+            more = f"; {option} asks for this check" if option else ""
             self._note(name, arch, outcome, f"{reason}{more}")
         except Unchecked as reason:
             self._note(name, arch, CheckOutcome.UNCHECKED, str(reason))

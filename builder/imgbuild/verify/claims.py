@@ -44,11 +44,13 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
         if each.hint == key.hint and not each.by(key):
             message = f"{each.place} names the key, but was not signed with it"
             raise Failed(message)
-    own = [each for each in beside.signatures if each.kind == in_toto.SIGNATURE]
-    ours = [each for each in own if each.by(key)]
+    signatures = [each for each in beside.signatures if each.kind == in_toto.SIGNATURE]
+    ours = [each for each in signatures if each.by(key)]
     if not ours:
-        found = f"{len(own)} signatures, none by the key" if own else "it is not signed"
-        raise Failed(found)
+        problem = (
+            f"{len(signatures)} signatures, none by the key" if signatures else "it is not signed"
+        )
+        raise Failed(problem)
     right = [each for each in ours if digest in each.digests]
     if not right:
         message = (
@@ -105,14 +107,14 @@ def statements(
 
     `plain` are those attached without a signature; the others are in signatures' envelopes.
     """
-    sealed = [
+    target_digests = [
         AttachedStatement(
             place=each.place, payload=each.payload, signed=key is not None and each.by(key)
         )
         for each in beside.signatures
         if each.kind == about
     ]
-    return sorted([*sealed, *plain], key=lambda statement: not statement.signed)
+    return sorted([*target_digests, *plain], key=lambda statement: not statement.signed)
 
 
 def kind(statement: AttachedStatement) -> str:
@@ -121,16 +123,16 @@ def kind(statement: AttachedStatement) -> str:
 
 
 def signed_statements(
-    found: Sequence[AttachedStatement], key: PublicKey | None
+    attached_statements: Sequence[AttachedStatement], key: PublicKey | None
 ) -> Sequence[AttachedStatement]:
-    """With a key, the signed ones of `found`, else all. Lacking if there is none."""
-    if not found:
+    """With a key, the signed ones of `attached_statements`, else all. Lacking if there is none."""
+    if not attached_statements:
         raise Lacking(NONE)
     if key is None:
-        return found
-    signed = [statement for statement in found if statement.signed]
+        return attached_statements
+    signed = [statement for statement in attached_statements if statement.signed]
     if not signed:
-        message = f"{found[0].place} is not signed by the key, and no other is"
+        message = f"{attached_statements[0].place} is not signed by the key, and no other is"
         raise Failed(message)
     return signed
 
@@ -138,13 +140,13 @@ def signed_statements(
 def provenances(
     digest: Digest,
     lock: Sha256,
-    found: Sequence[AttachedStatement],
+    attached_statements: Sequence[AttachedStatement],
     key: PublicKey | None,
     builder: str | None,
 ) -> str:
     """Whether statements say that the image `digest` was made from the lock with this sha256."""
-    counting = signed_statements(found, key)
-    for statement in found:
+    counting = signed_statements(attached_statements, key)
+    for statement in attached_statements:
         if digest not in _statement(statement).digests:
             digests = ", ".join(_statement(statement).digests)
             message = f"{statement.place} is about another image: {digests}"
@@ -168,7 +170,7 @@ def document(
     digest: Digest,
     dues: Sequence[bytes],
     attached: Sequence[tuple[str, bytes]],
-    found: Sequence[AttachedStatement],
+    attached_statements: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
     """Whether an attached SBOM, and the statement of it, is one of `dues`.
@@ -177,9 +179,13 @@ def document(
     records. Other attached SBOMs, of an earlier push or of another writer, are named in the result.
     Unchecked if one that the key signed differs: another version of imgbuild made it.
     """
-    if not attached and not found:
+    if not attached and not attached_statements:
         raise Lacking(NONE)
-    counting = [_statement(statement) for statement in found if statement.signed or key is None]
+    counting = [
+        _statement(statement)
+        for statement in attached_statements
+        if statement.signed or key is None
+    ]
     predicates = [each.predicate for each in counting if digest in each.digests]
     if key is not None and len(predicates) < len(counting):
         message = "a statement that the key signed is about another image"
@@ -189,7 +195,7 @@ def document(
     if attached and len(other) == len(attached):
         message = f"{other[0]} does not match the lock"
         raise Failed(message)
-    stated = any(_json(due) in predicates for due in dues)
+    stated = any(_json(expected) in predicates for expected in dues)
     right = any(data in dues for _, data in attached)
     more = f"; also attached, and not that: {', '.join(other)}" if other else ""
     if key is None and (right or stated):
@@ -202,33 +208,33 @@ def document(
     if right:
         message = "follows from the lock, and is not signed by the key"
         raise Failed(message)
-    message = f"{found[0].place} does not match the lock"
+    message = f"{attached_statements[0].place} does not match the lock"
     raise Failed(message)
 
 
 def vex_document(
     digest: Digest,
     attached: Sequence[tuple[str, bytes]],
-    found: Sequence[AttachedStatement],
+    attached_statements: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
     """Author, date and statuses of the newest OpenVEX document about the image `digest`.
 
     With a key, those that it signed count; Unchecked if it signed none, since an image needs none.
     """
-    counting = [statement for statement in found if statement.signed or key is None]
+    counting = [statement for statement in attached_statements if statement.signed or key is None]
     documents = [] if key else list(attached)
-    for one in counting:
-        if digest not in _statement(one).digests:
-            message = f"{one.place} is about another image"
+    for counted in counting:
+        if digest not in _statement(counted).digests:
+            message = f"{counted.place} is about another image"
             raise Failed(message)
-        documents.append((one.place, codec.compact(_statement(one).predicate)))
+        documents.append((counted.place, codec.compact(_statement(counted).predicate)))
     if not documents:
         message = "no attached document is signed by the key"
         raise Unchecked(message)
     read = [vex.decode(data, place) for place, data in documents]
-    newest = max(read, key=lambda one: one.timestamp)
-    counts = Counter(one.status for one in newest.statements)
+    newest = max(read, key=lambda candidate: candidate.timestamp)
+    counts = Counter(entry.status for entry in newest.statements)
     statuses = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
     signature = "signed by the key" if key else "signature not checked"
     dated = f"by {newest.author}, {newest.timestamp:%Y-%m-%d}"

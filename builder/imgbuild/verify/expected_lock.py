@@ -10,12 +10,12 @@ import msgspec
 from imgbuild.attest import bundle
 from imgbuild.attest.bundle import LockBundle
 from imgbuild.errors import InputError, IntegrityError, LockStale
-from imgbuild.lock import lock as locks
-from imgbuild.plan import seal as seals
+from imgbuild.lock import lock_file
+from imgbuild.plan import image_digests
 from imgbuild.project import Project
-from imgbuild.registry import artifacts
+from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.system.boundary import reading
 from imgbuild.values import Digest, Sha256, sha256
 from imgbuild.verify import image
@@ -32,7 +32,7 @@ class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
     lock alone.
     """
 
-    carried: LockBundle
+    lock_bundle: LockBundle
     sha256: Sha256
     place: str
     root: Path
@@ -41,12 +41,12 @@ class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_project(project: Project, target: str) -> ExpectedLock:
-    """The lock of `target` in a project; LockStale if there is none, or no seal of it."""
-    lock = locks.read_lock(project.images, target)
-    sealed = seals.read_seal(project.images, lock)
-    path = locks.lock_path(project.images, target)
-    found = _known(bundle.of(lock, sealed, project), str(path), project.root)
-    return msgspec.structs.replace(found, project=project)
+    """The lock of `target` in a project; LockStale if there is none, or no digests of it."""
+    lock = lock_file.read_lock(project.images, target)
+    target_digests = image_digests.read_digests(project.images, lock)
+    path = lock_file.lock_path(project.images, target)
+    expected = _expected_lock(bundle.of(lock, target_digests, project), str(path), project.root)
+    return msgspec.structs.replace(expected, project=project)
 
 
 def of_folder(path: Path) -> ExpectedLock:
@@ -62,7 +62,7 @@ def of_folder(path: Path) -> ExpectedLock:
     matrix = folder.parent.parent / "matrix.yaml"
     if matrix.is_file() and folder.parent.name == "images":
         return of_project(Project(matrix=matrix), folder.name)
-    return _known(bundle.read_folder(folder), str(folder / LOCK), folder)
+    return _expected_lock(bundle.read_folder(folder), str(folder / LOCK), folder)
 
 
 class AttachedLocks(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,49 +75,55 @@ class AttachedLocks(msgspec.Struct, frozen=True, kw_only=True):
 def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLocks:
     """Every lock attached to the image `digest`, also invalid ones and those of other images."""
     right, wrong = [], []
-    for found in artifacts.find(client, repository, digest, bundle.ARTIFACT_TYPE):
-        place = f"the attached lock {found.descriptor.digest}"
-        data = {name: part.data for name, part in found.files.items()}
+    for artifact in artifact_store.find(client, repository, digest, bundle.ARTIFACT_TYPE):
+        place = f"the attached lock {artifact.descriptor.digest}"
+        data = {name: part.data for name, part in artifact.files.items()}
         try:
             with reading(place, hint=bundle.OTHER):
-                one = _known(bundle.read(data, place), place, Path.cwd())
+                expected = _expected_lock(bundle.read(data, place), place, Path.cwd())
         except (InputError, IntegrityError, LockStale) as error:
             wrong.append(error.message)
             continue
-        if one.due.arches(digest):
-            right.append(one)
+        if expected.due.arches(digest):
+            right.append(expected)
         else:
-            wrong.append(f"{place} is of another image: {one.due.target} {one.due.digest}")
+            wrong.append(
+                f"{place} is of another image: {expected.due.target} {expected.due.digest}"
+            )
     return AttachedLocks(right=tuple(right), wrong=tuple(wrong))
 
 
 def choose(
-    own: ExpectedLock | None, found: AttachedLocks, vouched: Callable[[ExpectedLock], bool]
+    local_lock: ExpectedLock | None,
+    attached: AttachedLocks,
+    is_trusted: Callable[[ExpectedLock], bool],
 ) -> tuple[ExpectedLock, str]:
     """The lock to compare an image with, and the detail of its check.
 
-    `own` if given, else the first attached one that is `vouched` for, else the first. Failed if all
-    attached ones are invalid, Lacking if there is none.
+    `local_lock` if given, else the first attached one that is trusted, else the first. Failed if
+    all attached ones are invalid, Lacking if there is none.
     """
-    if found.wrong and not found.right:
-        raise Failed("; ".join(found.wrong))
-    more = f"; also attached: {'; '.join(found.wrong)}" if found.wrong else ""
-    if own is not None:
-        same = any(each.sha256 == own.sha256 for each in found.right)
-        also = ", and attached" if same else ", of which another is attached" if found.right else ""
-        return own, f"{own.place}{also}{more}"
-    if not found.right:
+    if attached.wrong and not attached.right:
+        raise Failed("; ".join(attached.wrong))
+    more = f"; also attached: {'; '.join(attached.wrong)}" if attached.wrong else ""
+    if local_lock is not None:
+        same = any(each.sha256 == local_lock.sha256 for each in attached.right)
+        also = (
+            ", and attached" if same else ", of which another is attached" if attached.right else ""
+        )
+        return local_lock, f"{local_lock.place}{also}{more}"
+    if not attached.right:
         message = "none is attached; name one with --target or --lock"
         raise Lacking(message)
-    chosen = next(filter(vouched, found.right), found.right[0])
-    return chosen, f"{chosen.place}, whose seal follows from it{more}"
+    chosen = next(filter(is_trusted, attached.right), attached.right[0])
+    return chosen, f"{chosen.place}, whose digests follow from it{more}"
 
 
-def _known(found: LockBundle, place: str, root: Path) -> ExpectedLock:
+def _expected_lock(lock_bundle: LockBundle, place: str, root: Path) -> ExpectedLock:
     return ExpectedLock(
-        carried=found,
-        sha256=sha256(found.data[LOCK]),
+        lock_bundle=lock_bundle,
+        sha256=sha256(lock_bundle.data[LOCK]),
         place=place,
         root=root,
-        due=image.expected(found.lock, found.sealed),
+        due=image.expected(lock_bundle.lock, lock_bundle.target_digests),
     )

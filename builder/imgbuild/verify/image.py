@@ -1,4 +1,4 @@
-"""Checks that the documents and layers of an image are those that its lock seals."""
+"""Checks that the documents and layers of an image are those of its lock."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 import msgspec
 
 from imgbuild.errors import IntegrityError
-from imgbuild.lock.lock import Lock
-from imgbuild.oci import image as images
+from imgbuild.lock.lock_file import Lock
+from imgbuild.oci import image
 from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.image import ImageSource, PlatformImage
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import ImageDocuments, LayerDigests, TargetDigests
 from imgbuild.plan.plan import plan
-from imgbuild.plan.seal import ImageDocuments, Seal, SealedLayer
 from imgbuild.system import threads
 from imgbuild.system.reporter import Reporter
 from imgbuild.system.threads import Stop
@@ -25,7 +25,7 @@ NO_LAYERS = "no manifest that could be read names a layer"
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lock seals: the image's digest, and its documents and layers by architecture.
+    """What follows from a lock: the image's digest, and its documents and layers by architecture.
 
     `as_of` is the cut-off day of the lock (YYYY-MM-DD): no image of it is older.
     """
@@ -34,7 +34,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str
     digest: Digest
     documents: dict[Arch, ImageDocuments]
-    layers: dict[Arch, tuple[SealedLayer, ...]]
+    layers: dict[Arch, tuple[LayerDigests, ...]]
 
     def manifest(self, arch: Arch) -> Digest:
         """The digest of the image on `arch`."""
@@ -47,35 +47,35 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(arch for arch in self.documents if self.manifest(arch) == digest)
 
 
-def expected(lock: Lock, sealed: Seal) -> Expected:
-    """What `lock` seals; `sealed` has the digests of its layers."""
-    known = seals.sealed_records(sealed)
-    made = {
-        arch: seals.documents(plan(lock, arch), known, item.floors)
-        for arch, item in sealed.arch.items()
+def expected(lock: Lock, target_digests: TargetDigests) -> Expected:
+    """What follows from `lock`; `target_digests` has the digests of its layers."""
+    records = image_digests.layer_records(target_digests)
+    documents = {
+        arch: image_digests.documents(plan(lock, arch), records, item.floors)
+        for arch, item in target_digests.arch.items()
     }
-    layers = {arch: item.layers for arch, item in sealed.arch.items()}
+    layers = {arch: item.layers for arch, item in target_digests.arch.items()}
     return Expected(
         target=lock.target,
         as_of=lock.as_of,
-        digest=sealed.digest,
-        documents=made,
+        digest=target_digests.digest,
+        documents=documents,
         layers=layers,
     )
 
 
-def check(place: ImageSource, due: Expected, checklist: Checklist, *, whole: bool) -> None:
+def check(place: ImageSource, expected: Expected, checklist: Checklist, *, whole: bool) -> None:
     """Check documents and layers of the image at `place`; with `whole`, every byte of a layer."""
-    checklist.run("image", partial(_named, place.top.digest, due))
+    checklist.run("image", partial(_named, place.top.digest, expected))
     layers: list[tuple[Descriptor, Digest | None]] = []
-    for descriptor in checklist.read("index", partial(images.manifests, place)) or ():
-        summary = checklist.read("manifest", partial(images.platform_image, place, descriptor))
+    for descriptor in checklist.read("index", partial(image.manifests, place)) or ():
+        summary = checklist.read("manifest", partial(image.platform_image, place, descriptor))
         if summary is None:
             continue
         arch = summary.arch
-        checklist.run("manifest", partial(_manifest, summary, due), arch)
-        checklist.run("config", partial(_config, summary, due), arch)
-        checklist.run("layers", partial(_layers, summary, due), arch)
+        checklist.run("manifest", partial(_manifest, summary, expected), arch)
+        checklist.run("config", partial(_config, summary, expected), arch)
+        checklist.run("layers", partial(_layers, summary, expected), arch)
         layers += [(layer, None) for layer in summary.layers]  # the lock has the diff ids
     _check_layers(place, layers, checklist, whole=whole)
 
@@ -83,17 +83,17 @@ def check(place: ImageSource, due: Expected, checklist: Checklist, *, whole: boo
 def check_alone(place: ImageSource, checklist: Checklist) -> None:
     """Check every byte of what the image at `place` says it is, which needs no lock."""
     layers: list[tuple[Descriptor, Digest | None]] = []
-    for descriptor in checklist.read("index", partial(images.manifests, place)) or ():
+    for descriptor in checklist.read("index", partial(image.manifests, place)) or ():
         layers += checklist.read("manifest", partial(_contents, place, descriptor)) or ()
     _check_layers(place, layers, checklist, whole=True)
 
 
 def _contents(place: ImageSource, descriptor: Descriptor) -> list[tuple[Descriptor, Digest | None]]:
     """The layers of a manifest with their diff ids; None for BuildKit's statements, no image."""
-    manifest = images.manifest(place, descriptor)
-    if descriptor.platform.get("os") == images.NO_PLATFORM:
+    manifest = image.manifest(place, descriptor)
+    if descriptor.platform.get("os") == image.NO_PLATFORM:
         return [(layer, None) for layer in manifest.layers]
-    _, configuration = images.image_configuration(place, descriptor, manifest)
+    _, configuration = image.image_configuration(place, descriptor, manifest)
     return list(zip(manifest.layers, configuration.rootfs.diff_ids, strict=True))
 
 
@@ -111,59 +111,61 @@ def _check_layers(
     each = tuple(
         {(layer.digest, layer.size, diff): (layer, diff) for layer, diff in layers}.values()
     )
-    asked = "--blobs" if whole else ""
-    checklist.run("layer sizes", partial(_sizes, place, [layer for layer, _ in each]), asked=asked)
+    option = "--blobs" if whole else ""
     checklist.run(
-        "layer bytes", partial(_bytes, place, each, checklist.reporter, whole=whole), asked=asked
+        "layer sizes", partial(_sizes, place, [layer for layer, _ in each]), option=option
+    )
+    checklist.run(
+        "layer bytes", partial(_bytes, place, each, checklist.reporter, whole=whole), option=option
     )
 
 
-def _named(digest: Digest, due: Expected) -> str:
-    arches = due.arches(digest)
+def _named(digest: Digest, expected: Expected) -> str:
+    arches = expected.arches(digest)
     if not arches:
-        message = f"{digest}; the lock of {due.target} seals {due.digest}"
+        message = f"{digest}; digests.json of {expected.target} has {expected.digest}"
         raise Failed(message)
-    return f"{digest} is {due.target} for {', '.join(arches)}"
+    return f"{digest} is {expected.target} for {', '.join(arches)}"
 
 
-def _document(summary: PlatformImage, due: Expected) -> ImageDocuments:
-    if summary.arch not in due.documents:
-        message = f"{due.target} is not locked for {summary.arch}"
+def _document(summary: PlatformImage, expected: Expected) -> ImageDocuments:
+    if summary.arch not in expected.documents:
+        message = f"{expected.target} is not locked for {summary.arch}"
         raise Failed(message)
-    return due.documents[summary.arch]
+    return expected.documents[summary.arch]
 
 
-def _manifest(summary: PlatformImage, due: Expected) -> str:
-    sealed = digest_of(_document(summary, due).manifest)
-    if summary.descriptor.digest != sealed:
-        message = f"the digest is {summary.descriptor.digest}; digests.json has {sealed}"
+def _manifest(summary: PlatformImage, expected: Expected) -> str:
+    target_digests = digest_of(_document(summary, expected).manifest)
+    if summary.descriptor.digest != target_digests:
+        message = f"the digest is {summary.descriptor.digest}; digests.json has {target_digests}"
         raise Failed(message)
-    return sealed
+    return target_digests
 
 
-def _config(summary: PlatformImage, due: Expected) -> str:
-    sealed = _document(summary, due).config
-    if summary.config != sealed:
-        found = digest_of(summary.config)
-        message = f"the digest is {found}; digests.json has {digest_of(sealed)}"
+def _config(summary: PlatformImage, expected: Expected) -> str:
+    target_digests = _document(summary, expected).config
+    if summary.config != target_digests:
+        actual = digest_of(summary.config)
+        message = f"the digest is {actual}; digests.json has {digest_of(target_digests)}"
         raise Failed(message)
-    return digest_of(sealed)
+    return digest_of(target_digests)
 
 
-def _layers(summary: PlatformImage, due: Expected) -> str:
-    _document(summary, due)
-    sealed, found = due.layers[summary.arch], summary.manifest.layers
-    for number, (one, other) in enumerate(zip(found, sealed, strict=False), start=1):
-        if (one.digest, one.size) != (other.digest, other.size):
+def _layers(summary: PlatformImage, expected: Expected) -> str:
+    _document(summary, expected)
+    target_digests, layers = expected.layers[summary.arch], summary.manifest.layers
+    for number, (layer, other) in enumerate(zip(layers, target_digests, strict=False), start=1):
+        if (layer.digest, layer.size) != (other.digest, other.size):
             message = (
-                f"layer {number} ({other.name}) has digest {one.digest} ({one.size} bytes);"
+                f"layer {number} ({other.name}) has digest {layer.digest} ({layer.size} bytes);"
                 f" digests.json has {other.digest} ({other.size} bytes)"
             )
             raise Failed(message)
-    if len(found) != len(sealed):
-        message = f"{len(found)} layers; digests.json has {len(sealed)}"
+    if len(layers) != len(target_digests):
+        message = f"{len(layers)} layers; digests.json has {len(target_digests)}"
         raise Failed(message)
-    return f"{len(found)} layers with the digests and sizes of digests.json"
+    return f"{len(layers)} layers with the digests and sizes of digests.json"
 
 
 def _sizes(place: ImageSource, layers: Sequence[Descriptor]) -> str:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imgbuild.cache.store import Store
-from imgbuild.pipeline import rebuild as rebuilding
-from imgbuild.pipeline.rebuild import RebuildOrigin
+from imgbuild.pipeline.rebuild import RebuildOrigin, build
 from imgbuild.pipeline.session import Options
 from imgbuild.plan.plan import RegistryRecipe, plan
 from imgbuild.values import Arch
@@ -19,29 +18,34 @@ from imgbuild.verify.checks import Failed
 from imgbuild.verify.expected_lock import ExpectedLock
 
 
-def rebuild(held: ExpectedLock, arches: Sequence[Arch], *, processes: int, offline: bool) -> str:
+def rebuild(
+    expected: ExpectedLock, arches: Sequence[Arch], *, processes: int, offline: bool
+) -> str:
     """Build the image on `arches` again; IntegrityError or Failed if another one comes out."""
     origin = RebuildOrigin(
-        carried=held.carried, arches=tuple(arches), place=held.place, folder=held.root
+        lock_bundle=expected.lock_bundle,
+        arches=tuple(arches),
+        place=expected.place,
+        folder=expected.root,
     )
     options = Options(jobs=processes, offline=offline, verify=True)
     with Store.open().scratch() as folder:
-        built = rebuilding.build(origin, (), folder / "layout", options)
+        built = build(origin, (), folder / "layout", options)
     for arch in arches:
-        due = held.due.manifest(arch)
-        if built.arch[arch] != due:
-            message = f"{arch}: {built.arch[arch]} was built; digests.json has {due}"
+        manifest = expected.due.manifest(arch)
+        if built.arch[arch] != manifest:
+            message = f"{arch}: {built.arch[arch]} was built; digests.json has {manifest}"
             raise Failed(message)
-    return f"{_layers(held, arches)} for {', '.join(arches)}: {built.digest}"
+    return f"{_layers(expected, arches)} for {', '.join(arches)}: {built.digest}"
 
 
-def _layers(held: ExpectedLock, arches: Sequence[Arch]) -> str:
+def _layers(expected: ExpectedLock, arches: Sequence[Arch]) -> str:
     """How many layers were made, and how many of a base were downloaded."""
     layers = {
         layer.id: isinstance(layer.recipe, RegistryRecipe)
         for arch in arches
-        for layer in plan(held.carried.lock, arch).layers
+        for layer in plan(expected.lock_bundle.lock, arch).layers
     }
     had = sum(layers.values())
-    made = f"{len(layers) - had} layers made again"
-    return f"{made}, {had} of the base had by their digests," if had else made
+    text = f"{len(layers) - had} layers made again"
+    return f"{text}, {had} of the base had by their digests," if had else text

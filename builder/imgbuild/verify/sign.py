@@ -15,11 +15,11 @@ from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.attest.signing.pushed import Sign
 from imgbuild.attest.signing.signer import Signed
 from imgbuild.errors import IntegrityError
-from imgbuild.oci import image as images
 from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.image import manifests
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import InRegistry
-from imgbuild.registry.reference import Reference
+from imgbuild.registry.image_reference import Reference
 from imgbuild.verify import image
 from imgbuild.verify.checks import Checklist, CheckOutcome, ImageCheck
 from imgbuild.verify.expected_lock import ExpectedLock
@@ -27,39 +27,43 @@ from imgbuild.verify.verify import VerifyOptions, verify
 
 
 def sign(
-    client: Client, reference: Reference, key: PrivateKey | None, own: ExpectedLock | None
+    client: Client, reference: Reference, key: PrivateKey | None, signer_lock: ExpectedLock | None
 ) -> tuple[Signed, ...]:
     """Verify the image, and sign it with `key`, or by cosign without one.
 
-    Of `own`, the signer's lock, provenance and SBOMs are made here and signed too, whatever is
-    attached. Without it the digest is signed alone.
+    Of `signer_lock`, the signer's lock, provenance and SBOMs are made here and signed too, whatever
+    is attached. Without it the digest is signed alone.
     """
     place = InRegistry(client, reference)
-    if own is None:
+    if signer_lock is None:
         _refuse(place, verify(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
             f"{reference}: only its digest is signed, since anyone could have"
             " attached the other documents;"
             " to sign provenance and SBOMs too, name your own lock with --target or --lock"
         )
-        found = {one.digest: one for one in (place.top, *images.manifests(place))}
-        return tuple(_how(place, key)(one, ()) for one in found.values())
+        descriptors = {
+            descriptor.digest: descriptor for descriptor in (place.top, *manifests(place))
+        }
+        return tuple(_how(place, key)(descriptor, ()) for descriptor in descriptors.values())
     checklist = Checklist(client.reporter)
-    image.check(place, own.due, checklist, whole=False)
+    image.check(place, signer_lock.due, checklist, whole=False)
     _refuse(place, checklist.checks)
-    arches = own.due.arches(place.top.digest)
-    held = own.carried
-    made = provenance.statement(held.lock, held.sealed, arches, _circumstances(own))
+    arches = signer_lock.due.arches(place.top.digest)
+    lock_bundle = signer_lock.lock_bundle
+    statement = provenance.statement(
+        lock_bundle.lock, lock_bundle.target_digests, arches, _circumstances(signer_lock)
+    )
     if key is not None:
-        return pushed.sign_made(client, reference.repository, held, arches, made, key)
-    return pushed.sign_all(held, arches, (made,), _how(place, key))
+        return pushed.sign_made(client, reference.repository, lock_bundle, arches, statement, key)
+    return pushed.sign_all(lock_bundle, arches, (statement,), _how(place, key))
 
 
-def _circumstances(own: ExpectedLock) -> BuildDetails:
+def _circumstances(signer_lock: ExpectedLock) -> BuildDetails:
     """The circumstances of the lock's checkout; for a lock alone, little more than its digest."""
-    if own.project is None:
-        return provenance.bare(own.sha256)
-    return provenance.circumstances(own.project, own.due.target)
+    if signer_lock.project is None:
+        return provenance.bare(signer_lock.sha256)
+    return provenance.circumstances(signer_lock.project, signer_lock.due.target)
 
 
 def _how(place: InRegistry, key: PrivateKey | None) -> Sign:
@@ -74,8 +78,10 @@ def _how(place: InRegistry, key: PrivateKey | None) -> Sign:
 
 
 def _refuse(place: InRegistry, checks: Sequence[ImageCheck]) -> None:
-    wrong = [one for one in checks if one.outcome is CheckOutcome.FAILED]
+    wrong = [failure for failure in checks if failure.outcome is CheckOutcome.FAILED]
     if wrong:
-        lines = "".join(f"\n  {one.name} {one.arch or ''}: {one.detail}" for one in wrong)
+        lines = "".join(
+            f"\n  {failure.name} {failure.arch or ''}: {failure.detail}" for failure in wrong
+        )
         message = f"{place.name} is not signed, since it failed verification:{lines}"
         raise IntegrityError(message, hint="push it again; imgbuild verify says more")

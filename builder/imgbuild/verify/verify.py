@@ -16,7 +16,7 @@ from imgbuild.attest.signing.stored import AttachedSignatures
 from imgbuild.cves import vex
 from imgbuild.errors import FetchFailed, NoSolution, ToolMissing, WorkFailed
 from imgbuild.oci.image import ImageSource
-from imgbuild.registry import artifacts
+from imgbuild.registry import artifact_store
 from imgbuild.registry.image import InRegistry
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
@@ -41,7 +41,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
     rebuild: Rebuild | None = None
 
     @property
-    def asked(self) -> dict[str, str]:
+    def options_by_check(self) -> dict[str, str]:
         """The option that asks for a check, by the check's name; "" if none does."""
         key = "--key" if self.key else ""
         return {
@@ -76,9 +76,9 @@ SBOMS = (
 )
 
 
-def verify(place: ImageSource, wanted: VerifyOptions, reporter: Reporter = SILENT) -> Verified:
+def verify(place: ImageSource, options: VerifyOptions, reporter: Reporter = SILENT) -> Verified:
     """Check the image at `place`."""
-    return Verification(place, wanted, reporter).run()
+    return Verification(place, options, reporter).run()
 
 
 class Verification:
@@ -88,11 +88,11 @@ class Verification:
     """
 
     def __init__(
-        self, place: ImageSource, wanted: VerifyOptions, reporter: Reporter = SILENT
+        self, place: ImageSource, options: VerifyOptions, reporter: Reporter = SILENT
     ) -> None:
         self.place = place
         self.remote = place if isinstance(place, InRegistry) else None
-        self.wanted = wanted
+        self.wanted = options
         self.checklist = Checklist(reporter)
         self.held: ExpectedLock | None = None
         self._statements: list[AttachedStatement] = []
@@ -101,16 +101,16 @@ class Verification:
 
     def run(self) -> Verified:
         """Make all checks."""
-        checklist, asked = self.checklist, self.wanted.asked
-        checklist.run("signature", self.signature, asked=asked["signature"])
+        checklist, options_by_check = self.checklist, self.wanted.options_by_check
+        checklist.run("signature", self.signature, option=options_by_check["signature"])
         statements = checklist.read("provenance", partial(self.statements, self.place.top.digest))
         self._statements = statements or []
-        found = checklist.read("lock", self.lock, asked=asked["lock"])
-        if found is None:
+        lock_answer = checklist.read("lock", self.lock, option=options_by_check["lock"])
+        if lock_answer is None:
             self._alone()
         else:
-            self.held, text = found
-            self._against(self.held, text, said_of=statements is not None)
+            self.held, text = lock_answer
+            self._against(self.held, text, has_statements=statements is not None)
         return Verified(
             reference=self.place.name,
             digest=self.place.top.digest,
@@ -119,53 +119,57 @@ class Verification:
             checks=tuple(checklist.checks),
         )
 
-    def _against(self, held: ExpectedLock, text: str, *, said_of: bool) -> None:
-        checklist, asked = self.checklist, self.wanted.asked
-        trusted = checklist.run("lock", partial(self.trusted, held, text), asked=asked["lock"])
+    def _against(self, expected: ExpectedLock, text: str, *, has_statements: bool) -> None:
+        checklist, options_by_check = self.checklist, self.wanted.options_by_check
+        trusted = checklist.run(
+            "lock", partial(self.trusted, expected, text), option=options_by_check["lock"]
+        )
         if self.remote is not None and self.remote.tag:
             today = datetime.datetime.now(datetime.UTC).date()
             digest = self.place.top.digest
-            work = partial(claims.name, self.remote.tag, digest, held.due, today)
+            work = partial(claims.name, self.remote.tag, digest, expected.due, today)
             checklist.run("name", work)
-        image.check(self.place, held.due, checklist, whole=self.wanted.whole)
-        if said_of:
-            work = partial(self.provenance, held)
-            checklist.run("provenance", work, asked=asked["provenance"])
-        for arch in held.due.arches(self.place.top.digest):
+        image.check(self.place, expected.due, checklist, whole=self.wanted.whole)
+        if has_statements:
+            work = partial(self.provenance, expected)
+            checklist.run("provenance", work, option=options_by_check["provenance"])
+        for arch in expected.due.arches(self.place.top.digest):
             for kind in SBOMS:
-                work = partial(self.sbom, held, kind, arch)
-                checklist.run(kind.title, work, arch, asked=asked[kind.title])
-            self._vex(held.due.manifest(arch), arch)
-        again = partial(self.rebuild, held, trusted=trusted)
-        checklist.run("rebuild", again, asked=asked["rebuild"])
+                work = partial(self.sbom, expected, kind, arch)
+                checklist.run(kind.title, work, arch, option=options_by_check[kind.title])
+            self._vex(expected.due.manifest(arch), arch)
+        again = partial(self.rebuild, expected, trusted=trusted)
+        checklist.run("rebuild", again, option=options_by_check["rebuild"])
 
     def _alone(self) -> None:
         """The checks that need no lock; the others are recorded as not done."""
-        asked = self.wanted.asked
+        options_by_check = self.wanted.options_by_check
         self.checklist.run("image", _no_lock)
         if self.wanted.whole:
             image.check_alone(self.place, self.checklist)
         for name in ("provenance", *(kind.title for kind in SBOMS), "rebuild"):
-            self.checklist.run(name, _no_lock, asked=asked[name])
+            self.checklist.run(name, _no_lock, option=options_by_check[name])
 
     def beside(self, digest: Digest) -> AttachedSignatures:
         """The signatures beside an image; a layout has none."""
         if self.remote is None:
             return AttachedSignatures(signatures=(), damaged=())
         if digest not in self._beside:
-            found = stored.read(self.remote.client, self.remote.repository, digest)
-            self._beside[digest] = found
+            signatures = stored.read(self.remote.client, self.remote.repository, digest)
+            self._beside[digest] = signatures
         return self._beside[digest]
 
     def attached(self, digest: Digest, artifact_type: str) -> list[tuple[str, bytes]]:
         """The documents of a type that are attached to an image, each with its place in words."""
         if self.remote is None:
             return []
-        found = artifacts.find(self.remote.client, self.remote.repository, digest, artifact_type)
+        matches = artifact_store.find(
+            self.remote.client, self.remote.repository, digest, artifact_type
+        )
         return [
-            (f"{name} of {one.descriptor.digest}", part.data)
-            for one in found
-            for name, part in one.files.items()
+            (f"{name} of {artifact.descriptor.digest}", part.data)
+            for artifact in matches
+            for name, part in artifact.files.items()
         ]
 
     def signature(self) -> str:
@@ -180,16 +184,16 @@ class Verification:
         if self.remote is not None:
             digest = self.place.top.digest
             self._locks = expected_lock.beside(self.remote.client, self.remote.repository, digest)
-        return expected_lock.choose(self.wanted.own, self._locks, self.vouched)
+        return expected_lock.choose(self.wanted.own, self._locks, self.is_trusted)
 
-    def _same(self, held: ExpectedLock) -> list[ExpectedLock]:
+    def _same(self, expected: ExpectedLock) -> list[ExpectedLock]:
         """The lock as it was attached by each push; only itself if it is not an attached one.
 
         The package records in its bundle may change while the image stays the same.
         """
         if self.wanted.own is not None:
-            return [held]
-        return [one for one in self._locks.right if one.sha256 == held.sha256]
+            return [expected]
+        return [candidate for candidate in self._locks.right if candidate.sha256 == expected.sha256]
 
     def statements(self, digest: Digest) -> list[AttachedStatement]:
         """Every provenance beside an image."""
@@ -197,10 +201,12 @@ class Verification:
             AttachedStatement(place=name, payload=data, signed=False)
             for name, data in self.attached(digest, in_toto.PAYLOAD_TYPE)
         ]
-        found = claims.statements(plain, self.beside(digest), in_toto.PROVENANCE, self.wanted.key)
+        statements = claims.statements(
+            plain, self.beside(digest), in_toto.PROVENANCE, self.wanted.key
+        )
         return [
             statement
-            for statement in found
+            for statement in statements
             if statement.signed or claims.kind(statement) == in_toto.PROVENANCE
         ]
 
@@ -208,47 +214,49 @@ class Verification:
         """Check the OpenVEX documents of a manifest, if it has any."""
         read = partial(self.attached, digest, vex.MEDIA_TYPE)
         attached = self.checklist.read("VEX", read, arch)
-        found = claims.statements((), self.beside(digest), in_toto.OPENVEX, self.wanted.key)
-        if attached or (attached is not None and found):
-            work = partial(claims.vex_document, digest, attached, found, self.wanted.key)
+        statements = claims.statements((), self.beside(digest), in_toto.OPENVEX, self.wanted.key)
+        if attached or (attached is not None and statements):
+            work = partial(claims.vex_document, digest, attached, statements, self.wanted.key)
             self.checklist.run("VEX", work, arch)
 
-    def vouched(self, held: ExpectedLock) -> bool:
+    def is_trusted(self, expected: ExpectedLock) -> bool:
         """Whether a provenance that the key signed names a lock."""
         digest = self.place.top.digest
         return any(
-            statement.signed and claims.names(statement, digest, held.sha256)
+            statement.signed and claims.names(statement, digest, expected.sha256)
             for statement in self._statements
         )
 
-    def trusted(self, held: ExpectedLock, text: str) -> str:
+    def trusted(self, expected: ExpectedLock, text: str) -> str:
         """Whether the lock is the user's, or named in a provenance that the key signed."""
         if self.wanted.own is not None:
             return text
         if self.wanted.key is None:
             return f"{text}; its origin was not checked"
-        if not self.vouched(held):
-            message = f"no provenance signed by the key names {held.place}"
+        if not self.is_trusted(expected):
+            message = f"no provenance signed by the key names {expected.place}"
             raise Failed(message)
         return f"{text}; named by a provenance that the key signed"
 
-    def provenance(self, held: ExpectedLock) -> str:
+    def provenance(self, expected: ExpectedLock) -> str:
         """Whether a provenance says that the image was made from the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
-        wanted = self.wanted
+        options = self.wanted
         digest = self.place.top.digest
-        return claims.provenances(digest, held.sha256, self._statements, wanted.key, wanted.builder)
+        return claims.provenances(
+            digest, expected.sha256, self._statements, options.key, options.builder
+        )
 
-    def sbom(self, held: ExpectedLock, kind: SbomFormat, arch: Arch) -> str:
+    def sbom(self, expected: ExpectedLock, kind: SbomFormat, arch: Arch) -> str:
         """Whether the SBOMs of one kind and architecture follow from the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
-        digest = held.due.manifest(arch)
+        digest = expected.due.manifest(arch)
         dues = [
             part.data
-            for one in self._same(held)
-            for part in attachments.sboms(one.carried, arch)[kind.media_type].values()
+            for candidate in self._same(expected)
+            for part in attachments.sboms(candidate.lock_bundle, arch)[kind.media_type].values()
         ]
         attached = self.attached(digest, kind.media_type)
         statements = claims.statements(
@@ -256,7 +264,7 @@ class Verification:
         )
         return claims.document(digest, dues, attached, statements, self.wanted.key)
 
-    def rebuild(self, held: ExpectedLock, *, trusted: bool) -> str:
+    def rebuild(self, expected: ExpectedLock, *, trusted: bool) -> str:
         """Whether the lock, built again, is the image.
 
         A build runs code of the packages in the lock, so a lock that was refused is not built.
@@ -264,7 +272,7 @@ class Verification:
         if self.wanted.rebuild is None:
             message = "--rebuild makes every layer again from the lock and compares"
             raise Unchecked(message)
-        arches = held.due.arches(self.place.top.digest)
+        arches = expected.due.arches(self.place.top.digest)
         if not arches:
             message = "not built: the image is not of this lock"
             raise Lacking(message)
@@ -272,7 +280,7 @@ class Verification:
             message = "not built: the check of the lock's origin failed"
             raise Lacking(message)
         try:
-            return self.wanted.rebuild(held, arches)
+            return self.wanted.rebuild(expected, arches)
         except (FetchFailed, ToolMissing, WorkFailed, NoSolution) as error:
             message = f"not built: {error.message}" + (f" ({error.hint})" if error.hint else "")
             raise Lacking(message) from error

@@ -181,14 +181,14 @@ def _checked_path(name: str, label: str) -> str:
 
 def _check_type(member: ZipMember, label: str) -> None:
     kind = stat.S_IFMT(member.mode)
-    wanted = (0, stat.S_IFDIR) if member.name.endswith("/") else (0, stat.S_IFREG, stat.S_IFLNK)
-    if kind not in wanted:
+    allowed = (0, stat.S_IFDIR) if member.name.endswith("/") else (0, stat.S_IFREG, stat.S_IFLNK)
+    if kind not in allowed:
         refuse(label, member.name, f"is not a file or folder (mode {member.mode:o})")
 
 
 def _dist_info(members: Iterable[str], label: str) -> str:
-    found = {path.split("/", 1)[0] for path in members if "/" in path}
-    names = sorted(name for name in found if name.endswith(".dist-info"))
+    folders = {path.split("/", 1)[0] for path in members if "/" in path}
+    names = sorted(name for name in folders if name.endswith(".dist-info"))
     if len(names) != 1:
         listed = ", ".join(names) or "none"
         refuse(label, None, f"expected exactly one .dist-info folder, found {listed}")

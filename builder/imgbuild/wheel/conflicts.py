@@ -71,11 +71,11 @@ def find(tables: Mapping[str, Sequence[InstalledFile]]) -> tuple[PathConflict, .
 
 def _needing_folders(owners: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
     """Paths that are files but also folders of other packages → the packages with such a folder."""
-    found: dict[str, set[str]] = {}
+    packages: dict[str, set[str]] = {}
     for path, names in owners.items():
         parent = path.rpartition("/")[0]
         while parent:
             if parent in owners:
-                found.setdefault(parent, set()).update(names)
+                packages.setdefault(parent, set()).update(names)
             parent = parent.rpartition("/")[0]
-    return found
+    return packages

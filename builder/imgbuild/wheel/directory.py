@@ -95,11 +95,11 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
 
 
 def _signatures(data: bytes, signature: bytes) -> list[int]:
-    found, at = [], data.find(signature)
+    offsets, at = [], data.find(signature)
     while at >= 0:
-        found.append(at)
+        offsets.append(at)
         at = data.find(signature, at + 1)
-    return found
+    return offsets
 
 
 def _reaches_end(tail: bytes, at: int) -> bool:

@@ -21,9 +21,9 @@ from imgbuild.wheel.archive import WheelArchive, read
 from imgbuild.wheel.record import (
     RecordRow,
     digest,
-    known_digest,
     read_record,
     relative,
+    strong_digest,
     write_record,
 )
 from imgbuild.wheel.scripts import PLACEHOLDER, EntryPoint, entry_points, launcher, rewritten
@@ -86,7 +86,7 @@ def installed(
 
 
 def _installed(archive: WheelArchive, places: Scheme, omit: frozenset[str]) -> tuple[Member, ...]:
-    kept = {path: file for path, file in _files(archive, places).items() if path not in omit}
+    included = {path: file for path, file in _files(archive, places).items() if path not in omit}
     record = f"{places.purelib}/{archive.dist_info}/RECORD"
     rows = [
         RecordRow(
@@ -94,11 +94,11 @@ def _installed(archive: WheelArchive, places: Scheme, omit: frozenset[str]) -> t
             digest=_digest(archive, file),
             size=file.size,
         )
-        for path, file in kept.items()
+        for path, file in included.items()
     ]
     rows.append(RecordRow(path=f"{archive.dist_info}/RECORD", digest="", size=None))
-    kept[record] = _generated(record, write_record(rows))
-    return tuple(_member(kept[name]) for name in sorted(kept, key=str.encode))
+    included[record] = _generated(record, write_record(rows))
+    return tuple(_member(included[name]) for name in sorted(included, key=str.encode))
 
 
 def joined(
@@ -109,25 +109,25 @@ def joined(
     If two wheels have the same file, that of the lower sha256 is kept; IntegrityError, naming the
     wheels by `labels` (sha256 → file name), if the contents differ.
     """
-    found: dict[str, tuple[str, Member]] = {}
+    owners: dict[str, tuple[str, Member]] = {}
     with Files() as files:
         for sha256, members in sorted(wheels, key=lambda wheel: wheel[0]):
             for member in members:
-                owner, other = found.setdefault(member.path, (sha256, member))
+                owner, other = owners.setdefault(member.path, (sha256, member))
                 if other is not member and not _same(other, member, files):
                     names = " and ".join((labels or {}).get(key, key) for key in (owner, sha256))
                     message = f"{names} install /{member.path} with different contents"
                     hint = "add a rule under `drop` in matrix.yaml to leave out one of the files"
                     raise IntegrityError(message, hint=hint)
-    return tuple(found[path][1] for path in sorted(found, key=str.encode))
+    return tuple(owners[path][1] for path in sorted(owners, key=str.encode))
 
 
-def _same(one: Member, other: Member, files: Files) -> bool:
-    if one.size != other.size:
+def _same(first: Member, other: Member, files: Files) -> bool:
+    if first.size != other.size:
         return False
     digests = {
         digest(pieces(member.content or b"", member.size, member.path, files))
-        for member in (one, other)
+        for member in (first, other)
     }
     return len(digests) == 1
 
@@ -211,7 +211,7 @@ def _sources(
             content=archive.place(member),
             size=member.size,
             mode=mode,
-            digest=known_digest(rows, path),
+            digest=strong_digest(rows, path),
         )
 
 

@@ -19,19 +19,19 @@ def read_metadata(file: IO[bytes], name: str) -> bytes:
     """
     try:
         with zipfile.ZipFile(file) as wheel:
-            found = [
+            members = [
                 member
                 for member in wheel.namelist()
                 if member.endswith(".dist-info/METADATA") and member.count("/") == 1
             ]
-            if len(found) != 1:
-                message = f"{name}: expected one .dist-info/METADATA, found {len(found)}"
+            if len(members) != 1:
+                message = f"{name}: expected one .dist-info/METADATA, found {len(members)}"
                 raise IntegrityError(message)
-            size = wheel.getinfo(found[0]).file_size
+            size = wheel.getinfo(members[0]).file_size
             if size > LIMIT:
-                message = f"{name}: {found[0]} has {size} bytes (limit {LIMIT})"
+                message = f"{name}: {members[0]} has {size} bytes (limit {LIMIT})"
                 raise IntegrityError(message)
-            return wheel.read(found[0])
+            return wheel.read(members[0])
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
         message = f"{name} is not a valid wheel: {error}"
         raise IntegrityError(message) from error

@@ -48,7 +48,7 @@ def read_record(text: str, label: str) -> dict[str, RecordRow]:
     return rows
 
 
-def known_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
+def strong_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
     """The digest of `path` in RECORD, None if missing or of a hash weaker than sha256."""
     row = rows.get(path)
     if row is None or row.digest.partition("=")[0] not in STRONG:

@@ -46,13 +46,13 @@ def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
     except configparser.Error as error:
         reason = str(error).replace("\n", " ")
         refuse(label, "entry_points.txt", f"cannot be read: {reason}")
-    found: dict[str, EntryPoint] = {}
+    scripts: dict[str, EntryPoint] = {}
     for group in GROUPS:
         for name, value in parser.items(group) if parser.has_section(group) else ():
-            if name in found:
+            if name in scripts:
                 refuse(label, "entry_points.txt", f"names the script {name!r} twice")
-            found[name] = _entry_point(name, value, label)
-    return tuple(found[name] for name in sorted(found))
+            scripts[name] = _entry_point(name, value, label)
+    return tuple(scripts[name] for name in sorted(scripts))
 
 
 def _entry_point(name: str, value: str, label: str) -> EntryPoint:

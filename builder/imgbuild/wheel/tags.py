@@ -18,12 +18,12 @@ LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 def platforms(glibc: str, arch: Arch) -> list[str]:
     """The platform tags for glibc `glibc` ("2.36") on `arch`, most specific first."""
     newest = int(glibc.split(".")[1])
-    found = [f"linux_{arch.wheel}"]  # first, as in packaging: built for this machine
+    platform_tags = [f"linux_{arch.wheel}"]  # first, as in packaging: built for this machine
     for minor in range(newest, OLDEST[arch] - 1, -1):
-        found.append(f"manylinux_2_{minor}_{arch.wheel}")
+        platform_tags.append(f"manylinux_2_{minor}_{arch.wheel}")
         if minor in LEGACY:
-            found.append(f"{LEGACY[minor]}_{arch.wheel}")
-    return found
+            platform_tags.append(f"{LEGACY[minor]}_{arch.wheel}")
+    return platform_tags
 
 
 class Tags:
@@ -69,8 +69,8 @@ class Tags:
     @property
     def uv_platform(self) -> str:
         """The value for uv's `--python-platform`; uv knows glibc 2.17, 2.28 and 2.31 to 2.40."""
-        known = (17, 28, *range(31, 41))
-        newest = max(minor for minor in known if minor <= max(17, int(self.glibc.split(".")[1])))
+        minors = (17, 28, *range(31, 41))
+        newest = max(minor for minor in minors if minor <= max(17, int(self.glibc.split(".")[1])))
         return f"{self.arch.wheel}-manylinux_2_{newest}"
 
     @property

@@ -15,7 +15,7 @@ from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
 from imgbuild.lock import extension
-from imgbuild.lock.lock import AddedFile, AddedFolder, Lock
+from imgbuild.lock.lock_file import AddedFile, AddedFolder, Lock
 from imgbuild.lock.published import Extended
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.oci.layer import write_layer
@@ -54,20 +54,26 @@ class Sample:
 
     def lock(self, *placed: str) -> Lock:
         """The lock with files at these paths."""
-        made = extension.make_lock(self.matrix, extended.OWN, extended.resolved(self.matrix))
-        assert made.extends is not None
-        base = msgspec.structs.replace(made.base, kind="registry", image="host/base")
+        extension_lock = extension.make_lock(
+            self.matrix, extended.OWN, extended.resolved(self.matrix)
+        )
+        assert extension_lock.extends is not None
+        base = msgspec.structs.replace(extension_lock.base, kind="registry", image="host/base")
         below = tuple(
             RegistryLayer(digest=record.digest, size=record.size, diff_id=record.diff_id)
             for record, _ in self.layers
         )
-        found = msgspec.structs.replace(made.arch[Arch.X86_64], base_layers=below, debs=())
+        resolution = msgspec.structs.replace(
+            extension_lock.arch[Arch.X86_64], base_layers=below, debs=()
+        )
         script = AddedFile(file="train.sh", size=len(extended.SCRIPT),
                            sha256=sha256(extended.SCRIPT), mode="0600")  # fmt: skip
         extends = msgspec.structs.replace(
-            made.extends, files=dict.fromkeys(placed, script), links={}
+            extension_lock.extends, files=dict.fromkeys(placed, script), links={}
         )
-        return msgspec.structs.replace(made, base=base, arch={Arch.X86_64: found}, extends=extends)
+        return msgspec.structs.replace(
+            extension_lock, base=base, arch={Arch.X86_64: resolution}, extends=extends
+        )
 
 
 @pytest.fixture
@@ -77,13 +83,13 @@ def sample(tmp_path: Path) -> Sample:
 
 def recipe(lock: Lock) -> AddedFilesRecipe:
     """What adds the user's files."""
-    found = plan(lock, Arch.X86_64).layers[-1].recipe
-    assert isinstance(found, AddedFilesRecipe)
-    return found
+    files_recipe = plan(lock, Arch.X86_64).layers[-1].recipe
+    assert isinstance(files_recipe, AddedFilesRecipe)
+    return files_recipe
 
 
 def test_folders_that_are_not_plain_are_locked(sample: Sample) -> None:
-    lock = folders.known(sample.lock(PRIVATE, OWNED, "/srv/a", "/new/b"), sample.inputs)
+    lock = folders.completed_lock(sample.lock(PRIVATE, OWNED, "/srv/a", "/new/b"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {
         "/etc/ssl/private": AddedFolder(mode="0700"),
@@ -92,19 +98,22 @@ def test_folders_that_are_not_plain_are_locked(sample: Sample) -> None:
 
 
 def test_a_second_time_the_base_is_not_read(sample: Sample) -> None:
-    first = folders.known(sample.lock(PRIVATE), sample.inputs)
+    first = folders.completed_lock(sample.lock(PRIVATE), sample.inputs)
     for record, _ in sample.layers:
         blob = sample.store.blob(record.digest)
         assert blob is not None
         blob.unlink()
-    assert folders.known(sample.lock(PRIVATE), sample.inputs) == first
+    assert folders.completed_lock(sample.lock(PRIVATE), sample.inputs) == first
 
 
 def test_the_image_has_them_as_the_base_has(sample: Sample) -> None:
-    lock = folders.known(sample.lock(PRIVATE, OWNED), sample.inputs)
-    own = recipe(lock)
+    lock = folders.completed_lock(sample.lock(PRIVATE, OWNED), sample.inputs)
+    files_recipe = recipe(lock)
     layer = io.BytesIO()
-    write_layer(skeleton.added_members(own, dict.fromkeys(own.files, extended.SCRIPT)), layer)
+    write_layer(
+        skeleton.added_members(files_recipe, dict.fromkeys(files_recipe.files, extended.SCRIPT)),
+        layer,
+    )
     (sample.store.root.parent / "own").write_bytes(layer.getvalue())
     tree = Merged()
     blobs = [sample.store.blob(record.digest) for record, _ in sample.layers]
@@ -112,18 +121,18 @@ def test_the_image_has_them_as_the_base_has(sample: Sample) -> None:
         assert blob is not None
         with inflated(layer_file(blob)) as stream:
             tree.add(Reader(stream, str(blob)))
-    found = {path: (node.mode, node.uid, node.gid) for path, node in tree.walk()}
-    assert found["/etc/ssl/private"] == (0o700, 0, 0)
-    assert found["/var/lib/agent"] == (0o750, 7, 50)
-    assert found["/var/lib/agent/team"] == (0o755, 0, 0)
-    assert found[PRIVATE] == (0o600, 0, 0)
+    attributes = {path: (node.mode, node.uid, node.gid) for path, node in tree.walk()}
+    assert attributes["/etc/ssl/private"] == (0o700, 0, 0)
+    assert attributes["/var/lib/agent"] == (0o750, 7, 50)
+    assert attributes["/var/lib/agent/team"] == (0o755, 0, 0)
+    assert attributes[PRIVATE] == (0o600, 0, 0)
 
 
 def test_where_all_folders_are_plain_the_layer_is_as_it_was(sample: Sample) -> None:
     before = sample.lock("/srv/a", "/opt/b/c")
-    after = folders.known(before, sample.inputs)
+    after = folders.completed_lock(before, sample.inputs)
     assert after == before
-    moved = folders.known(sample.lock(PRIVATE), sample.inputs)
+    moved = folders.completed_lock(sample.lock(PRIVATE), sample.inputs)
     ids = [plan(each, Arch.X86_64).layers[-1].id for each in (sample.lock(PRIVATE), moved)]
     assert ids[0] != ids[1]
 
@@ -142,7 +151,7 @@ def test_a_file_below_what_cannot_hold_it_is_refused(
     sample: Sample, place: str, result: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        folders.known(sample.lock("/srv/a", place), sample.inputs)
+        folders.completed_lock(sample.lock("/srv/a", place), sample.inputs)
     assert result in caught.value.message
     assert f"targets.ours.files.{place} " in caught.value.message
     if result.endswith("is a folder there"):
@@ -154,11 +163,11 @@ def test_a_link_in_place_of_a_folder_is_refused(sample: Sample) -> None:
     assert lock.extends is not None
     extends = msgspec.structs.replace(lock.extends, links={"/srv": "/data/srv1"})
     with pytest.raises(InputError, match=r"targets\.ours\.links\./srv .* is a folder") as caught:
-        folders.known(msgspec.structs.replace(lock, extends=extends), sample.inputs)
+        folders.completed_lock(msgspec.structs.replace(lock, extends=extends), sample.inputs)
     assert caught.value.hint == "write /srv/srv1"
 
 
 def test_a_file_in_place_of_a_file_or_of_a_link_is_no_folder(sample: Sample) -> None:
-    lock = folders.known(sample.lock("/etc/passwd", "/var/run"), sample.inputs)
+    lock = folders.completed_lock(sample.lock("/etc/passwd", "/var/run"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {}

@@ -14,8 +14,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, LockStale
 from imgbuild.lock import extension, published
 from imgbuild.matrix.model import Matrix
-from imgbuild.plan import current
-from imgbuild.plan import seal as seals
+from imgbuild.plan import current, image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch
 from tests.support import extended, images, samples
@@ -36,8 +35,8 @@ def test_runs_hold_what_has_room_and_a_larger_one_stands_alone(
     sizes: list[int], runs: list[list[int]]
 ) -> None:
     assert BATCH_BYTES == 4 * GIGABYTE
-    found = list(batches(sizes, lambda size: size * GIGABYTE, bounded=True))
-    assert found == runs
+    actual = list(batches(sizes, lambda size: size * GIGABYTE, bounded=True))
+    assert actual == runs
     whole = list(batches(sizes, lambda size: size * GIGABYTE, bounded=False))
     assert whole == ([sizes] if sizes else [])
 
@@ -46,18 +45,18 @@ def inputs(matrix: Matrix, folder: Path) -> Inputs:
     return Inputs(matrix, Context(Store.open(folder / "cache"), Http(offline=True)))
 
 
-def test_records_are_those_of_the_published_seal(tmp_path: Path) -> None:
+def test_records_are_those_of_the_published_digests(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
     found = current.published_records(matrix.overlays[extended.OWN])
     assert found == extended.records([plan(extended.published(), Arch.X86_64)])
     assert current.published_records(None) == {}
 
 
-def test_a_seal_of_another_lock_is_refused(tmp_path: Path) -> None:
+def test_digests_of_another_lock_are_refused(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
     other = extended.published(samples.wheel("new"))
-    sealed = seals.seal(other, extended.records([plan(other, Arch.X86_64)]))
-    codec.write(tmp_path / "published/small" / published.SEAL, sealed)
+    target_digests = image_digests.digests_of(other, extended.records([plan(other, Arch.X86_64)]))
+    codec.write(tmp_path / "published/small" / published.DIGESTS_FILE, target_digests)
     with pytest.raises(LockStale, match="does not match the lock of small") as caught:
         current.published_records(matrix.overlays[extended.OWN])
     assert "that published them" in str(caught.value.hint)

@@ -10,8 +10,8 @@ import tarfile
 import msgspec
 import pytest
 
-from imgbuild.assemble import layers, workers
-from imgbuild.assemble.layers import LayerJob
+from imgbuild.assemble import layer_contents, workers
+from imgbuild.assemble.layer_contents import LayerJob
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
@@ -47,20 +47,20 @@ def wheels_layer(store, tmp_path, *packages, files=None):
 
 def make(store, item, **changes):
     job = LayerJob(**{"layer": item, "record": None, "keep": True, **changes})
-    return layers.make_layer(job, store, lambda amount: None)
+    return layer_contents.make_layer(job, store, lambda amount: None)
 
 
 def test_a_layer_is_in_the_store_as_recorded(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha", "beta")
-    made = make(store, item)
-    blob = store.blob(made.record.digest).read_bytes()
-    assert "sha256:" + hashlib.sha256(blob).hexdigest() == made.record.digest
+    assembled_layer = make(store, item)
+    blob = store.blob(assembled_layer.record.digest).read_bytes()
+    assert "sha256:" + hashlib.sha256(blob).hexdigest() == assembled_layer.record.digest
     tar = gzip.decompress(blob)
-    assert "sha256:" + hashlib.sha256(tar).hexdigest() == made.record.diff_id
+    assert "sha256:" + hashlib.sha256(tar).hexdigest() == assembled_layer.record.diff_id
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         names = archive.getnames()
     assert "opt/venv/lib/python3.11/site-packages/alpha/__init__.py" in names
-    assert {facts.file for facts in made.wheels.values()} == {
+    assert {facts.file for facts in assembled_layer.wheels.values()} == {
         "alpha-1.0-py3-none-any.whl",
         "beta-1.0-py3-none-any.whl",
     }
@@ -68,19 +68,19 @@ def test_a_layer_is_in_the_store_as_recorded(store, tmp_path):
 
 def test_a_trusted_record_gives_the_same_blob(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha")
-    made = make(store, item, keep=False)
-    assert store.blob(made.record.digest) is None
-    assert make(store, item, record=made.record).record == made.record
-    assert store.blob(made.record.digest) is not None
+    assembled_layer = make(store, item, keep=False)
+    assert store.blob(assembled_layer.record.digest) is None
+    assert make(store, item, record=assembled_layer.record).record == assembled_layer.record
+    assert store.blob(assembled_layer.record.digest) is not None
 
 
 def test_bytes_unlike_the_record_are_refused_and_not_kept(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha")
-    made = make(store, item, keep=False)
-    wrong = msgspec.structs.replace(made.record, digest="sha256:" + "0" * 64)
+    assembled_layer = make(store, item, keep=False)
+    wrong = msgspec.structs.replace(assembled_layer.record, digest="sha256:" + "0" * 64)
     with pytest.raises(IntegrityError, match=r"layer layer: .* was made"):
         make(store, item, record=wrong)
-    assert store.blob(made.record.digest) is None
+    assert store.blob(assembled_layer.record.digest) is None
 
 
 def test_a_missing_input_says_what_and_where(store):
@@ -91,24 +91,24 @@ def test_a_missing_input_says_what_and_where(store):
 
 
 def test_two_wheels_that_disagree_about_a_file_are_refused(store, tmp_path):
-    one = samples.write_wheel(tmp_path, "alpha", files={"shared.py": b"1"})
+    first_wheel = samples.write_wheel(tmp_path, "alpha", files={"shared.py": b"1"})
     two = samples.write_wheel(tmp_path, "beta", files={"shared.py": b"2"})
-    wheels = (samples.add(store, one, "alpha"), samples.add(store, two, "beta"))
+    wheels = (samples.add(store, first_wheel, "alpha"), samples.add(store, two, "beta"))
     item = layer(WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=wheels))
     with pytest.raises(IntegrityError, match=r"shared\.py"):
         make(store, item)
     omit: dict[str, tuple[str, ...]] = {"beta": ("lib/python3.11/site-packages/shared.py",)}
-    kept = layer(WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=wheels, omit=omit))
-    make(store, kept)
+    merged_layer = layer(WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=wheels, omit=omit))
+    make(store, merged_layer)
 
 
 def test_venv_and_files_need_no_input(store):
     venv = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
     files = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")
     jobs = [LayerJob(layer=layer(recipe), record=None, keep=True) for recipe in (venv, files)]
-    made = workers.assemble_all(jobs, Context(store, Http()), processes=1)
-    assert {item.id for item in made} == {job.layer.id for job in jobs}
-    assert all(store.blob(item.record.digest) for item in made)
+    assembled_layers = workers.assemble_all(jobs, Context(store, Http()), processes=1)
+    assert {item.id for item in assembled_layers} == {job.layer.id for job in jobs}
+    assert all(store.blob(item.record.digest) for item in assembled_layers)
 
 
 def test_a_registry_layer_is_taken_as_it_is(store):
@@ -116,7 +116,7 @@ def test_a_registry_layer_is_taken_as_it_is(store):
     recipe = RegistryRecipe(
         image="host/name@" + digest, layer=RegistryLayer(digest=digest, size=5, diff_id=digest)
     )
-    made = make(store, layer(recipe))
-    assert (made.record.digest, made.record.size) == (digest, 5)
-    assert layers.input_size(recipe) == 5
-    assert layers.input_hashes(recipe) == ("1" * 64,)
+    assembled_layer = make(store, layer(recipe))
+    assert (assembled_layer.record.digest, assembled_layer.record.size) == (digest, 5)
+    assert layer_contents.input_size(recipe) == 5
+    assert layer_contents.input_hashes(recipe) == ("1" * 64,)

@@ -19,7 +19,7 @@ from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.extension import make_lock as make_extension
-from imgbuild.lock.lock import make_lock
+from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.plan.plan import plan
 from imgbuild.registry.client import Client
@@ -38,18 +38,18 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
     memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.delenv(mirror.VARIABLE, raising=False)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    with memory_registry.serve(Registry()) as found:
-        yield found
+    with memory_registry.serve(Registry()) as registry:
+        yield registry
 
 
 def given(registry: Registry, name: str, data: bytes, *, layer: bool = False) -> Input:
     """An input that the registry has."""
-    item = wanted(name, data, layer=layer)
+    item = mirror_input(name, data, layer=layer)
     registry.blobs[NAME, item.digest] = data
     return item
 
 
-def wanted(name: str, data: bytes, *, layer: bool = False) -> Input:
+def mirror_input(name: str, data: bytes, *, layer: bool = False) -> Input:
     return Input(
         file=name, digest=f"sha256:{sha256(data)}", size=len(data),
         media_type="application/zip", layer=layer,
@@ -80,23 +80,23 @@ def write(path: Path, text: str) -> None:
 def test_the_option_goes_before_the_environment_the_project_and_the_user(alone, monkeypatch):
     assert mirror.find(alone) is None
     write(mirror.user_file(), '{"mirror": "user.example/a", "only": true}')
-    found = mirror.find(alone)
-    assert found is not None
-    assert (found.origin, found.setting.mirror, found.setting.only) == (
+    selected = mirror.find(alone)
+    assert selected is not None
+    assert (selected.origin, selected.setting.mirror, selected.setting.only) == (
         MirrorOrigin.USER, "user.example/a", True
     )  # fmt: skip
-    assert found.place == alone / "config/imgbuild/mirror.json"
+    assert selected.place == alone / "config/imgbuild/mirror.json"
     write(alone / "mirror.json", '{"mirror": "project.example/a"}')
-    found = mirror.find(alone)
-    assert found is not None
-    assert (found.origin, found.setting.only) == (MirrorOrigin.PROJECT, False)
+    selected = mirror.find(alone)
+    assert selected is not None
+    assert (selected.origin, selected.setting.only) == (MirrorOrigin.PROJECT, False)
     monkeypatch.setenv(mirror.VARIABLE, "environment.example/a")
-    found = mirror.find(alone)
-    assert found is not None
-    assert (found.origin, found.place) == (MirrorOrigin.ENVIRONMENT, None)
-    found = mirror.find(alone, "option.example/a", only=True)
-    assert found is not None
-    assert (found.setting.mirror, found.setting.only) == ("option.example/a", True)
+    selected = mirror.find(alone)
+    assert selected is not None
+    assert (selected.origin, selected.place) == (MirrorOrigin.ENVIRONMENT, None)
+    selected = mirror.find(alone, "option.example/a", only=True)
+    assert selected is not None
+    assert (selected.setting.mirror, selected.setting.only) == ("option.example/a", True)
 
 
 def test_off_goes_before_what_is_behind_it(alone, monkeypatch):
@@ -104,12 +104,12 @@ def test_off_goes_before_what_is_behind_it(alone, monkeypatch):
     assert mirror.find(alone, "off") is None
     monkeypatch.setenv(mirror.VARIABLE, "off")
     assert mirror.find(alone) is None
-    found = mirror.find(alone, "option.example/a")
-    assert found is not None
+    selected = mirror.find(alone, "option.example/a")
+    assert selected is not None
     monkeypatch.setenv(mirror.VARIABLE, "")  # as if it were not set
-    found = mirror.find(alone)
-    assert found is not None
-    assert found.origin is MirrorOrigin.PROJECT
+    selected = mirror.find(alone)
+    assert selected is not None
+    assert selected.origin is MirrorOrigin.PROJECT
 
 
 def test_a_setting_that_cannot_be_read_is_refused_with_its_place(alone):
@@ -140,9 +140,9 @@ def test_a_registry_without_tls_is_one_that_somebody_named(alone):
     assert Mirror.of(mirror.find(alone))._plain_http == ("a.example",)  # type: ignore[union-attr]
     named = mirror.find(alone, "b.example/x")
     assert Mirror.of(named)._plain_http == ()  # type: ignore[union-attr]
-    found = Mirror.of(named, plain_http=["b.example"])
-    assert found is not None
-    assert found._plain_http == ("b.example",)
+    selected = Mirror.of(named, plain_http=["b.example"])
+    assert selected is not None
+    assert selected._plain_http == ("b.example",)
 
 
 # -- what it gives
@@ -153,7 +153,7 @@ def test_files_and_layers_come_into_the_store(registry):
     items = [
         given(registry, "a.whl", b"wheel"),
         given(registry, "layers/x", b"layer", layer=True),
-        wanted("absent.whl", b"never there"),
+        mirror_input("absent.whl", b"never there"),
     ]
     assert mirror_of(registry).bring(items, Context(store, Http()), title="small") == {
         items[0].digest, items[1].digest
@@ -164,18 +164,18 @@ def test_files_and_layers_come_into_the_store(registry):
     assert (path.read_bytes(), blob.read_bytes()) == (b"wheel", b"layer")
     assert store.file(items[1].sha256) is None
     assert store.fact("name", items[0].sha256) == b"a.whl"
-    asked = [one for one in registry.requests if "/blobs/" in one.path]
-    assert len(asked) == 3  # one for each, and none beside
-    assert {one.method for one in asked} == {"GET"}
+    blob_requests = [request for request in registry.requests if "/blobs/" in request.path]
+    assert len(blob_requests) == 3  # one for each, and none beside
+    assert {request.method for request in blob_requests} == {"GET"}
 
 
 def test_what_is_in_the_store_is_not_asked_for(registry):
     store = Store.open()
     item = given(registry, "a.whl", b"wheel")
-    found = mirror_of(registry)
-    found.bring([item], Context(store, Http()), title="small")
+    registry_mirror = mirror_of(registry)
+    registry_mirror.bring([item], Context(store, Http()), title="small")
     before = len(registry.requests)
-    assert found.bring([item], Context(store, Http()), title="small") == {item.digest}
+    assert registry_mirror.bring([item], Context(store, Http()), title="small") == {item.digest}
     assert len(registry.requests) == before
 
 
@@ -186,8 +186,8 @@ def test_what_an_earlier_run_left_is_gone_on_with(registry):
         assert partial is not None
         partial.write_bytes(data[:1000])
     assert mirror_of(registry).bring([item], Context(store, Http()), title="small") == {item.digest}
-    (asked,) = registry.asked("GET .*/blobs/")
-    assert asked.headers["Range"] == "bytes=1000-"
+    (request,) = registry.received_requests("GET .*/blobs/")
+    assert request.headers["Range"] == "bytes=1000-"
 
 
 def test_a_broken_line_is_tried_again(registry):
@@ -196,11 +196,11 @@ def test_a_broken_line_is_tried_again(registry):
     assert mirror_of(registry).bring([item], Context(Store.open(), Http()), title="small") == {
         item.digest
     }
-    assert len(registry.asked("GET .*/blobs/")) == 2
+    assert len(registry.received_requests("GET .*/blobs/")) == 2
 
 
 def test_other_bytes_are_skipped_or_refused(registry, capsys):
-    good, bad = given(registry, "good.whl", b"good"), wanted("bad.whl", b"right")
+    good, bad = given(registry, "good.whl", b"good"), mirror_input("bad.whl", b"right")
     registry.blobs[NAME, bad.digest] = b"wrong"
     store = Store.open()
     context = Context(store, Http(), console)
@@ -215,12 +215,14 @@ def test_other_bytes_are_skipped_or_refused(registry, capsys):
 def test_a_mirror_that_fails_is_given_up_once(registry, capsys):
     items = [given(registry, f"{name}.whl", name.encode()) for name in "abc"]
     registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
-    found = mirror_of(registry)
-    assert found.bring(items, Context(Store.open(), Http(), console), title="small") == set()
+    registry_mirror = mirror_of(registry)
+    assert (
+        registry_mirror.bring(items, Context(Store.open(), Http(), console), title="small") == set()
+    )
     assert f"the mirror {registry.host}/{NAME} is skipped" in capsys.readouterr().err
     registry.faults.clear()
     before = len(registry.requests)
-    assert found.bring(items, Context(Store.open(), Http()), title="small") == set()
+    assert registry_mirror.bring(items, Context(Store.open(), Http()), title="small") == set()
     assert len(registry.requests) == before
     registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
     with pytest.raises(FetchFailed, match="503"):
@@ -232,10 +234,10 @@ def test_a_mirror_that_fails_after_some_files_has_given_these(registry):
     registry.faults.append(Fault(f"GET .*/blobs/{small.digest}", times=1000, status=500))
     store = Store.open()
     have = mirror_of(registry).bring([large], Context(store, Http()), title="small")
-    found = mirror_of(registry, attempts=1).bring(
+    digests = mirror_of(registry, attempts=1).bring(
         [large, small], Context(store, Http()), title="small"
     )
-    assert found == have == {large.digest}
+    assert digests == have == {large.digest}
 
 
 # -- what a build asks it for
@@ -244,7 +246,7 @@ def test_a_mirror_that_fails_after_some_files_has_given_these(registry):
 def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
     """A file as a lock has it; `there` says whether the mirror has it."""
     data = f"bytes of {name}".encode()
-    item = given(registry, name, data) if there else wanted(name, data)
+    item = given(registry, name, data) if there else mirror_input(name, data)
     return LockedFile(file=name, size=item.size, sha256=item.sha256)
 
 
@@ -299,18 +301,18 @@ def test_published_layers_are_asked_of_the_mirror_and_else_made_of_inputs(regist
         )
     )
     planned = plan(extended.published(), Arch.X86_64)
-    known = extended.records([planned])
+    records = extended.records([planned])
     data = b"the first layer"
-    record = known[planned.layers[0].id]
-    known[planned.layers[0].id] = msgspec.structs.replace(
+    record = records[planned.layers[0].id]
+    records[planned.layers[0].id] = msgspec.structs.replace(
         record, digest=f"sha256:{sha256(data)}", size=len(data)
     )
     store = Store.open()
     only = mirror_of(registry, only=True)
     inputs = Inputs(matrix, Context(store, Http()), mirror=only)
     lock = make_extension(matrix, extended.OWN, extended.resolved(matrix))
-    inputs.take_published(lock, known)
+    inputs.take_published(lock, records)
     assert store.blob(f"sha256:{sha256(data)}") is None
     registry.blobs[NAME, f"sha256:{sha256(data)}"] = data
-    inputs.take_published(lock, known)
+    inputs.take_published(lock, records)
     assert store.blob(f"sha256:{sha256(data)}") is not None

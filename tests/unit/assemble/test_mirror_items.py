@@ -7,7 +7,7 @@ import json
 import msgspec
 
 from imgbuild.assemble import mirror_items
-from imgbuild.lock.lock import AddedFile, Extends, Lock, make_lock
+from imgbuild.lock.lock_file import AddedFile, Extends, Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, RegistryLayer
 from imgbuild.values import Arch, sha256
 from tests.support import samples
@@ -36,25 +36,25 @@ LAYER = RegistryLayer(
 
 def lock_of_everything() -> Lock:
     """Wheels, one of them twice, a built one, debs, a base layer, a file of an extension."""
-    own = samples.lock()
+    sample_lock = samples.lock()
     resolution = msgspec.structs.replace(
-        own.arch[X86], built=(BUILT,), base_layers=(LAYER,),
-        wheels=(*own.arch[X86].wheels, samples.wheel("setuptools")),
+        sample_lock.arch[X86], built=(BUILT,), base_layers=(LAYER,),
+        wheels=(*sample_lock.arch[X86].wheels, samples.wheel("setuptools")),
     )  # fmt: skip
     added = AddedFile(**msgspec.structs.asdict(locked("conf/train.yaml")), mode="0644")
     extends = Extends(
         target="published", lock="0" * 64, digest=LAYER.digest, packages=(),
         files={"/etc/train.yaml": added}, links={}, arch={},
     )  # fmt: skip
-    return msgspec.structs.replace(own, arch={X86: resolution}, extends=extends)
+    return msgspec.structs.replace(sample_lock, arch={X86: resolution}, extends=extends)
 
 
 def test_every_kind_of_input_is_there_once_and_by_its_own_hash():
     lock = lock_of_everything()
-    found = mirror_items.inputs(lock, X86)
-    assert [item.file for item in found] == sorted(item.file for item in found)
-    by_file = {item.file: item for item in found}
-    assert len(by_file) == len(found)
+    inputs = mirror_items.inputs(lock, X86)
+    assert [item.file for item in inputs] == sorted(item.file for item in inputs)
+    by_file = {item.file: item for item in inputs}
+    assert len(by_file) == len(inputs)
     kinds = {name: item.media_type for name, item in by_file.items()}
     assert kinds == {
         "antlr-4.9-py3-none-any.whl": mirror_items.WHEEL_TYPE,
@@ -67,10 +67,10 @@ def test_every_kind_of_input_is_there_once_and_by_its_own_hash():
         "setuptools-1.0-py3-none-any.whl": mirror_items.WHEEL_TYPE,
         "torch-2.6.0-py3-none-any.whl": mirror_items.WHEEL_TYPE,
     }
-    assert [item.file for item in found if item.layer] == [f"layers/{'a' * 64}"]
+    assert [item.file for item in inputs if item.layer] == [f"layers/{'a' * 64}"]
     assert by_file["antlr-4.9.tar.gz"].sha256 == BUILT.sdist.sha256
     assert by_file["antlr-4.9.tar.gz"].size == BUILT.sdist.size
-    assert mirror_items.inputs_of_all(lock).keys() == {item.sha256 for item in found}
+    assert mirror_items.inputs_of_all(lock).keys() == {item.sha256 for item in inputs}
 
 
 def test_a_zipped_sdist_is_a_zip():
@@ -106,11 +106,11 @@ def test_each_architecture_has_its_own_and_tags_tell_them_apart():
     matrix = samples.matrix(arch=(X86, Arch.ARM64))
     arches = {arch: samples.resolution(arch=arch) for arch in (X86, Arch.ARM64)}
     lock = make_lock(matrix, "small", arches)
-    made = {arch: mirror_items.artifact(lock, arch) for arch in lock.arch}
-    assert made[X86] != made[Arch.ARM64]
-    stays, newest = mirror_items.tags(lock, Arch.ARM64, made[Arch.ARM64])
+    artifacts = {arch: mirror_items.artifact(lock, arch) for arch in lock.arch}
+    assert artifacts[X86] != artifacts[Arch.ARM64]
+    stays, newest = mirror_items.tags(lock, Arch.ARM64, artifacts[Arch.ARM64])
     assert newest == "small-arm64-inputs"
-    assert stays == f"small-arm64-inputs-{sha256(made[Arch.ARM64])[:12]}"
+    assert stays == f"small-arm64-inputs-{sha256(artifacts[Arch.ARM64])[:12]}"
 
 
 def test_settings_that_no_input_follows_from_do_not_move_the_artifact():

@@ -7,10 +7,10 @@ import pytest
 
 from imgbuild.assemble import skeleton
 from imgbuild.errors import InputError
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import MemberKind
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
 from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
 from tests.support import samples
 from tests.support.source_code import ROOT
@@ -61,18 +61,18 @@ def test_a_private_cache_folder_is_the_users_alone() -> None:
 @pytest.mark.parametrize("name", LOCKED)
 def test_layers_without_packages_are_those_of_the_digests(name: str) -> None:
     """Images that have run on GPUs keep their bytes."""
-    lock = locks.read_lock(ROOT / "images", name)
-    for arch, sealed in seals.read_seal(ROOT / "images", lock).arch.items():
-        digests = {layer.name: layer.digest for layer in sealed.layers}
+    lock = lock_file.read_lock(ROOT / "images", name)
+    for arch, target_digests in image_digests.read_digests(ROOT / "images", lock).arch.items():
+        digests = {layer.name: layer.digest for layer in target_digests.layers}
         for layer in plan(lock, arch).layers:
             match layer.recipe:
                 case VenvRecipe():
-                    made = skeleton.venv_members(layer.recipe)
+                    members = skeleton.venv_members(layer.recipe)
                 case FilesRecipe():
-                    made = skeleton.files_members(layer.recipe)
+                    members = skeleton.files_members(layer.recipe)
                 case _:
                     continue
-            assert write_layer(made, None).digest == digests[layer.name]
+            assert write_layer(members, None).digest == digests[layer.name]
 
 
 def test_the_entry_point_runs_and_knows_the_cache():

@@ -14,7 +14,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
-from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.solve.sdists import host_arch
@@ -58,9 +58,9 @@ BUILT = BuiltWheel(
 def sample(folder: Path, arch: Arch, debs: tuple[Deb, ...] = DEBS) -> tuple[Lock, Matrix]:
     """A lock for `arch` with a built wheel, whose sdist and backend lie in a folder."""
     matrix = samples.matrix(indexes={"demo": "own", "backend": "own"}, arch=(arch,))
-    own = PackageIndex(url=f"{folder.as_uri()}/", flat=True, upload_times="none")
+    package_index = PackageIndex(url=f"{folder.as_uri()}/", flat=True, upload_times="none")
     nowhere = PackageIndex(url="http://127.0.0.1:9/simple")
-    matrix = msgspec.structs.replace(matrix, indexes={"pypi": nowhere, "own": own})
+    matrix = msgspec.structs.replace(matrix, indexes={"pypi": nowhere, "own": package_index})
     resolution = Resolution(wheels=(), built=(BUILT,), debs=debs)
     return make_lock(matrix, "small", {arch: resolution}), matrix
 
@@ -94,10 +94,10 @@ def test_a_wheel_is_built_without_a_server_if_its_root_is_here_too(
     tmp_path: Path, here: tuple[LockedFile, ...], needed: bool
 ) -> None:
     lock, matrix = sample(tmp_path, host_arch())
-    due = {BUILT.wheel.sha256}
+    required_hashes = {BUILT.wheel.sha256}
     context = Context(store_of(tmp_path, here), Http(offline=True))
-    located = LockSources(lock, matrix, context).locate(due)
-    assert located.remote == (due if needed else set())
+    located = LockSources(lock, matrix, context).locate(required_hashes)
+    assert located.remote == (required_hashes if needed else set())
     assert located.ingredients == {SDIST.sha256, BACKEND.sha256, TOOLS.sha256}
 
 
@@ -107,9 +107,9 @@ def test_a_lock_without_packages_of_this_machine_needs_debians_archive(
 ) -> None:
     arch, debs = (other(host_arch()), DEBS) if elsewhere else (host_arch(), ())
     lock, matrix = sample(tmp_path, arch, debs)
-    due = {BUILT.wheel.sha256}
+    required_hashes = {BUILT.wheel.sha256}
     context = Context(store_of(tmp_path, (TOOLS, *DEBS)), Http(offline=True))
-    assert LockSources(lock, matrix, context).locate(due).remote == due
+    assert LockSources(lock, matrix, context).locate(required_hashes).remote == required_hashes
 
 
 def test_offline_it_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from imgbuild.attest.sbom import cyclonedx, spdx
 from imgbuild.oci import layout
 from imgbuild.publish import push
 from imgbuild.publish.push_plan import PushPlan
-from imgbuild.registry import artifacts
+from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch, Digest
 from tests.support import registry_project
 from tests.support.inprocess_project import TARGET, Command, json_of
 from tests.support.registry_project import BOTH, NAME, Place
 
-BILLS = {cyclonedx.MEDIA_TYPE, spdx.MEDIA_TYPE}
+SBOM_TYPES = {cyclonedx.MEDIA_TYPE, spdx.MEDIA_TYPE}
 ABOUT = {in_toto.PAYLOAD_TYPE, bundle.ARTIFACT_TYPE}
 
 
@@ -48,12 +48,19 @@ def pushed(place: Place, plan: PushPlan) -> tuple[Digest, ...]:
 def attached(place: Place, plan: PushPlan) -> tuple[Digest, ...]:
     project = place.work().project
     return attachments.attach_all(
-        client(), place.repository, bundle.of(plan.lock, plan.sealed, project), project, plan.arches
+        client(),
+        place.repository,
+        bundle.of(plan.lock, plan.target_digests, project),
+        project,
+        plan.arches,
     )
 
 
 def kinds(place: Place, digest: str) -> list[str]:
-    return sorted(one.artifact_type for one in artifacts.find(client(), place.repository, digest))
+    return sorted(
+        artifact.artifact_type
+        for artifact in artifact_store.find(client(), place.repository, digest)
+    )
 
 
 def test_each_digest_leads_to_what_is_about_it(place: Place):
@@ -61,32 +68,34 @@ def test_each_digest_leads_to_what_is_about_it(place: Place):
     pushed(place, plan)
     assert kinds(place, plan.top.digest) == sorted(ABOUT)
     for document in plan.manifests:
-        assert kinds(place, document.digest) == sorted(BILLS | ABOUT)
+        assert kinds(place, document.digest) == sorted(SBOM_TYPES | ABOUT)
 
 
 def test_one_architecture_has_all_at_its_manifest(place: Place):
     plan = place.both(Arch.ARM64)
-    made = pushed(place, plan)
-    assert len(made) == 4
-    assert kinds(place, plan.top.digest) == sorted(BILLS | ABOUT)
-    (said,) = artifacts.find(client(), place.repository, plan.top.digest, in_toto.PAYLOAD_TYPE)
-    (subject,) = json.loads(said.files["provenance.json"].data)["subject"]
+    attached_artifacts = pushed(place, plan)
+    assert len(attached_artifacts) == 4
+    assert kinds(place, plan.top.digest) == sorted(SBOM_TYPES | ABOUT)
+    (provenance_artifact,) = artifact_store.find(
+        client(), place.repository, plan.top.digest, in_toto.PAYLOAD_TYPE
+    )
+    (subject,) = json.loads(provenance_artifact.files["provenance.json"].data)["subject"]
     assert f"sha256:{subject['digest']['sha256']}" == plan.top.digest
 
 
-def test_bills_are_those_of_the_verb(place: Place, command: Command, tmp_path: Path):
+def test_sboms_are_those_of_the_verb(place: Place, command: Command, tmp_path: Path):
     plan = place.both()
     pushed(place, plan)
     for form, kind, name in (
         ("cyclonedx", cyclonedx.MEDIA_TYPE, "sbom.cdx.json"),
         ("spdx", spdx.MEDIA_TYPE, "sbom.spdx.json"),
     ):
-        made = json_of(command("show", BOTH, "--sbom", form, "--output", "bills", "--json"))
-        for item, document in zip(made, plan.manifests, strict=True):
-            (found,) = artifacts.find(client(), place.repository, document.digest, kind)
-            assert found.files[name].data == Path(item["output"]).read_bytes()
+        sbom_files = json_of(command("show", BOTH, "--sbom", form, "--output", "bills", "--json"))
+        for item, document in zip(sbom_files, plan.manifests, strict=True):
+            (artifact,) = artifact_store.find(client(), place.repository, document.digest, kind)
+            assert artifact.files[name].data == Path(item["output"]).read_bytes()
             assert item["image"] == document.digest
-            assert found.annotations["dev.imgbuild.arch"] == item["arch"]
+            assert artifact.annotations["dev.imgbuild.arch"] == item["arch"]
 
 
 def test_second_time_nothing_moves(place: Place, monkeypatch: pytest.MonkeyPatch):
@@ -125,9 +134,13 @@ def test_another_builder_says_so_itself(place: Place, monkeypatch: pytest.Monkey
     monkeypatch.setenv("GITHUB_REPOSITORY", "me/it")
     monkeypatch.setenv("GITHUB_WORKFLOW_REF", "me/it/.github/workflows/a.yml@refs/heads/main")
     attached(place, plan)
-    found = artifacts.find(client(), place.repository, plan.top.digest, in_toto.PAYLOAD_TYPE)
-    said = {provenance.basis(one.files["provenance.json"].data) for one in found}
-    assert {basis.builder for basis in said if basis} == {
+    attached_artifacts = artifact_store.find(
+        client(), place.repository, plan.top.digest, in_toto.PAYLOAD_TYPE
+    )
+    bases = {
+        provenance.basis(artifact.files["provenance.json"].data) for artifact in attached_artifacts
+    }
+    assert {basis.builder for basis in bases if basis} == {
         provenance.LOCAL_BUILDER,
         "https://host.example/me/it/.github/workflows/a.yml@refs/heads/main",
     }
@@ -141,7 +154,7 @@ def elsewhere(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     store = place.forget(monkeypatch, *place.sample.wheels)
     # The base's layer has no real packages here, so it is an input itself.
     old = tmp_path / "cache/blobs/sha256"
-    base = place.sample.seal.arch[Arch.X86_64].layers[0].digest
+    base = place.sample.target_digests.arch[Arch.X86_64].layers[0].digest
     with store.scratch() as scratch:
         copied = shutil.copy(old / base.removeprefix("sha256:"), scratch / "base")
         store.add_blob(Path(copied), base)
@@ -160,11 +173,11 @@ def test_image_is_built_again_from_its_reference(
     pushed(place, plan)
     here = elsewhere(place, monkeypatch, tmp_path)
     reference = f"{place.registry.host}/{NAME}:{TARGET}"
-    (made,) = json_of(command("build", "--from", reference, "--json"))
-    assert made["digest"] == plan.top.digest == place.sample.seal.digest
-    assert made["output"] == str(here / "build" / TARGET)
+    (built_image,) = json_of(command("build", "--from", reference, "--json"))
+    assert built_image["digest"] == plan.top.digest == place.sample.target_digests.digest
+    assert built_image["output"] == str(here / "build" / TARGET)
     assert layout.read(here / "build" / TARGET).digest == plan.top.digest
-    assert made["made"] > 1
+    assert built_image["made"] > 1
 
 
 def test_image_of_two_architectures_from_either_digest(
@@ -174,11 +187,13 @@ def test_image_of_two_architectures_from_either_digest(
     pushed(place, plan)
     where = f"{place.registry.host}/{NAME}"
     elsewhere(place, monkeypatch, tmp_path)
-    (made,) = json_of(command("build", "--from", f"{where}@{plan.top.digest}", "--json"))
-    assert made["digest"] == plan.top.digest
+    (built_image,) = json_of(command("build", "--from", f"{where}@{plan.top.digest}", "--json"))
+    assert built_image["digest"] == plan.top.digest
     arm, _ = plan.manifests
-    (one,) = json_of(command("build", "--from", f"{where}@{arm.digest}", "-o", "arm", "--json"))
-    assert (one["digest"], list(one["arch"])) == (arm.digest, ["arm64"])
+    (arm_image,) = json_of(
+        command("build", "--from", f"{where}@{arm.digest}", "-o", "arm", "--json")
+    )
+    assert (arm_image["digest"], list(arm_image["arch"])) == (arm.digest, ["arm64"])
     result = command("build", "--from", f"{where}@{arm.digest}", "--arch", "x86_64")
     assert result.status == 3
     assert "is not for x86_64, but arm64" in result.stderr
@@ -189,12 +204,14 @@ def test_image_is_built_again_from_a_folder(
 ):
     plan = place.plan()
     pushed(place, plan)
-    (found,) = artifacts.find(client(), place.repository, plan.top.digest, bundle.ARTIFACT_TYPE)
+    (artifact,) = artifact_store.find(
+        client(), place.repository, plan.top.digest, bundle.ARTIFACT_TYPE
+    )
     here = elsewhere(place, monkeypatch, tmp_path)
-    for name, part in found.files.items():
+    for name, part in artifact.files.items():
         (here / name).write_bytes(part.data)
-    (made,) = json_of(command("build", "--from", ".", "--offline", "--json"))
-    assert made["digest"] == plan.top.digest
+    (built_image,) = json_of(command("build", "--from", ".", "--offline", "--json"))
+    assert built_image["digest"] == plan.top.digest
 
 
 def test_lock_of_another_image_is_refused(
@@ -202,9 +219,13 @@ def test_lock_of_another_image_is_refused(
 ):
     plan, other = place.plan(), place.both()
     push.push(place.work(), plan)
-    own = bundle.of(other.lock, other.sealed, place.work().project)
-    artifacts.attach(
-        client(), place.repository, plan.top.descriptor, bundle.ARTIFACT_TYPE, bundle.parts(own)
+    lock_bundle = bundle.of(other.lock, other.target_digests, place.work().project)
+    artifact_store.attach(
+        client(),
+        place.repository,
+        plan.top.descriptor,
+        bundle.ARTIFACT_TYPE,
+        bundle.parts(lock_bundle),
     )
     reference = f"{place.registry.host}/{NAME}:{TARGET}"
     elsewhere(place, monkeypatch, tmp_path)
@@ -215,7 +236,7 @@ def test_lock_of_another_image_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["--from", "HOST/me/rl:absent"], 7, "no such image"),
         (["--from", f"HOST/me/rl:{TARGET}"], 3, "has no lock attached"),
@@ -225,9 +246,9 @@ def test_lock_of_another_image_is_refused(
         (["--from", "x", "--builder", "docker"], 2, "--from x cannot be combined"),
     ],
 )
-def test_refusals(place: Place, command: Command, words: list[str], status: int, said: str):
+def test_refusals(place: Place, command: Command, words: list[str], status: int, message: str):
     push.push(place.work(), place.plan())
     result = command("build", *(word.replace("HOST", place.registry.host) for word in words))
     assert (result.status, result.stdout) == (status, "")
-    assert said in result.stderr
+    assert message in result.stderr
     assert "hint" in result.stderr

@@ -18,12 +18,11 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
 from imgbuild.index.pages import places
 from imgbuild.lock import extension, published
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import DebianBase, PackageIndex
-from imgbuild.plan import current
-from imgbuild.plan import seal as seals
+from imgbuild.plan import current, image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import AddedFilesRecipe, plan
-from imgbuild.plan.seal import Seal
 from imgbuild.values import Arch, sha256
 from tests.support import extended, inprocess_project, samples
 from tests.support.inprocess_project import TARGET, Sample
@@ -38,29 +37,31 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
 
 
 def of(sample: Sample) -> LockBundle:
-    return bundle.of(sample.lock, sample.seal, project.find(sample.folder))
+    return bundle.of(sample.lock, sample.target_digests, project.find(sample.folder))
 
 
-def ours(folder: Path) -> tuple[Path, Lock, Seal]:
-    """A repository that extends a published target, locked and sealed."""
+def ours(folder: Path) -> tuple[Path, Lock, TargetDigests]:
+    """A repository that extends a published target, locked."""
     folder.mkdir()
     path = extended.repository(folder)
     matrix = extended.read(path)
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
-    sealed = seals.seal(lock, extended.records(plan(lock, arch) for arch in lock.arch))
-    current.write_locked(project.find(path), lock, sealed)
-    return path, lock, sealed
+    target_digests = image_digests.digests_of(
+        lock, extended.records(plan(lock, arch) for arch in lock.arch)
+    )
+    current.write_locked(project.find(path), lock, target_digests)
+    return path, lock, target_digests
 
 
 def test_what_travels_is_read_back(sample: Sample):
-    own = of(sample)
-    assert set(own.data) == {"lock.json", "digests.json", "packages.json", "sources.json"}
+    lock_bundle = of(sample)
+    assert set(lock_bundle.data) == {"lock.json", "digests.json", "packages.json", "sources.json"}
     images = sample.folder / "images" / TARGET
-    assert own.data["lock.json"] == (images / "lock.json").read_bytes()
-    assert own.data["digests.json"] == (images / "digests.json").read_bytes()
-    assert bundle.read(own.data, "there") == own
-    assert of(sample).data == own.data
-    assert own.sources == Sources(
+    assert lock_bundle.data["lock.json"] == (images / "lock.json").read_bytes()
+    assert lock_bundle.data["digests.json"] == (images / "digests.json").read_bytes()
+    assert bundle.read(lock_bundle.data, "there") == lock_bundle
+    assert of(sample).data == lock_bundle.data
+    assert lock_bundle.sources == Sources(
         default_index="main",
         indexes={
             "main": PackageIndex(),
@@ -84,18 +85,23 @@ def test_no_login_travels(sample: Sample, monkeypatch: pytest.MonkeyPatch):
         indexes={**matrix.indexes, "torch": torch},
     )
     monkeypatch.setattr(published, "load", lambda _: changed)
-    own = of(sample)
-    assert not any(b"S3CRET" in data for data in own.data.values())
-    assert own.sources.mirrors == ("https://deb.example/debian",)
-    assert own.sources.indexes["torch"].url == "https://wheels.example/{cuda_tag}"
+    lock_bundle = of(sample)
+    assert not any(b"S3CRET" in data for data in lock_bundle.data.values())
+    assert lock_bundle.sources.mirrors == ("https://deb.example/debian",)
+    assert lock_bundle.sources.indexes["torch"].url == "https://wheels.example/{cuda_tag}"
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "a/b", "", ".."])
 def test_a_target_whose_name_leads_elsewhere_is_refused(sample: Sample, name: str):
     """Its image would be written to build/NAME below the current folder."""
     lock = msgspec.structs.replace(sample.lock, target=name)
-    sealed = seals.seal(lock, seals.sealed_records(sample.seal))
-    data = of(sample).data | {"lock.json": codec.encode(lock), "digests.json": codec.encode(sealed)}
+    target_digests = image_digests.digests_of(
+        lock, image_digests.layer_records(sample.target_digests)
+    )
+    data = of(sample).data | {
+        "lock.json": codec.encode(lock),
+        "digests.json": codec.encode(target_digests),
+    }
     with pytest.raises(InputError, match="is not a valid lock") as caught:
         bundle.read(data, "there")
     (problem,) = caught.value.problems
@@ -103,16 +109,16 @@ def test_a_target_whose_name_leads_elsewhere_is_refused(sample: Sample, name: st
 
 
 def test_matrix_of_it_finds_the_same_addresses(sample: Sample, tmp_path: Path):
-    own = of(sample)
-    made = bundle.matrix(own, tmp_path)
+    lock_bundle = of(sample)
+    bundle_matrix = bundle.matrix(lock_bundle, tmp_path)
     real = published.load(sample.matrix)
-    found = places(made, made.targets[TARGET], lambda: "the machine's own")
-    assert found == places(real, real.targets[TARGET], lambda: "the machine's own")
-    assert found["torch"].address == "https://example.org/whl/cu124/torch2.6"
-    assert made.bases["debian-12"] == DebianBase(
+    addresses = places(bundle_matrix, bundle_matrix.targets[TARGET], lambda: "the machine's own")
+    assert addresses == places(real, real.targets[TARGET], lambda: "the machine's own")
+    assert addresses["torch"].address == "https://example.org/whl/cu124/torch2.6"
+    assert bundle_matrix.bases["debian-12"] == DebianBase(
         suite="bookworm", python="3.11", glibc="2.36", packages=("g++", "python3")
     )
-    assert made.targets[TARGET].as_of == datetime.date(2025, 6, 20)
+    assert bundle_matrix.targets[TARGET].as_of == datetime.date(2025, 6, 20)
 
 
 def test_folder_of_wheels_is_relative_to_where_the_lock_lies(sample: Sample, tmp_path: Path):
@@ -120,10 +126,10 @@ def test_folder_of_wheels_is_relative_to_where_the_lock_lies(sample: Sample, tmp
         "torch: {url: 'https://example.org/whl/{cuda_tag}/torch{torch}', upload_times: none}",
         "torch: {url: 'file:my wheels', upload_times: none, flat: true}",
     )
-    own = of(sample)
-    assert own.sources.indexes["torch"].url == "file:my wheels"
-    assert str(sample.folder).encode() not in own.data["sources.json"]
-    there = bundle.matrix(own, tmp_path / "there").indexes["torch"]
+    lock_bundle = of(sample)
+    assert lock_bundle.sources.indexes["torch"].url == "file:my wheels"
+    assert str(sample.folder).encode() not in lock_bundle.data["sources.json"]
+    there = bundle.matrix(lock_bundle, tmp_path / "there").indexes["torch"]
     assert there.url == f"file://{tmp_path}/there/my%20wheels/"
 
 
@@ -134,80 +140,80 @@ def test_folder_of_a_target_is_enough_where_one_index_is(sample: Sample, tmp_pat
     assert "sources.json" in (caught.value.hint or "")
     plain = msgspec.structs.replace(sample.lock, indexes={})
     codec.write(tmp_path / "own/lock.json", plain)
-    codec.write(tmp_path / "own/digests.json", sample.seal)
-    found = bundle.read_folder(tmp_path / "own")
-    assert (found.lock, found.sources) == (plain, Sources(default_index="pypi"))
+    codec.write(tmp_path / "own/digests.json", sample.target_digests)
+    lock_bundle = bundle.read_folder(tmp_path / "own")
+    assert (lock_bundle.lock, lock_bundle.sources) == (plain, Sources(default_index="pypi"))
 
 
 def test_lock_that_was_written_meanwhile_is_refused(sample: Sample):
     changed = msgspec.structs.replace(sample.lock, as_of="2025-06-21")
     with pytest.raises(LockStale, match="changed while they were read"):
-        bundle.of(changed, sample.seal, project.find(sample.folder))
+        bundle.of(changed, sample.target_digests, project.find(sample.folder))
 
 
 @pytest.mark.parametrize("name", ["lock.json", "digests.json"])
 def test_missing_file_is_refused(sample: Sample, name: str):
-    data = {key: one for key, one in of(sample).data.items() if key != name}
+    data = {key: content for key, content in of(sample).data.items() if key != name}
     with pytest.raises(InputError, match=f"there has no {name}"):
         bundle.read(data, "there")
 
 
-def test_seal_of_another_lock_is_refused(sample: Sample):
-    own = of(sample)
+def test_digests_of_another_lock_are_refused(sample: Sample):
+    lock_bundle = of(sample)
     other = samples.relabelled(msgspec.structs.replace(sample.lock, as_of="2025-06-21"))
     changed = codec.encode(other)
     with pytest.raises(LockStale, match=f"there/digests.json does not match the lock of {TARGET}"):
-        bundle.read({**own.data, "lock.json": changed}, "there")
+        bundle.read({**lock_bundle.data, "lock.json": changed}, "there")
 
 
 def test_damaged_and_foreign_documents_are_refused(sample: Sample):
-    own = of(sample)
+    lock_bundle = of(sample)
     with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
-        bundle.read({**own.data, "lock.json": b"{"}, "there")
+        bundle.read({**lock_bundle.data, "lock.json": b"{"}, "there")
     newer = codec.encode(msgspec.structs.replace(sample.lock, format=99))
     with pytest.raises(LockStale, match=r"there/lock\.json: lock format 99; this imgbuild reads 1"):
-        bundle.read({**own.data, "lock.json": newer}, "there")
+        bundle.read({**lock_bundle.data, "lock.json": newer}, "there")
     with pytest.raises(LockStale, match=r"there/packages\.json: format 99"):
-        bundle.read({**own.data, "packages.json": b'{"format": 99}'}, "there")
+        bundle.read({**lock_bundle.data, "packages.json": b'{"format": 99}'}, "there")
 
 
 def test_added_files_travel_and_come_into_the_cache(sample: Sample, tmp_path: Path):
-    path, lock, sealed = ours(tmp_path / "ours")
-    own = bundle.of(lock, sealed, project.find(path))
+    path, lock, target_digests = ours(tmp_path / "ours")
+    lock_bundle = bundle.of(lock, target_digests, project.find(path))
     key = sha256(extended.SCRIPT)
-    assert own.added == {key: extended.SCRIPT}
+    assert lock_bundle.added == {key: extended.SCRIPT}
     # `oras pull` writes them into a folder; a file beside them is nobody's business.
-    for name, data in {**own.data, "files/README": b"words"}.items():
+    for name, data in {**lock_bundle.data, "files/README": b"words"}.items():
         codec.write_bytes(tmp_path / "pulled" / name, data)
-    found = bundle.read_folder(tmp_path / "pulled")
-    assert found == own
+    pulled_bundle = bundle.read_folder(tmp_path / "pulled")
+    assert pulled_bundle == lock_bundle
     store = Store.open()
-    bundle.bring(found, store)
-    kept = store.file(key)
-    assert kept is not None
-    assert kept.read_bytes() == extended.SCRIPT
+    bundle.bring(pulled_bundle, store)
+    stored_file = store.file(key)
+    assert stored_file is not None
+    assert stored_file.read_bytes() == extended.SCRIPT
     # So a build needs neither the user's repository nor the published target's files.
-    made = bundle.matrix(found, tmp_path)
-    inputs = Inputs(made, Context(store, Http(offline=True)))
-    due = [
+    bundle_matrix = bundle.matrix(pulled_bundle, tmp_path)
+    inputs = Inputs(bundle_matrix, Context(store, Http(offline=True)))
+    added_layers = [
         layer
         for layer in plan(lock, Arch.X86_64).layers
         if isinstance(layer.recipe, AddedFilesRecipe)
     ]
-    assert len(due) == 1
-    assert inputs.fetch(lock, due) == []
+    assert len(added_layers) == 1
+    assert inputs.fetch(lock, added_layers) == []
     store.release()
     store.drop_file(key)
     with pytest.raises(FetchFailed):
-        inputs.fetch(lock, due)
+        inputs.fetch(lock, added_layers)
 
 
 @pytest.mark.parametrize(("data", "what"), [(b"other", "another file"), (None, "not there")])
 def test_other_added_file_is_refused(sample: Sample, tmp_path: Path, data: bytes | None, what: str):
-    path, lock, sealed = ours(tmp_path / "ours")
-    own = bundle.of(lock, sealed, project.find(path))
+    path, lock, target_digests = ours(tmp_path / "ours")
+    lock_bundle = bundle.of(lock, target_digests, project.find(path))
     name = f"files/{sha256(extended.SCRIPT)}"
-    files = {key: one for key, one in own.data.items() if key != name}
+    files = {key: content for key, content in lock_bundle.data.items() if key != name}
     files |= {name: data} if data is not None else {}
     with pytest.raises(IntegrityError, match=rf"is {what}, and ours adds it as train\.sh"):
         bundle.read(files, "there")

@@ -36,9 +36,11 @@ GITHUB = {
 }
 
 
-def made(here: BuildDetails = HERE, arches: tuple[Arch, ...] = sbom_sample.ARCHES) -> bytes:
+def sample_statement(
+    here: BuildDetails = HERE, arches: tuple[Arch, ...] = sbom_sample.ARCHES
+) -> bytes:
     lock = sbom_sample.lock()
-    return provenance.statement(lock, sbom_sample.seal(lock), arches, here)
+    return provenance.statement(lock, sbom_sample.digests_of(lock), arches, here)
 
 
 def valid(data: bytes) -> dict[str, Any]:
@@ -52,14 +54,14 @@ def valid(data: bytes) -> dict[str, Any]:
     assert predicate.build_definition.build_type
     assert predicate.build_definition.HasField("external_parameters")
     assert predicate.run_details.builder.id
-    found: dict[str, Any] = value["predicate"]
-    return found
+    predicate_fields: dict[str, Any] = value["predicate"]
+    return predicate_fields
 
 
 def test_statement_is_valid():
-    valid(made())
-    valid(made(BuildDetails(lock="1" * 64, matrix="2" * 64)))
-    broken = json.loads(made())
+    valid(sample_statement())
+    valid(sample_statement(BuildDetails(lock="1" * 64, matrix="2" * 64)))
+    broken = json.loads(sample_statement())
     broken["predicate"]["runDetails"]["builder"]["name"] = "no such field"
     with pytest.raises(json_format.ParseError):
         valid(json.dumps(broken).encode())
@@ -67,19 +69,25 @@ def test_statement_is_valid():
 
 def test_subjects_are_the_index_and_each_manifest():
     lock = sbom_sample.lock()
-    sealed = sbom_sample.seal(lock)
-    said = {one["name"]: one["digest"]["sha256"] for one in json.loads(made())["subject"]}
-    assert said == {
-        "small": sealed.digest[7:],
-        "small/arm64": sealed.arch[Arch.ARM64].manifest[7:],
-        "small/x86_64": sealed.arch[Arch.X86_64].manifest[7:],
+    target_digests = sbom_sample.digests_of(lock)
+    digests = {
+        subject["name"]: subject["digest"]["sha256"]
+        for subject in json.loads(sample_statement())["subject"]
     }
-    (alone,) = json.loads(made(arches=(Arch.ARM64,)))["subject"]
-    assert alone == {"name": "small", "digest": {"sha256": sealed.arch[Arch.ARM64].manifest[7:]}}
+    assert digests == {
+        "small": target_digests.digest[7:],
+        "small/arm64": target_digests.arch[Arch.ARM64].manifest[7:],
+        "small/x86_64": target_digests.arch[Arch.X86_64].manifest[7:],
+    }
+    (alone,) = json.loads(sample_statement(arches=(Arch.ARM64,)))["subject"]
+    assert alone == {
+        "name": "small",
+        "digest": {"sha256": target_digests.arch[Arch.ARM64].manifest[7:]},
+    }
 
 
 def test_what_was_asked_for_and_who_built():
-    predicate = valid(made())
+    predicate = valid(sample_statement())
     assert predicate["buildDefinition"]["externalParameters"] == {
         "target": "small",
         "arch": ["arm64", "x86_64"],
@@ -91,7 +99,10 @@ def test_what_was_asked_for_and_who_built():
         "version": {"imgbuild": "9.9"},
     }
     assert predicate["runDetails"]["metadata"] == {"invocationId": HERE.invocation}
-    needed = {one["name"]: one for one in predicate["buildDefinition"]["resolvedDependencies"]}
+    needed = {
+        dependency["name"]: dependency
+        for dependency in predicate["buildDefinition"]["resolvedDependencies"]
+    }
     assert needed["lock.json"]["digest"] == {"sha256": HERE.lock}
     assert needed["repository"] == {
         "name": "repository",
@@ -102,35 +113,48 @@ def test_what_was_asked_for_and_who_built():
 
 def test_every_file_that_went_in_is_named_once():
     lock = sbom_sample.lock()
-    needed = valid(made())["buildDefinition"]["resolvedDependencies"]
-    hashes = [one["digest"].get("sha256") for one in needed]
+    needed = valid(sample_statement())["buildDefinition"]["resolvedDependencies"]
+    hashes = [dependency["digest"].get("sha256") for dependency in needed]
     assert len(set(hashes)) == len(hashes)
-    due = {item.sha256 for found in lock.arch.values() for item in (*found.wheels, *found.debs)}
-    due |= {built.sdist.sha256 for found in lock.arch.values() for built in found.built}
-    due |= {sha for sha in (sbom_sample.TOOL.sha256, HERE.lock, HERE.matrix) if sha is not None}
-    assert set(hashes) == {*due, None}  # the commit, which is no file
+    expected = {
+        item.sha256
+        for resolution in lock.arch.values()
+        for item in (*resolution.wheels, *resolution.debs)
+    }
+    expected |= {
+        built.sdist.sha256 for resolution in lock.arch.values() for built in resolution.built
+    }
+    expected |= {
+        sha for sha in (sbom_sample.TOOL.sha256, HERE.lock, HERE.matrix) if sha is not None
+    }
+    assert set(hashes) == {*expected, None}  # the commit, which is no file
     # A wheel that was made on the way is no input, and is named as what it is.
-    (made_here,) = valid(made())["runDetails"]["byproducts"]
-    assert made_here["name"] == "antlr4_runtime-4.9-py3-none-any.whl"
+    (byproduct,) = valid(sample_statement())["runDetails"]["byproducts"]
+    assert byproduct["name"] == "antlr4_runtime-4.9-py3-none-any.whl"
 
 
-def test_names_are_those_of_the_bill_of_materials():
+def test_names_are_those_of_the_sbom():
     lock = sbom_sample.lock()
-    one = document.sbom(lock, sbom_sample.seal(lock), Arch.X86_64, sbom_sample.packages(lock))
-    listed = {part.get("purl", "") for part in json.loads(cyclonedx.document(one))["components"]}
+    sbom_file = document.sbom(
+        lock, sbom_sample.digests_of(lock), Arch.X86_64, sbom_sample.packages(lock)
+    )
+    listed = {
+        part.get("purl", "") for part in json.loads(cyclonedx.document(sbom_file))["components"]
+    }
     needed = {
-        item.get("uri", "") for item in valid(made())["buildDefinition"]["resolvedDependencies"]
+        item.get("uri", "")
+        for item in valid(sample_statement())["buildDefinition"]["resolvedDependencies"]
     }
     assert {item for item in listed if item.startswith("pkg:pypi/")} <= needed | {
-        valid(made())["runDetails"]["byproducts"][0]["uri"]
+        valid(sample_statement())["runDetails"]["byproducts"][0]["uri"]
     }
 
 
 def test_statement_follows_from_what_is_given():
-    assert made() == made()
+    assert sample_statement() == sample_statement()
     other = msgspec.structs.replace(HERE, invocation="", commit=None)
-    assert made(other) != made()
-    assert provenance.basis(made(other)) == provenance.basis(made())
+    assert sample_statement(other) != sample_statement()
+    assert provenance.basis(sample_statement(other)) == provenance.basis(sample_statement())
 
 
 @pytest.mark.parametrize(
@@ -138,11 +162,11 @@ def test_statement_follows_from_what_is_given():
 )
 def test_basis_differs_where_the_statement_means_something_else(change: dict[str, str]):
     other = msgspec.structs.replace(HERE, **change)
-    assert provenance.basis(made(other)) != provenance.basis(made())
+    assert provenance.basis(sample_statement(other)) != provenance.basis(sample_statement())
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{}", b"\xff", made().replace(b"slsa.dev", b"slsa.example")]
+    "data", [b"", b"[]", b"{}", b"\xff", sample_statement().replace(b"slsa.dev", b"slsa.example")]
 )
 def test_other_statements_have_no_basis(data: bytes):
     assert provenance.basis(data) is None
@@ -160,12 +184,12 @@ def test_circumstances_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sample = inprocess_project.make(tmp_path)
     from imgbuild import project
 
-    found = provenance.circumstances(project.find(tmp_path), inprocess_project.TARGET, GITHUB)
-    assert found.invocation == "https://github.com/me/it/actions/runs/42/attempts/2"
-    assert found.commit is None
+    details = provenance.circumstances(project.find(tmp_path), inprocess_project.TARGET, GITHUB)
+    assert details.invocation == "https://github.com/me/it/actions/runs/42/attempts/2"
+    assert details.commit is None
     text = (tmp_path / "images" / inprocess_project.TARGET / "lock.json").read_bytes()
-    assert found.lock == digest_of(text)[7:]
-    assert found.matrix == digest_of(sample.matrix.read_bytes())[7:]
+    assert details.lock == digest_of(text)[7:]
+    assert details.matrix == digest_of(sample.matrix.read_bytes())[7:]
     assert (
         provenance.circumstances(project.find(tmp_path), inprocess_project.TARGET, {}).invocation
         == ""

@@ -51,27 +51,27 @@ def test_the_worst_first_each_once():
         finding(Severity.WARNING),
         finding(Severity.ERROR, line=1),
     ]
-    found = ordered(mixed)
-    assert [(one.severity, one.check, one.where) for one in found] == [
+    ordered_findings = ordered(mixed)
+    assert [(entry.severity, entry.check, entry.where) for entry in ordered_findings] == [
         ("error", "elf", "a.py:9"),
         ("error", "imports", "a.py:1"),
         ("error", "imports", "a.py:2"),
         ("warning", "imports", "a.py:1"),
         ("note", "imports", "a.py:1"),
     ]
-    assert ordered(reversed(mixed)) == found
+    assert ordered(reversed(mixed)) == ordered_findings
 
 
 def test_a_waiver_makes_a_note_with_its_reason(package_set):
     report = audit(package_set, Terms(waivers=(waiver("b*"), waiver("c"))))
     assert report.ok
-    assert [one.severity for one in report.findings] == [Severity.NOTE, Severity.NOTE]
-    assert all("accepted: it was tried" in one.message for one in report.findings)
+    assert [finding.severity for finding in report.findings] == [Severity.NOTE, Severity.NOTE]
+    assert all("accepted: it was tried" in finding.message for finding in report.findings)
 
 
-@pytest.mark.parametrize("one", [waiver("z*"), waiver("c", package="b")])
-def test_a_waiver_that_accepts_nothing_is_said(package_set, one):
-    report = audit(package_set, Terms(waivers=(one,)))
+@pytest.mark.parametrize("unused_waiver", [waiver("z*"), waiver("c", package="b")])
+def test_a_waiver_that_accepts_nothing_is_said(package_set, unused_waiver):
+    report = audit(package_set, Terms(waivers=(unused_waiver,)))
     assert len([each for each in report.findings if each.severity is Severity.ERROR]) == 2
     (warning,) = [each for each in report.findings if each.severity is Severity.WARNING]
     assert "unused waiver" in warning.message
@@ -79,7 +79,7 @@ def test_a_waiver_that_accepts_nothing_is_said(package_set, one):
 
 def test_a_waiver_of_a_check_that_did_not_run_is_no_matter(package_set):
     report = audit(package_set, Terms(waivers=(waiver("*", check="elf"),)))
-    assert all(one.severity is Severity.ERROR for one in report.findings)
+    assert all(finding.severity is Severity.ERROR for finding in report.findings)
 
 
 def test_an_unknown_check_is_refused(package_set):
@@ -100,12 +100,12 @@ LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
 )
 def test_what_was_learned_of_others_is_left_out(package_set, other):
     versions = {"a": "1", "b": "3"}
-    known = Terms(constraints=(LEARNED,))
-    assert judge.narrowed(Terms(constraints=(LEARNED, other)), versions) == known
+    expected = Terms(constraints=(LEARNED,))
+    assert judge.narrowed(Terms(constraints=(LEARNED, other)), versions) == expected
     missing = msgspec.structs.replace(LEARNED, needs="x", missing=True)
     assert judge.narrowed(Terms(constraints=(missing,)), versions).constraints == (missing,)
-    found = audit(package_set, Terms(constraints=(LEARNED, missing)))
-    assert audited.subjects(found.findings) == ["x", "b<3", "c"]
+    report = audit(package_set, Terms(constraints=(LEARNED, missing)))
+    assert audited.subjects(report.findings) == ["x", "b<3", "c"]
 
 
 def test_findings_from_the_past_are_judged_with_all_others(package_set):
@@ -117,8 +117,8 @@ def test_findings_from_the_past_are_judged_with_all_others(package_set):
     def _audit(checks, past):
         return judge.audit(package_set, terms, checks=checks, past=past).findings
 
-    (found,) = _audit(["calls"], lambda path: [gone, gone])
-    assert (found.severity, found.message) == (
+    (finding,) = _audit(["calls"], lambda path: [gone, gone])
+    assert (finding.severity, finding.message) == (
         Severity.NOTE,
         "gone (accepted: it was tried and works)",
     )

@@ -27,11 +27,11 @@ class Warnings(Silent):
     """Keeps the warnings."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.messages: list[str] = []
 
     def warn(self, text: str) -> None:
         """Keep `text`."""
-        self.found.append(text)
+        self.messages.append(text)
 
 
 @pytest.fixture(name="warnings")
@@ -53,7 +53,7 @@ def added(store: Store, kind: str) -> Path:
         return store.add_blob(folder / "it", DIGEST)
 
 
-def found(store: Store, kind: str) -> Path | None:
+def cached_path(store: Store, kind: str) -> Path | None:
     """What the cache gives for DATA."""
     return store.file(sha256(DATA)) if kind == "file" else store.blob(DIGEST)
 
@@ -98,22 +98,22 @@ HARMS: list[Callable[[Path], None]] = [
 @pytest.mark.parametrize("harm", range(len(HARMS)))
 def test_what_is_damaged_is_removed_with_one_warning(store, warnings, kind, harm):
     path = added(store, kind)
-    assert found(store, kind) == path
+    assert cached_path(store, kind) == path
     HARMS[harm](path)
-    assert [found(store, kind), found(store, kind)] == [None, None]
+    assert [cached_path(store, kind), cached_path(store, kind)] == [None, None]
     assert not path.exists()
-    assert len(warnings.found) == 1
-    assert str(path) in warnings.found[0]
-    assert added(store, kind) == path == found(store, kind)
-    assert len(warnings.found) == 1
+    assert len(warnings.messages) == 1
+    assert str(path) in warnings.messages[0]
+    assert added(store, kind) == path == cached_path(store, kind)
+    assert len(warnings.messages) == 1
 
 
 def test_the_warning_has_the_name_of_an_input(store, warnings):
     path = added(store, "file")
     store.put_fact("name", sha256(DATA), b"wheel-1.0-py3-none-any.whl")
     flipped(path)
-    assert found(store, "file") is None
-    assert "wheel-1.0-py3-none-any.whl" in warnings.found[0]
+    assert cached_path(store, "file") is None
+    assert "wheel-1.0-py3-none-any.whl" in warnings.messages[0]
 
 
 def test_a_damaged_file_is_seen_by_processes_that_know_nothing(store, warnings):
@@ -171,10 +171,10 @@ def test_what_the_cache_itself_does_to_a_file_needs_no_new_hash(store, tmp_path,
         (folder / "it").hardlink_to(path)
         store.add_file(folder / "it", sha256(DATA))
     store.drop_file(sha256(DATA))
-    assert found(store, "blob") == path
+    assert cached_path(store, "blob") == path
     (tmp_path / "layout").hardlink_to(path)
     time.sleep(3 * known_hashes.TICK_NS / 1e9)
-    assert found(store, "blob") == path  # linked from outside: hashed
+    assert cached_path(store, "blob") == path  # linked from outside: hashed
     assert reads == [str(path)]
     with known_hashes.of_user().relinked(path):
         (tmp_path / "layout").unlink()
@@ -209,13 +209,13 @@ def test_a_copy_from_another_disk_is_hashed(store, reads):
 
 def test_removing_a_blob_keeps_what_is_known_of_a_layouts_link(store, tmp_path, reads):
     path = added(store, "blob")
-    known = known_hashes.of_user()
-    with known.relinked(path):
+    hash_cache = known_hashes.of_user()
+    with hash_cache.relinked(path):
         (tmp_path / "layout").hardlink_to(path)
     store.release()
     prune.clear(store)
     assert not path.exists()
-    assert known.matches(tmp_path / "layout", sha256(DATA))
+    assert hash_cache.matches(tmp_path / "layout", sha256(DATA))
     assert reads == []
 
 
@@ -236,7 +236,7 @@ def test_unpacked_layers_belong_to_one_user(store, warnings):
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert store.unpacked(DIGEST) == path
-    assert warnings.found == []
+    assert warnings.messages == []
 
 
 @pytest.mark.parametrize("which", ["layer", "user"])
@@ -245,8 +245,8 @@ def test_unpacked_layers_that_others_may_change_are_made_again(store, warnings, 
     harmed = path if which == "layer" else path.parent
     harmed.chmod(0o777)
     assert store.unpacked(DIGEST) is None
-    assert len(warnings.found) == 1
-    assert str(harmed) in warnings.found[0]
+    assert len(warnings.messages) == 1
+    assert str(harmed) in warnings.messages[0]
     assert unpacked(store) == path == store.unpacked(DIGEST)
 
 

@@ -72,18 +72,18 @@ def begin(store: Store, data: bytes, whole: bytes = DATA) -> Path:
 
 
 def starts(site: Site, path: str = "x.whl") -> list[str]:
-    return [headers.get("Range", "all") for headers in site.asked(path)]
+    return [headers.get("Range", "all") for headers in site.received_requests(path)]
 
 
 def test_a_file_arrives_and_is_not_asked_for_again(store: Store, http: Http, site: Site) -> None:
-    found = fetch(store, http, want(site.url("x.whl")))
-    assert found[sha256(DATA)].read_bytes() == DATA
+    paths = fetch(store, http, want(site.url("x.whl")))
+    assert paths[sha256(DATA)].read_bytes() == DATA
 
     def never() -> Sequence[str]:
         message = "the store has it"
         raise AssertionError(message)
 
-    assert fetch(store, http, FileRequest(locked(), never)) == found
+    assert fetch(store, http, FileRequest(locked(), never)) == paths
     assert starts(site) == ["all"]
     assert list((store.root / "partial").iterdir()) == []
 
@@ -92,9 +92,9 @@ def test_many_files_at_once(store: Store, http: Http, site: Site) -> None:
     files = {f"f{number}": bytes([number]) * (number * 5000) for number in range(30)}
     site.files.update(files)
     wants = [named(site, name) for name in files]
-    found = fetch(store, http, *wants, *wants)
-    assert {sha256(data) for data in files.values()} == set(found)
-    assert all(found[sha256(data)].read_bytes() == data for data in files.values())
+    paths = fetch(store, http, *wants, *wants)
+    assert {sha256(data) for data in files.values()} == set(paths)
+    assert all(paths[sha256(data)].read_bytes() == data for data in files.values())
     assert len(site.requests) == len(files) - 1, (
         "an empty file needs no request, a double one no second"
     )
@@ -115,8 +115,8 @@ def test_an_interrupted_download_goes_on(
 ) -> None:
     site.ranges = ranges
     begin(store, DATA[:1000])
-    found = fetch(store, http, want(site.url("x.whl")))
-    assert found[sha256(DATA)].read_bytes() == DATA
+    paths = fetch(store, http, want(site.url("x.whl")))
+    assert paths[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["bytes=1000-"]
 
 
@@ -136,14 +136,14 @@ def test_the_announcement_says_what_remains(store: Store, http: Http, site: Site
 
 def test_a_complete_partial_file_needs_no_server(store: Store, http: Http) -> None:
     begin(store, DATA)
-    found = fetch(store, http, want("http://localhost:1/never"))
-    assert found[sha256(DATA)].read_bytes() == DATA
+    paths = fetch(store, http, want("http://localhost:1/never"))
+    assert paths[sha256(DATA)].read_bytes() == DATA
 
 
 def test_a_partial_file_of_something_else_is_given_up(store: Store, http: Http, site: Site) -> None:
     begin(store, b"z" * 1000)
-    found = fetch(store, http, want(site.url("x.whl")))
-    assert found[sha256(DATA)].read_bytes() == DATA
+    paths = fetch(store, http, want(site.url("x.whl")))
+    assert paths[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["bytes=1000-", "all"]
 
 
@@ -164,8 +164,8 @@ def test_a_line_that_breaks_is_taken_up_where_it_broke(
 def test_a_line_that_breaks_without_a_length(store: Store, http: Http, site: Site) -> None:
     site.announce = False
     site.cuts = [100_000]
-    found = fetch(store, http, want(site.url("x.whl")))
-    assert found[sha256(DATA)].read_bytes() == DATA
+    paths = fetch(store, http, want(site.url("x.whl")))
+    assert paths[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["all", "bytes=100000-"]
 
 
@@ -223,8 +223,8 @@ def test_a_short_file_of_a_silent_server(store: Store, http: Http, site: Site) -
 def test_the_next_address_is_tried(store: Store, http: Http, site: Site) -> None:
     site.files["bad/x.whl"] = DATA[::-1]
     urls = [site.url("none/x.whl"), site.url("bad/x.whl"), site.url("x.whl")]
-    found = fetch(store, http, want(*urls))
-    assert found[sha256(DATA)].read_bytes() == DATA
+    paths = fetch(store, http, want(*urls))
+    assert paths[sha256(DATA)].read_bytes() == DATA
     assert [path for _, path, _ in site.requests] == ["/none/x.whl", "/bad/x.whl", "/x.whl"]
 
 
@@ -333,27 +333,27 @@ def test_ctrl_c_keeps_what_arrived(
     with pytest.raises(Interrupted) as caught:
         fetch(store, http, FileRequest(locked(big, "big"), lambda: [site.url("big")]))
     assert "run it again" in str(caught.value.hint)
-    kept = partial.stat().st_size
-    assert 100_000 < kept < len(big)
+    partial_size = partial.stat().st_size
+    assert 100_000 < partial_size < len(big)
     site.pause = 0
     assert fetch(store, http, FileRequest(locked(big, "big"), lambda: [site.url("big")]))
-    assert starts(site, "big")[-1] == f"bytes={kept}-"
+    assert starts(site, "big")[-1] == f"bytes={partial_size}-"
 
 
 def test_two_stores_on_one_folder_download_once(store: Store, http: Http, site: Site) -> None:
     site.pause = 0.01
-    found: list[dict[str, Path]] = []
+    downloads: list[dict[str, Path]] = []
 
     def work() -> None:
-        found.append(fetch(Store.open(store.root), Http(), want(site.url("x.whl"))))
+        downloads.append(fetch(Store.open(store.root), Http(), want(site.url("x.whl"))))
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 3
-    assert all(paths[sha256(DATA)].read_bytes() == DATA for paths in found)
+    assert len(downloads) == 3
+    assert all(paths[sha256(DATA)].read_bytes() == DATA for paths in downloads)
     assert starts(site) == ["all"]
 
 
@@ -383,11 +383,11 @@ def test_whatever_happens_the_file_is_right(
     store = Store.open(tmp_path_factory.mktemp("cache"))
     begin(store, data[:right] + begun, data)
     with serve(Site(files={"x": data}, cuts=list(cuts), ranges=ranges, announce=announce)) as site:
-        wanted = FileRequest(locked(data, "x"), lambda: [site.url("x")])
+        file_request = FileRequest(locked(data, "x"), lambda: [site.url("x")])
         try:
-            found = fetch_all([wanted], Context(store, http), title="test")
+            paths = fetch_all([file_request], Context(store, http), title="test")
         except FetchFailed:
             assert not ranges, "a server with ranges always gets to the end in four tries"
             assert store.file(sha256(data)) is None
         else:
-            assert found[sha256(data)].read_bytes() == data
+            assert paths[sha256(data)].read_bytes() == data

@@ -21,7 +21,7 @@ from imgbuild.oci import layout
 from imgbuild.values import Arch, sha256
 from tests.support import images
 from tests.support.links import OBSTACLES, outside, state
-from tests.unit.cache.test_damage import DATA, DIGEST, Warnings, added, found, unpacked
+from tests.unit.cache.test_damage import DATA, DIGEST, Warnings, added, cached_path, unpacked
 
 OTHER = 65534
 
@@ -54,11 +54,11 @@ def test_an_entry_that_others_may_change_is_replaced_by_a_copy(store, warnings, 
     else:
         path.chmod(0o666)
     with path.open("r+b") as theirs:  # it stays open
-        assert found(store, kind) == path
+        assert cached_path(store, kind) == path
         theirs.write(b"E")
     assert path.read_bytes() == DATA
     assert (path.stat().st_uid, path.stat().st_mode & 0o777, path.stat().st_nlink) == (0, 0o444, 1)
-    assert warnings.found == []
+    assert warnings.messages == []
 
 
 @needs_root
@@ -68,16 +68,16 @@ def test_a_damaged_entry_of_another_user_is_removed(store, warnings, kind):
     path.chmod(0o644)
     path.write_bytes(b"E" * len(DATA))
     given(path)
-    assert found(store, kind) is None
+    assert cached_path(store, kind) is None
     assert not path.exists()
-    assert len(warnings.found) == 1
+    assert len(warnings.messages) == 1
 
 
 @needs_root
 def test_a_layout_gets_no_link_to_a_file_of_another_user(store, tmp_path):
     """Who owns it could write to the image after it was built and checked."""
-    made = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
-    (record, path) = made[0]
+    layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
+    (record, path) = layers[0]
     summary = images.summary([(record, store.add_blob(path, record.digest))])
     given(path := store.blob(record.digest))
     assert path is not None
@@ -95,12 +95,12 @@ def test_a_layout_gets_no_link_to_a_file_of_another_user(store, tmp_path):
 
 @needs_root
 def test_a_layer_of_another_user_in_a_layout_is_replaced(tmp_path):
-    made = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
-    files = {Arch.X86_64: images.summary(made)}
+    layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
+    files = {Arch.X86_64: images.summary(layers)}
     digest = layout.write(tmp_path / "out", files, "tiny")
-    blob = layout.blob(tmp_path / "out", made[0][0].digest)
+    blob = layout.blob(tmp_path / "out", layers[0][0].digest)
     blob.unlink()
-    blob.write_bytes(made[0][1].read_bytes())
+    blob.write_bytes(layers[0][1].read_bytes())
     given(blob)
     assert not layout.check(tmp_path / "out", digest)
     layout.write(tmp_path / "out", files, "tiny")
@@ -119,8 +119,8 @@ def test_folders_that_others_may_write_to_are_made_private(store, tmp_path, warn
     assert again.file(sha256(DATA)) is not None
     with again.partial(sha256(b"x"), stop=lambda: False):
         assert (store.root / name).stat().st_mode & 0o777 == 0o755
-    assert len(warnings.found) == (not name)
-    assert all("could be changed by other users" in each for each in warnings.found)
+    assert len(warnings.messages) == (not name)
+    assert all("could be changed by other users" in each for each in warnings.messages)
 
 
 def test_an_open_mask_makes_no_open_cache(tmp_path, warnings):
@@ -136,7 +136,7 @@ def test_an_open_mask_makes_no_open_cache(tmp_path, warnings):
             assert not [path for path in (store.root, *folders) if path.stat().st_mode & 0o022]
     finally:
         os.umask(mask)
-    assert warnings.found == []
+    assert warnings.messages == []
 
 
 @needs_root
@@ -306,16 +306,16 @@ def test_users_share_a_folder_and_take_copies_from_each_other(shared, kind):
         assert theirs.is_relative_to(shared / f"user-{OTHER}")
         assert theirs.stat().st_uid == OTHER
     store = Store.open(shared)
-    path = found(store, kind)
+    path = cached_path(store, kind)
     assert path is not None
     assert path.is_relative_to(shared / "user-0")
     assert (path.read_bytes(), path.stat().st_uid, path.stat().st_nlink) == (DATA, 0, 1)
-    assert found(store, kind) == path
+    assert cached_path(store, kind) == path
     assert len(prune.entries(store)) == 1
     prune.clear(Store.open(shared))
     assert theirs.read_bytes() == DATA
     with as_other():
-        assert found(Store.open(shared), kind) == theirs
+        assert cached_path(Store.open(shared), kind) == theirs
 
 
 @needs_root

@@ -256,14 +256,14 @@ def test_prune_keeps_to_the_limit_and_spares_what_is_used(
     other = Store.open(store.root)
     names = [keep_blob(store, bytes([at]) * size) for at, size in enumerate(sizes)]
     store.release()
-    kept = {name for at, name in enumerate(names) if at in used}
-    assert all(other.blob(name) for name in kept)
+    used_names = {name for at, name in enumerate(names) if at in used}
+    assert all(other.blob(name) for name in used_names)
     report = prune.prune(store, limit)
     left = {name for name in names if store.blob(name)}
-    assert kept <= left
+    assert used_names <= left
     total = sum(sizes[at] for at, name in enumerate(names) if name in left)
     assert report.left == total
-    assert total <= limit or left == kept
+    assert total <= limit or left == used_names
 
 
 def test_prune_spares_what_another_process_uses(store: Store) -> None:
@@ -331,8 +331,8 @@ def test_names_of_another_user_under_live_are_left_alone(folder_of_all: Path) ->
         path = folder_of_all / "live" / name
         path.write_text(f"files/{name}\n")
         path.chmod(mode)
-    held = os.open(folder_of_all / "live/used", os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
+    descriptor = os.open(folder_of_all / "live/used", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
     if os.geteuid() == 0:
         os.seteuid(12345)
     store.sweep()
@@ -340,7 +340,7 @@ def test_names_of_another_user_under_live_are_left_alone(folder_of_all: Path) ->
         "dead", "hidden", "used",
     ]  # fmt: skip
     assert store.leases() == {"files/used"}
-    os.close(held)
+    os.close(descriptor)
 
 
 def test_trim_keeps_to_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,12 +382,12 @@ def test_name_that_somebody_looks_at_in_that_moment_is_given_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """Between its making and its locking, a new file under live/ looks like a dead process's."""
-    held = files.open_locked(store.root / "live/taken")
-    assert held is not None
+    descriptor = files.open_locked(store.root / "live/taken")
+    assert descriptor is not None
     names = iter(["taken", "free"])
-    made = "imgbuild.cache.store.secrets.token_hex"
-    monkeypatch.setattr(made, lambda _: next(names, "more"))
+    patched_name = "imgbuild.cache.store.secrets.token_hex"
+    monkeypatch.setattr(patched_name, lambda _: next(names, "more"))
     with store.scratch() as folder:
         assert folder.parent.name == "free"
         assert [path.name for path in (store.root / "live").iterdir()] == ["free"]
-    os.close(held)
+    os.close(descriptor)

@@ -23,15 +23,15 @@ from imgbuild.values import Arch, digest_of
 from tests.support.ci_jobs_sample import (
     BOTH,
     RUNNERS,
-    _made,
     _place,
     _sample,
+    _shared_sample,
     of,
     read_settings,
 )
 from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
 
-__all__ = ["_made", "_place", "_sample"]  # fixtures
+__all__ = ["_place", "_sample", "_shared_sample"]  # fixtures
 
 
 # -- settings
@@ -63,35 +63,38 @@ def test_a_gate_is_never_empty(sample):
 
 
 def test_jobs_stand_after_those_that_they_need(sample):
-    made = of(sample)
-    assert [job.id for job in made.all] == [
+    target_jobs = of(sample)
+    assert [job.id for job in target_jobs.all] == [
         f"{TARGET}@x86_64", f"{TARGET}@x86_64-gpu", f"{TARGET}@publish",
     ]  # fmt: skip
     seen: set[str] = set()
-    for job in made.all:
+    for job in target_jobs.all:
         assert set(job.needs) <= seen
         seen.add(job.id)
-    [publish] = made.publish
+    [publish] = target_jobs.publish
     assert set(publish.needs) == seen - {publish.id}
-    assert {job.digest for job in made.all} == {sample.seal.digest}
+    assert {job.digest for job in target_jobs.all} == {sample.target_digests.digest}
 
 
 def test_every_architecture_is_proven_and_one_job_pushes(sample):
-    found = read_settings(sample, RUNNERS)
-    made = jobs.jobs(UNLOCKED, BOTH, None, found)
-    assert [("push" in job.steps) for job in made.image] == [True, False]
-    assert [job.arch for job in made.gpu] == [Arch.X86_64]  # where a machine has one
-    assert made.digest == ""
+    ci_settings = read_settings(sample, RUNNERS)
+    target_jobs = jobs.jobs(UNLOCKED, BOTH, None, ci_settings)
+    assert [("push" in job.steps) for job in target_jobs.image] == [True, False]
+    assert [job.arch for job in target_jobs.gpu] == [Arch.X86_64]  # where a machine has one
+    assert target_jobs.digest == ""
 
 
 def test_a_sif_comes_after_the_tags_of_each_architecture(sample):
-    made = jobs.jobs(UNLOCKED, BOTH, None, read_settings(sample, RUNNERS + "sif: true\n"))
-    assert [job.id for job in made.sif] == [f"{UNLOCKED}@x86_64-sif", f"{UNLOCKED}@arm64-sif"]
+    target_jobs = jobs.jobs(UNLOCKED, BOTH, None, read_settings(sample, RUNNERS + "sif: true\n"))
+    assert [job.id for job in target_jobs.sif] == [
+        f"{UNLOCKED}@x86_64-sif",
+        f"{UNLOCKED}@arm64-sif",
+    ]
 
 
 def test_machines_fit_or_the_job_is_refused(sample):
-    made = of(sample, again=True)
-    assert [job.runner for job in made.all] == [("a",), ("b",), ("g",), ("a",)]
+    target_jobs = of(sample, again=True)
+    assert [job.runner for job in target_jobs.all] == [("a",), ("b",), ("g",), ("a",)]
     small = RUNNERS.replace("disk: 10", "disk: 1")
     with pytest.raises(InputError, match=r"needs a machine of x86_64 with \d+ GB"):
         of(sample, small)
@@ -108,20 +111,22 @@ def test_a_gpu_tier_needs_a_machine_that_has_one(sample):
 
 
 def chosen(
-    sample: Sample, asked: JobQuery, published: dict[str, TaggedImage], more: str = ""
+    sample: Sample, query: JobQuery, published: dict[str, TaggedImage], more: str = ""
 ) -> JobPlan:
     """The choice among all targets of the matrix."""
     matrix = load(sample.matrix)
     selected = select(matrix, [], everything=True, arches=[])
-    found = read_settings(sample, RUNNERS + more)
-    return choosing.choose(Project(matrix=sample.matrix), selected, found, asked, published)
+    ci_settings = read_settings(sample, RUNNERS + more)
+    return choosing.choose(Project(matrix=sample.matrix), selected, ci_settings, query, published)
 
 
 def test_a_published_digest_has_no_jobs(sample):
-    found = chosen(sample, JobQuery(), {TARGET: TaggedImage(digest=sample.seal.digest)})
-    assert [one.target for one in found.targets] == [UNLOCKED]
-    [one] = found.passed
-    assert (one.target, one.outcome) == (TARGET, "published")
+    job_plan = chosen(
+        sample, JobQuery(), {TARGET: TaggedImage(digest=sample.target_digests.digest)}
+    )
+    assert [target.target for target in job_plan.targets] == [UNLOCKED]
+    [passed_target] = job_plan.passed
+    assert (passed_target.target, passed_target.outcome) == (TARGET, "published")
     other = chosen(sample, JobQuery(), {TARGET: TaggedImage(digest=f"sha256:{'0' * 64}")})
     assert other.passed == ()
 
@@ -134,10 +139,10 @@ def test_a_retired_target_has_jobs_only_if_it_is_named(sample):
     def _of(*names: str) -> list[str]:
         session = open_session(sample.matrix, Options())
         plan = settings.read(session.project)
-        found = _ci_options.chosen(
+        job_plan = _ci_options.chosen(
             session, list(names), JobQuery(), plan, None, [], everything=not names
         )
-        return [one.target for one in found.targets]
+        return [target.target for target in job_plan.targets]
 
     assert _of() == [UNLOCKED]
     assert _of(TARGET) == [TARGET]
@@ -145,20 +150,24 @@ def test_a_retired_target_has_jobs_only_if_it_is_named(sample):
 
 def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(sample):
     """Its job failed, or the night was stopped between the tag and the SIF."""
-    own = sample.seal.arch[Arch.X86_64].manifest
+    manifest_digest = sample.target_digests.arch[Arch.X86_64].manifest
     other = {Arch.X86_64: f"sha256:{'0' * 64}"}  # one of another image
     for sifs in ({}, other):
-        there = {TARGET: TaggedImage(digest=sample.seal.digest, sifs=sifs)}
-        made = chosen(sample, JobQuery(), there, "sif: true\n")
-        [target] = [one for one in made.targets if one.target == TARGET]
+        there = {TARGET: TaggedImage(digest=sample.target_digests.digest, sifs=sifs)}
+        job_plan = chosen(sample, JobQuery(), there, "sif: true\n")
+        [target] = [target for target in job_plan.targets if target.target == TARGET]
         [job] = target.all
         assert (job.id, job.steps, job.runner) == (
             f"{TARGET}@x86_64-sif", ("gate", "pull", "sif"), ("a",),
         )  # fmt: skip
-    there = {TARGET: TaggedImage(digest=sample.seal.digest, sifs={Arch.X86_64: own})}
-    assert [one.outcome for one in chosen(sample, JobQuery(), there, "sif: true\n").passed] == [
-        "published"
-    ]
+    there = {
+        TARGET: TaggedImage(
+            digest=sample.target_digests.digest, sifs={Arch.X86_64: manifest_digest}
+        )
+    }
+    assert [
+        target.outcome for target in chosen(sample, JobQuery(), there, "sif: true\n").passed
+    ] == ["published"]
 
 
 def test_a_target_that_lacks_a_gpu_machine_alone_has_jobs_under_review():
@@ -166,10 +175,10 @@ def test_a_target_that_lacks_a_gpu_machine_alone_has_jobs_under_review():
     root = Path(__file__).parents[3]
     project = Project(matrix=root / "matrix.yaml")
     selected = select(load(project.matrix), [], everything=True, arches=[])
-    own = settings.read(project)
+    ci_settings = settings.read(project)
     whole, reviewed = (
-        {one.target for one in choosing.choose(project, selected, one, JobQuery(), {}).passed}
-        for one in (own, own.gated((), gpu=False))
+        {item.target for item in choosing.choose(project, selected, item, JobQuery(), {}).passed}
+        for item in (ci_settings, ci_settings.gated((), gpu=False))
     )
     assert whole > reviewed
     assert reviewed == set()
@@ -177,21 +186,21 @@ def test_a_target_that_lacks_a_gpu_machine_alone_has_jobs_under_review():
 
 def test_shards_share_the_targets(sample):
     parts = [chosen(sample, JobQuery(shard=(part, 2)), {}) for part in (1, 2)]
-    names = [[one.target for one in part.targets] for part in parts]
+    names = [[target.target for target in part.targets] for part in parts]
     assert sorted(name for part in names for name in part) == sorted([TARGET, UNLOCKED])
     assert all(len(part) == 1 for part in names)
 
 
 def test_a_target_without_a_machine_stops_no_other_one(sample):
-    asked = JobQuery(arches=(Arch.ARM64,))
+    query = JobQuery(arches=(Arch.ARM64,))
     (sample.folder / "matrix.yaml").write_text(
         sample.matrix.read_text().replace("arch: [x86_64, arm64]", "arch: [arm64]")
     )
-    found = chosen(sample, JobQuery(), {})
-    assert [one.target for one in found.targets] == [TARGET]
-    [one] = found.passed
-    assert (one.target, one.outcome) == (UNLOCKED, "impossible")
-    assert asked.arches == (Arch.ARM64,)
+    job_plan = chosen(sample, JobQuery(), {})
+    assert [target.target for target in job_plan.targets] == [TARGET]
+    [passed_target] = job_plan.passed
+    assert (passed_target.target, passed_target.outcome) == (UNLOCKED, "impossible")
+    assert query.arches == (Arch.ARM64,)
 
 
 def test_tags_say_what_is_published(place, tmp_path):
@@ -203,7 +212,7 @@ def test_tags_say_what_is_published(place, tmp_path):
     }
     file = tmp_path / "x.sif"
     file.write_bytes(b"a SIF")
-    image = place.sample.seal.arch[Arch.X86_64].manifest
+    image = place.sample.target_digests.arch[Arch.X86_64].manifest
     sif = ConvertedImage(
         name=TARGET, arch=Arch.X86_64, format="sif", compressor="gzip", tool="4.6", output=file,
         digest=digest_of(b"a SIF"), size=5, image=image,

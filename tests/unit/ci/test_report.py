@@ -13,8 +13,8 @@ from imgbuild.errors import InputError
 from tests.support import memory_registry
 from tests.support.ci_jobs_sample import (
     RUNNERS,
-    _made,
     _sample,
+    _shared_sample,
     ended,
     of,
     passed,
@@ -22,62 +22,62 @@ from tests.support.ci_jobs_sample import (
 )
 from tests.support.inprocess_project import TARGET, Command, Sample
 
-__all__ = ["_made", "_sample"]  # fixtures
+__all__ = ["_sample", "_shared_sample"]  # fixtures
 
 
 # -- reports
 
 
 def test_a_target_is_what_its_jobs_are(sample, tmp_path):
-    made = of(sample)
-    assert report.verdict(tmp_path, made).outcome == "unfinished"
-    passed(tmp_path, made.image[0])
-    passed(tmp_path, made.gpu[0])
-    assert report.verdict(tmp_path, made).outcome == "tested"
-    passed(tmp_path, made.publish[0])
-    found = report.verdict(tmp_path, made)
-    assert (found.outcome, found.seconds) == ("published", 12.0)
+    target_jobs = of(sample)
+    assert report.verdict(tmp_path, target_jobs).outcome == "unfinished"
+    passed(tmp_path, target_jobs.image[0])
+    passed(tmp_path, target_jobs.gpu[0])
+    assert report.verdict(tmp_path, target_jobs).outcome == "tested"
+    passed(tmp_path, target_jobs.publish[0])
+    verdict = report.verdict(tmp_path, target_jobs)
+    assert (verdict.outcome, verdict.seconds) == ("published", 12.0)
 
 
 def test_what_was_to_be_published_and_was_not_begun_is_unfinished(sample, tmp_path):
     """The machine of the job that publishes died before its first step, or there was none."""
-    made = of(sample, gate="gate: [static]\nsif: true\n")
-    passed(tmp_path, made.image[0])
-    assert report.verdict(tmp_path, made).outcome == "tested"  # of a change under review
-    found = report.verdict(tmp_path, made, published=True)
-    assert (found.outcome, found.bad) == ("unfinished", True)
-    assert found.error == f"not done: {TARGET}@publish, {TARGET}@x86_64-sif"
-    assert found.repeat.startswith(f"imgbuild ci script {TARGET}@publish --registry ")
-    passed(tmp_path, made.publish[0])
-    found = report.verdict(tmp_path, made, published=True)
-    assert (found.outcome, found.job) == ("unfinished", f"{TARGET}@x86_64-sif")
-    passed(tmp_path, made.sif[0])
-    assert report.verdict(tmp_path, made, published=True).outcome == "published"
+    target_jobs = of(sample, gate="gate: [static]\nsif: true\n")
+    passed(tmp_path, target_jobs.image[0])
+    assert report.verdict(tmp_path, target_jobs).outcome == "tested"  # of a change under review
+    verdict = report.verdict(tmp_path, target_jobs, published=True)
+    assert (verdict.outcome, verdict.bad) == ("unfinished", True)
+    assert verdict.error == f"not done: {TARGET}@publish, {TARGET}@x86_64-sif"
+    assert verdict.repeat.startswith(f"imgbuild ci script {TARGET}@publish --registry ")
+    passed(tmp_path, target_jobs.publish[0])
+    verdict = report.verdict(tmp_path, target_jobs, published=True)
+    assert (verdict.outcome, verdict.job) == ("unfinished", f"{TARGET}@x86_64-sif")
+    passed(tmp_path, target_jobs.sif[0])
+    assert report.verdict(tmp_path, target_jobs, published=True).outcome == "published"
 
 
 def test_a_report_is_read_by_people_and_issues(sample, tmp_path):
-    made = of(sample)
-    [image] = made.image
+    target_jobs = of(sample)
+    [image] = target_jobs.image
     ended(tmp_path, image, "check")
     ended(tmp_path, image, "audit", 4)
     document = {"message": "one | two\nthree", "hint": "pin it"}
     codec.write(results.place(tmp_path, image.id, "audit.answer.json"), document)
     done = SkippedTarget(
-        target="other", digest=sample.seal.digest, outcome="published", reason="as it is"
+        target="other", digest=sample.target_digests.digest, outcome="published", reason="as it is"
     )
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
-    found = report.overview(tmp_path, JobPlan(targets=(made,), passed=(done, gone)))
-    assert [one.target for one in found.wrong(strict=False)] == [TARGET]
-    assert [one.target for one in found.wrong(strict=True)] == [TARGET, "third"]
-    text = report.markdown(found)
+    overview = report.overview(tmp_path, JobPlan(targets=(target_jobs,), passed=(done, gone)))
+    assert [target.target for target in overview.wrong(strict=False)] == [TARGET]
+    assert [target.target for target in overview.wrong(strict=True)] == [TARGET, "third"]
+    text = report.markdown(overview)
     assert f"| {TARGET} | ❌ failed | `{TARGET}@x86_64` audit | one \\| two three |" in text
     assert "| other | ✅ published |" in text
-    issue = report.issue(found.wrong(strict=False)[0])
+    issue = report.issue(overview.wrong(strict=False)[0])
     assert "exit status 4" in issue
     assert "    one | two\n    three" in issue
     line = f"imgbuild ci script {TARGET}@x86_64 --no-push > job.sh && bash job.sh"
     assert f"    {line}\n" in issue
-    assert "imgbuild ci script" not in report.issue(found.targets[2])
+    assert "imgbuild ci script" not in report.issue(overview.targets[2])
 
 
 # -- the command line
@@ -103,7 +103,7 @@ def test_jobs_fit_a_matrix_of_actions(sample, command):
     assert target["target"] == TARGET
     assert target["gpu"] == []
     assert [job["id"] for job in json.loads(alone.removeprefix("jobs="))] == [f"{TARGET}@x86_64"]
-    assert [one.target for one in document.targets] == [TARGET]
+    assert [planned.target for planned in document.targets] == [TARGET]
 
 
 def test_a_report_of_a_night_asks_for_what_is_published(sample, command):
@@ -156,9 +156,9 @@ def test_a_report_is_of_the_targets_that_have_results(sample, command):
     passed(sample.folder / "build/ci", image)
     done = command("ci", "report", "--json")
     assert done.status == 0
-    assert [(one["target"], one["outcome"]) for one in json.loads(done.stdout)["targets"]] == [
-        (TARGET, "tested")
-    ]
+    assert [
+        (target["target"], target["outcome"]) for target in json.loads(done.stdout)["targets"]
+    ] == [(TARGET, "tested")]
 
 
 def test_what_no_machine_can_prove_is_red_if_asked_for(sample, command):

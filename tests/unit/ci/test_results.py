@@ -10,9 +10,9 @@ import pytest
 
 from imgbuild.ci import results
 from imgbuild.ci.results import FirstError
-from tests.support.ci_jobs_sample import _made, _sample, ended, of, passed
+from tests.support.ci_jobs_sample import _sample, _shared_sample, ended, of, passed
 
-__all__ = ["_made", "_sample"]  # fixtures
+__all__ = ["_sample", "_shared_sample"]  # fixtures
 
 
 def test_a_result_counts_for_its_digest_alone(sample, tmp_path):
@@ -29,11 +29,11 @@ def test_a_job_whose_steps_have_passed_has_not_passed_until_it_has_ended(sample,
     [job] = of(sample).image
     for step in job.steps:
         ended(tmp_path, job, step)
-    found = results.read(tmp_path, job)
-    assert (found.passed, found.failed, found.started) == (False, "", True)
+    result = results.read(tmp_path, job)
+    assert (result.passed, result.failed, result.started) == (False, "", True)
     ended(tmp_path, job, "smoke", 3)
-    found = results.read(tmp_path, job)
-    assert (found.passed, found.failed, found.exit_code) == (False, "smoke", 3)
+    result = results.read(tmp_path, job)
+    assert (result.passed, result.failed, result.exit_code) == (False, "smoke", 3)
 
 
 def test_a_damaged_file_is_no_result(sample, tmp_path):
@@ -58,14 +58,14 @@ def test_the_error_of_a_verb_is_the_error(tmp_path):
 
 @pytest.mark.parametrize("answer", ["", "[]", "[{", '{"a": 1}'])
 def test_without_an_answer_the_log_is_named(tmp_path, answer):
-    found = error(tmp_path, answer, 3)
-    assert found.error == "ended with status 3 and no message"
-    assert found.hint == f"see {tmp_path}/t@x86_64/audit.log"
+    first_error = error(tmp_path, answer, 3)
+    assert first_error.error == "ended with status 3 and no message"
+    assert first_error.hint == f"see {tmp_path}/t@x86_64/audit.log"
 
 
 def test_a_signal_is_named(tmp_path):
-    found = error(tmp_path, "", 137)
-    assert found == FirstError(
+    first_error = error(tmp_path, "", 137)
+    assert first_error == FirstError(
         error="killed by signal 9", hint="the kernel may have been out of memory"
     )
 

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from imgbuild import codec
-from imgbuild.plan import seal
+from imgbuild.plan import image_digests
 from imgbuild.values import Arch
-from tests.support.ci_jobs_sample import RUNNERS, _made, _sample, of, script
+from tests.support.ci_jobs_sample import RUNNERS, _sample, _shared_sample, of, script
 from tests.support.inprocess_project import TARGET, Sample
 
-__all__ = ["_made", "_sample"]  # fixtures
+__all__ = ["_sample", "_shared_sample"]  # fixtures
 REGISTRY = "registry.example/rl"
 
 
@@ -23,8 +23,8 @@ def calls(text: str) -> list[list[str]]:
     """The calls of functions below the functions themselves, as words; keys are left out."""
     _, _, body = text.partition(f"\ntarget {TARGET}\n")
     joined = body.replace("{ ", "").replace("; }", "").replace("&&\n", "\n").replace("||", "\n")
-    found = [shlex.split(line) for line in joined.splitlines() if line.strip()]
-    return [[*words[:2], *words[3:]] if words[0] == "step" else words for words in found]
+    word_lists = [shlex.split(line) for line in joined.splitlines() if line.strip()]
+    return [[*words[:2], *words[3:]] if words[0] == "step" else words for words in word_lists]
 
 
 def command(text: str, step: str) -> list[str]:
@@ -33,17 +33,17 @@ def command(text: str, step: str) -> list[str]:
 
 
 def test_an_image_is_pushed_before_its_gpu_tests_and_tagged_last(sample):
-    made = of(sample, RUNNERS + "sif: true\n")
-    text = script(sample, made, key=Path("/a/key"))
-    found = [words[1] for words in calls(text) if words[0] in ("begin", "step")]
-    assert found == [
+    target_jobs = of(sample, RUNNERS + "sif: true\n")
+    text = script(sample, target_jobs, key=Path("/a/key"))
+    steps = [words[1] for words in calls(text) if words[0] in ("begin", "step")]
+    assert steps == [
         f"{TARGET}@x86_64", "check", "audit", "build", "smoke", "push",
         f"{TARGET}@x86_64-gpu", "pull", "smoke",
         f"{TARGET}@publish", "sign", "tag",
         f"{TARGET}@x86_64-sif", "pull", "sif",
     ]  # fmt: skip
     begin = {words[1]: words[2:] for words in calls(text) if words[0] == "begin"}
-    digest = sample.seal.digest
+    digest = sample.target_digests.digest
     assert {words[0] for words in begin.values()} == {digest}
     keys = {name: words[1] for name, words in begin.items()}
     image, gpu, publish = (f"{TARGET}@{place}" for place in ("x86_64", "x86_64-gpu", "publish"))
@@ -55,7 +55,7 @@ def test_an_image_is_pushed_before_its_gpu_tests_and_tagged_last(sample):
 
 def test_steps_are_verbs_with_their_options(sample):
     text = script(sample, of(sample), key=Path("/a/key"), through="root", plain_http=("h:1",))
-    plain, place = ["--plain-http", "h:1"], f"{REGISTRY}@{sample.seal.digest}"
+    plain, place = ["--plain-http", "h:1"], f"{REGISTRY}@{sample.target_digests.digest}"
     assert command(text, "check") == ["lock", "--check", TARGET]
     assert command(text, "smoke") == [
         "smoke", TARGET, "--arch", "x86_64", "--tier", "static", "--tier", "cpu",
@@ -73,8 +73,8 @@ def test_nothing_is_pushed_without_a_registry_nor_signed_without_a_key(sample):
     steps = [words[1] for words in calls(script(sample, of(sample))) if words[0] == "step"]
     assert "sign" not in steps
     bare = script(sample, of(sample), registry="")
-    found = [words[1] for words in calls(bare) if words[0] in ("begin", "step")]
-    assert found == [
+    bare_steps = [words[1] for words in calls(bare) if words[0] in ("begin", "step")]
+    assert bare_steps == [
         f"{TARGET}@x86_64", "check", "audit", "build", "smoke",
         f"{TARGET}@x86_64-gpu", "pull", "smoke",
     ]  # fmt: skip
@@ -83,10 +83,10 @@ def test_nothing_is_pushed_without_a_registry_nor_signed_without_a_key(sample):
 
 
 def test_tests_of_other_tiers_or_of_another_image_have_another_key(sample):
-    def _key(gate: str, digest: str = sample.seal.digest) -> str:
-        made = of(sample, gate=f"gate: {gate}\n")
-        image = tuple(msgspec.structs.replace(job, digest=digest) for job in made.image)
-        text = script(sample, msgspec.structs.replace(made, image=image))
+    def _key(gate: str, digest: str = sample.target_digests.digest) -> str:
+        target_jobs = of(sample, gate=f"gate: {gate}\n")
+        image = tuple(msgspec.structs.replace(job, digest=digest) for job in target_jobs.image)
+        text = script(sample, msgspec.structs.replace(target_jobs, image=image))
         return next(line.split()[2] for line in text.splitlines() if " step smoke" in line)
 
     assert _key("[static]") == _key("[static]")
@@ -111,16 +111,16 @@ def test_known_vulnerabilities_are_looked_for_where_the_settings_say_so(sample):
 
 
 def test_an_image_over_its_budget_is_refused(sample):
-    made = of(sample)
-    large = msgspec.structs.replace(sample.seal.arch[Arch.X86_64], size=2_500_000)
-    sealed = msgspec.structs.replace(sample.seal, arch={Arch.X86_64: large})
-    codec.write(seal.seal_path(sample.folder / "images", TARGET), sealed)
-    text = script(sample, made, RUNNERS + "budget: {'cu124*': 2, '*': 9}\n")
+    target_jobs = of(sample)
+    large = msgspec.structs.replace(sample.target_digests.arch[Arch.X86_64], size=2_500_000)
+    target_digests = msgspec.structs.replace(sample.target_digests, arch={Arch.X86_64: large})
+    codec.write(image_digests.digests_path(sample.folder / "images", TARGET), target_digests)
+    text = script(sample, target_jobs, RUNNERS + "budget: {'cu124*': 2, '*': 9}\n")
     [(_, step, status, answer, message)] = [c for c in calls(text) if c[0] == "refuse"]
     assert (step, status) == ("size", "1")
     assert json.loads(answer)["message"] == message
     assert message.endswith("is 2.5 MB to pull; its budget is 2 MB")
-    wide = script(sample, made, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
+    wide = script(sample, target_jobs, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
     assert not [words for words in calls(wide) if words[0] == "refuse"]
 
 
@@ -130,11 +130,13 @@ def test_with_slurm_tests_for_gpus_wait_in_the_queue_while_others_are_built(samp
         "smoke", TARGET, "--arch", "x86_64", "--tier", "gpu", "--on", "slurm",
         "--sbatch=--gpus-per-node=1", "--partition=gpu", "--sbatch=--qos=high",
     ]  # fmt: skip
-    found = calls(text)
-    assert found.count(["target", TARGET]) == 1  # and the one that `calls` has cut off
-    submit = found.index(["submit", *smoke])
-    assert submit < found.index(["target", TARGET]) < found.index(["step", "smoke", *smoke])
-    [gpu] = [words for words in found if words[:2] == ["begin", f"{TARGET}@x86_64-gpu"]]
+    word_lists = calls(text)
+    assert word_lists.count(["target", TARGET]) == 1  # and the one that `calls` has cut off
+    submit = word_lists.index(["submit", *smoke])
+    assert (
+        submit < word_lists.index(["target", TARGET]) < word_lists.index(["step", "smoke", *smoke])
+    )
+    [gpu] = [words for words in word_lists if words[:2] == ["begin", f"{TARGET}@x86_64-gpu"]]
     assert gpu[4] == "any"
 
 

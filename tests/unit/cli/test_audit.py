@@ -16,7 +16,7 @@ from imgbuild.audit.packages.pinned import ANY_GLIBC
 from imgbuild.cache.store import Store
 from imgbuild.cli.audit import Check, project_glibc
 from imgbuild.errors import InputError
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix.load import load
 from imgbuild.values import Arch
@@ -60,8 +60,8 @@ class Project:
             wheels=tuple(self.wheels[name] for name in sorted(self.wheels)),
             debs=(samples.deb("g++"),),
         )
-        lock = locks.make_lock(load(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution})
-        codec.write(locks.lock_path(folder / "images", TARGET), lock)
+        lock = lock_file.make_lock(load(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution})
+        codec.write(lock_file.lock_path(folder / "images", TARGET), lock)
 
     def edit(self, old: str, new: str) -> None:
         """Replace what stands once in the matrix."""
@@ -119,8 +119,8 @@ def test_json_is_one_document_whatever_was_found(folder: Path, imgbuild: Command
     (report,) = json.loads(done.stdout)
     assert done.status == 4
     assert (report["target"], report["arch"]) == (TARGET, "x86_64")
-    errors = [one for one in report["findings"] if one["severity"] == "error"]
-    assert [one["evidence"]["subject"] for one in errors] == ["vllm:Gone"]
+    errors = [finding for finding in report["findings"] if finding["severity"] == "error"]
+    assert [finding["evidence"]["subject"] for finding in errors] == ["vllm:Gone"]
 
 
 def test_a_check_that_is_not_asked_for_finds_nothing(folder: Path, imgbuild: Command) -> None:
@@ -234,7 +234,10 @@ def test_a_target_without_a_lock_is_passed_over_unless_it_is_named(
     matrix.write_text(matrix.read_text(encoding="utf-8") + SECOND.lstrip("\n"), encoding="utf-8")
     for words in (("--all",), ("cu1*",)):
         done = imgbuild("audit", *words, *CODE, "--json")
-        assert (done.status, [one["target"] for one in json.loads(done.stdout)]) == (0, [TARGET])
+        assert (done.status, [report["target"] for report in json.loads(done.stdout)]) == (
+            0,
+            [TARGET],
+        )
         assert f"{UNLOCKED} skipped" in done.stderr
     named = imgbuild("audit", TARGET, UNLOCKED, *CODE)
     assert named.status == 5

@@ -41,11 +41,11 @@ REPORT = Report(
 
 
 def test_findings_come_first_and_counts_last() -> None:
-    found = list(audit_lines([REPORT], notes=False))
-    starts = [line.partition(":")[0] for line in found if not line.startswith(" ")]
+    output_lines = list(audit_lines([REPORT], notes=False))
+    starts = [line.partition(":")[0] for line in output_lines if not line.startswith(" ")]
     assert starts == ["error", "error", "not read", "not looked at", "pins x86_64"]
-    assert found[1].endswith("grpo_trainer.py:3 and 1 more place; --json lists them")
-    assert found[-1] == "pins x86_64: 3 errors, 0 warnings, 1 note"
+    assert output_lines[1].endswith("grpo_trainer.py:3 and 1 more place; --json lists them")
+    assert output_lines[-1] == "pins x86_64: 3 errors, 0 warnings, 1 note"
 
 
 def test_notes_are_shown_where_asked_for() -> None:
@@ -54,5 +54,9 @@ def test_notes_are_shown_where_asked_for() -> None:
 
 
 def test_of_several_reports_each_has_a_heading() -> None:
-    found = list(audit_lines([REPORT, REPORT], notes=False))
-    assert found[0] == found[len(found) // 2] == "pins x86_64: 3 errors, 0 warnings, 1 note"
+    output_lines = list(audit_lines([REPORT, REPORT], notes=False))
+    assert (
+        output_lines[0]
+        == output_lines[len(output_lines) // 2]
+        == "pins x86_64: 3 errors, 0 warnings, 1 note"
+    )

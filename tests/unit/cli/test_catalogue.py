@@ -23,8 +23,8 @@ def imgbuild(
 
 
 def test_targets_of_the_catalogue_are_shown(imgbuild: Command, tmp_path: Path) -> None:
-    sealed = json.loads((project.CATALOGUE / f"images/{TARGET}/digests.json").read_bytes())
-    assert sealed["digest"] in imgbuild("digest", TARGET).stdout
+    target_digests = json.loads((project.CATALOGUE / f"images/{TARGET}/digests.json").read_bytes())
+    assert target_digests["digest"] in imgbuild("digest", TARGET).stdout
     for words in (["list"], ["show"], ["show", "--sbom", "spdx"], ["render", "--format", "bake"]):
         assert TARGET in imgbuild(*words, TARGET).stdout
     assert list(tmp_path.iterdir()) == []
@@ -108,15 +108,17 @@ def test_a_target_of_the_catalogue_in_a_project_without_it(
     imgbuild: Command, tmp_path: Path, verb: str
 ) -> None:
     assert imgbuild("init").status == 0
-    own = tmp_path / "matrix.yaml"
+    matrix_path = tmp_path / "matrix.yaml"
     done = imgbuild(verb, TARGET)
     assert done.status == 3
-    assert f"no target matches {TARGET} in {own}\n" in done.stderr
+    assert f"no target matches {TARGET} in {matrix_path}\n" in done.stderr
     assert f"--matrix {project.CATALOGUE / 'matrix.yaml'}" in done.stderr
     assert f"imgbuild init --extends {TARGET}" in done.stderr
     assert imgbuild(verb, TARGET, "--matrix", str(project.CATALOGUE / "matrix.yaml")).status == 0
     done = imgbuild(verb, "my-imag")
-    assert f"no target matches my-imag in {own}\nhint: did you mean my-image?" in done.stderr
+    assert (
+        f"no target matches my-imag in {matrix_path}\nhint: did you mean my-image?" in done.stderr
+    )
 
 
 def test_packages_of_no_target_suggest_nothing_unrelated(imgbuild: Command) -> None:

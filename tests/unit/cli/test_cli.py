@@ -52,26 +52,30 @@ def error(imgbuild: Command, arguments: Sequence[str], status: int, *result: str
     assert all(text in quiet.stderr for text in result)
     as_data = imgbuild(*arguments, "--json")
     assert as_data.status == status
-    found: dict[str, Any] = json.loads(as_data.stdout)
-    assert found["exit_code"] == status
-    assert found["hint"]
-    everything = json.dumps(found, ensure_ascii=False)
-    assert found["message"].splitlines()[0] in as_data.stderr
-    assert found["error"] in {kind.__name__ for kind in _kinds(ImgbuildError)}
-    found["everything"] = everything
-    return found
+    document: dict[str, Any] = json.loads(as_data.stdout)
+    assert document["exit_code"] == status
+    assert document["hint"]
+    everything = json.dumps(document, ensure_ascii=False)
+    assert document["message"].splitlines()[0] in as_data.stderr
+    assert document["error"] in {kind.__name__ for kind in _kinds(ImgbuildError)}
+    document["everything"] = everything
+    return document
 
 
 def _kinds(kind: type[ImgbuildError]) -> list[type[ImgbuildError]]:
     return [kind, *(each for below in kind.__subclasses__() for each in _kinds(below))]
 
 
-def test_digest_is_the_sealed_one_and_nothing_else(imgbuild: Command, sample: Sample) -> None:
+def test_digest_is_the_locked_one_and_nothing_else(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("digest", TARGET)
-    assert (done.status, done.stdout, done.stderr) == (0, sample.seal.digest + "\n", "")
+    assert (done.status, done.stdout, done.stderr) == (0, sample.target_digests.digest + "\n", "")
     (answer,) = json.loads(imgbuild("digest", "--all", "--json").stdout)
-    manifest = sample.seal.arch[Arch.X86_64].manifest
-    expected = {"target": TARGET, "digest": sample.seal.digest, "arch": {"x86_64": manifest}}
+    manifest = sample.target_digests.arch[Arch.X86_64].manifest
+    expected = {
+        "target": TARGET,
+        "digest": sample.target_digests.digest,
+        "arch": {"x86_64": manifest},
+    }
     assert answer == expected
 
 
@@ -80,30 +84,30 @@ def test_layers_are_a_table_on_stdout(imgbuild: Command, sample: Sample) -> None
     assert done.status == 0
     head, *rows = (line.split() for line in done.stdout.splitlines())
     assert head == ["#", "layer", "MB", "unpacked", "contents", "digest"]
-    sealed = sample.seal.arch[Arch.X86_64].layers
+    target_digests = sample.target_digests.arch[Arch.X86_64].layers
     assert [(row[1], row[-1]) for row in rows] == [
-        (layer.name, layer.digest.removeprefix("sha256:")[:12]) for layer in sealed
+        (layer.name, layer.digest.removeprefix("sha256:")[:12]) for layer in target_digests
     ]
     assert done.stdout.isascii()
-    assert f"{len(sealed)} layers" in done.stderr
+    assert f"{len(target_digests)} layers" in done.stderr
     assert "2 packages" in done.stdout
     assert imgbuild("show", "--layers", TARGET, "-q").stderr == ""
     (planned,) = json.loads(imgbuild("show", "--layers", TARGET, "--json").stdout)
-    assert [layer["id"] for layer in planned["layers"]] == [layer.id for layer in sealed]
+    assert [layer["id"] for layer in planned["layers"]] == [layer.id for layer in target_digests]
 
 
 def test_lock_check_of_a_current_lock(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("lock", "--check", TARGET)
-    assert (done.status, done.stdout) == (0, f"{TARGET} {sample.seal.digest}\n")
+    assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")
 
 
-def test_build_leaves_the_sealed_image(imgbuild: Command, sample: Sample) -> None:
+def test_build_leaves_the_locked_image(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 0, done.stderr
     out = sample.folder / "build" / TARGET
-    assert done.stdout == f"{TARGET} {sample.seal.digest} {out}\n"
+    assert done.stdout == f"{TARGET} {sample.target_digests.digest} {out}\n"
     assert " kB in " in done.stderr
-    assert images.verified(out).digest == sample.seal.digest
+    assert images.verified(out).digest == sample.target_digests.digest
     again = imgbuild(*BUILD, TARGET, "--json", "-q")
     (answer,) = json.loads(again.stdout)
     assert (answer["unchanged"], answer["made"], again.stderr) == (True, 0, "")
@@ -197,9 +201,9 @@ def test_a_stale_lock_tells_every_reason(imgbuild: Command, sample: Sample) -> N
     assert not (sample.folder / "build").exists()
 
 
-def test_a_seal_of_another_lock(imgbuild: Command, sample: Sample) -> None:
+def test_digests_of_another_lock(imgbuild: Command, sample: Sample) -> None:
     path = sample.folder / "images" / TARGET / "digests.json"
-    path.write_text(path.read_text().replace(sample.seal.digest, OTHER))
+    path.write_text(path.read_text().replace(sample.target_digests.digest, OTHER))
     error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock {TARGET}")
 
 
@@ -215,7 +219,7 @@ def test_offline_with_missing_inputs(imgbuild: Command, sample: Sample) -> None:
 
 
 def test_a_layer_that_is_not_as_it_was_recorded(imgbuild: Command, sample: Sample) -> None:
-    inprocess_project.reseal(sample, OTHER)
+    inprocess_project.relock(sample, OTHER)
     result = error(imgbuild, [*BUILD, TARGET], 9, "layer trl", OTHER)
     assert result["error"] == "IntegrityError"
     assert not (sample.folder / "build").exists()
@@ -232,7 +236,7 @@ def test_an_interrupt_is_said(
     assert done.status == 130
     assert "interrupted" in done.stderr
     assert json.loads(done.stdout)["error"] == "Interrupted"
-    assert sample.seal.digest not in done.stdout
+    assert sample.target_digests.digest not in done.stdout
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -243,10 +247,10 @@ def test_a_full_disk_has_a_path_though_the_error_has_none(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(targets, "check_all", full)
-    found = error(imgbuild, ["lock", "--check", TARGET], 1, "no space left for /")
-    assert os.strerror(number) in found["message"]
-    assert (" free)" in found["message"]) == (number == errno.ENOSPC)
-    assert sample.seal.digest not in found["everything"]
+    document = error(imgbuild, ["lock", "--check", TARGET], 1, "no space left for /")
+    assert os.strerror(number) in document["message"]
+    assert (" free)" in document["message"]) == (number == errno.ENOSPC)
+    assert sample.target_digests.digest not in document["everything"]
 
 
 @pytest.mark.usefixtures("sample")
@@ -292,8 +296,8 @@ def test_a_full_disk_has_a_path_though_the_error_has_none(
     ],
 )
 def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], result: str) -> None:
-    found = error(imgbuild, arguments, 2, result)
-    assert found["error"] == "InputError"
+    document = error(imgbuild, arguments, 2, result)
+    assert document["error"] == "InputError"
 
 
 @pytest.mark.usefixtures("sample")

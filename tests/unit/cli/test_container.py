@@ -29,49 +29,54 @@ def _host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
-    monkeypatch.setattr(run, "own_ids", lambda: (1234, 5678))
+    monkeypatch.setattr(run, "process_ids", lambda: (1234, 5678))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
 
-def asked(config: CommandConfig = IMAGE, **options: Any) -> ContainerRequest:
+def container_request(config: CommandConfig = IMAGE, **options: Any) -> ContainerRequest:
     return RunOptions(**options).request(config, ("true",), interactive=True, dry=False)
 
 
 def test_defaults(tmp_path: Path) -> None:
-    found = asked()
-    assert found.mounts == (Mount(source=tmp_path / "here", target="/workspace"),)
-    assert (found.workdir, found.command, found.env) == ("/workspace", ("true",), {})
-    assert (found.user, found.ids(), found.home) == (None, (1234, 5678), "/")
-    assert (found.gpus, found.shm_size, found.network, found.tty) == (False, None, True, False)
+    request = container_request()
+    assert request.mounts == (Mount(source=tmp_path / "here", target="/workspace"),)
+    assert (request.workdir, request.command, request.env) == ("/workspace", ("true",), {})
+    assert (request.user, request.ids(), request.home) == (None, (1234, 5678), "/")
+    assert (request.gpus, request.shm_size, request.network, request.tty) == (
+        False,
+        None,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("workdir", ["", "/"])
 def test_the_root_of_an_image_is_not_hidden(workdir: str) -> None:
-    found = asked(CommandConfig(workdir=workdir))
-    assert (found.workdir, found.mounts[0].target) == ("/workspace", "/workspace")
+    request = container_request(CommandConfig(workdir=workdir))
+    assert (request.workdir, request.mounts[0].target) == ("/workspace", "/workspace")
 
 
 def test_the_whole_file_system_is_not_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    assert asked().mounts == ()
+    assert container_request().mounts == ()
 
 
 def test_home() -> None:
-    assert asked(CommandConfig(entrypoint=("/other",))).home == "/tmp"
-    assert asked(user="0").home is None
-    assert asked(user="1000").home is None
-    assert asked(user="somebody").home is None
-    assert asked(env=["HOME=/mine"]).home is None
+    assert container_request(CommandConfig(entrypoint=("/other",))).home == "/tmp"
+    assert container_request(user="0").home is None
+    assert container_request(user="1000").home is None
+    assert container_request(user="somebody").home is None
+    assert container_request(env=["HOME=/mine"]).home is None
 
 
 def test_gpus_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nvidia0").touch()
-    assert asked().gpus is True
-    assert asked(gpus="0").gpus == 0
+    assert container_request().gpus is True
+    assert container_request(gpus="0").gpus == 0
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert asked().env == {"CUDA_VISIBLE_DEVICES": None}
-    assert asked(gpus="1").env == {}
+    assert container_request().env == {"CUDA_VISIBLE_DEVICES": None}
+    assert container_request(gpus="1").env == {}
 
 
 def test_the_hugging_face_cache(
@@ -79,23 +84,23 @@ def test_the_hugging_face_cache(
 ) -> None:
     usual = tmp_path / "home/.cache/huggingface"
     usual.mkdir(parents=True)
-    found = asked()
-    assert found.mounts[1] == Mount(source=usual, target="/mnt/huggingface")
-    assert found.env == {"HF_HOME": "/mnt/huggingface"}
-    assert len(asked(hf_cache=False).mounts) == 1
-    assert asked(env=["HF_HOME=/elsewhere"]).env == {"HF_HOME": "/elsewhere"}
+    request = container_request()
+    assert request.mounts[1] == Mount(source=usual, target="/mnt/huggingface")
+    assert request.env == {"HF_HOME": "/mnt/huggingface"}
+    assert len(container_request(hf_cache=False).mounts) == 1
+    assert container_request(env=["HF_HOME=/elsewhere"]).env == {"HF_HOME": "/elsewhere"}
     monkeypatch.setenv("HF_HOME", str(tmp_path / "absent"))
-    assert len(asked().mounts) == 1
+    assert len(container_request().mounts) == 1
     assert f"{tmp_path / 'absent'} does not exist" in "".join(capsys.readouterr().err.split("\n"))
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    assert asked().mounts[1].source == tmp_path
+    assert container_request().mounts[1].source == tmp_path
 
 
 def test_a_missing_hugging_face_cache_is_reported_once_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def reported() -> bool:
-        asked()
+        container_request()
         return "does not exist: models" in " ".join(capsys.readouterr().err.split())
 
     monkeypatch.setenv("HF_HOME", str(tmp_path / "absent"))
@@ -115,8 +120,8 @@ def test_a_missing_hugging_face_cache_is_reported_once_a_day(
 def test_variables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_TOKEN", "WANDB_API_KEY", "WANDB_DIR", "OTHER"):
         monkeypatch.setenv(name, "secret")
-    assert asked().env == {"HF_TOKEN": None, "WANDB_API_KEY": None}
-    given = asked(env=["OTHER", "HF_TOKEN=mine", "EMPTY="]).env
+    assert container_request().env == {"HF_TOKEN": None, "WANDB_API_KEY": None}
+    given = container_request(env=["OTHER", "HF_TOKEN=mine", "EMPTY="]).env
     assert given == {"HF_TOKEN": "mine", "WANDB_API_KEY": None, "OTHER": None, "EMPTY": ""}
 
 
@@ -127,64 +132,64 @@ def test_path_variables_are_mounted_or_reported(
     hub, mount = str(tmp_path / "hub"), Mount(source=tmp_path / "hub", target=str(tmp_path / "hub"))
     monkeypatch.setenv("HF_HUB_CACHE", hub)
     monkeypatch.setenv("TRITON_CACHE_DIR", "/triton")
-    found = asked()
-    assert (found.mounts[1:], found.env) == ((mount,), {"HF_HUB_CACHE": hub})
+    request = container_request()
+    assert (request.mounts[1:], request.env) == ((mount,), {"HF_HUB_CACHE": hub})
     assert "TRITON_CACHE_DIR=/triton is not passed: " in capsys.readouterr().err
-    assert asked(hf_cache=False).env == {}
+    assert container_request(hf_cache=False).env == {}
     # A value that is typed is passed as it is, without a mount.
-    found = asked(env=["HF_HUB_CACHE=/elsewhere", "TRITON_CACHE_DIR"])
-    assert (found.mounts[1:], found.env["HF_HUB_CACHE"]) == ((), "/elsewhere")
-    assert found.env["TRITON_CACHE_DIR"] is None
+    request = container_request(env=["HF_HUB_CACHE=/elsewhere", "TRITON_CACHE_DIR"])
+    assert (request.mounts[1:], request.env["HF_HUB_CACHE"]) == ((), "/elsewhere")
+    assert request.env["TRITON_CACHE_DIR"] is None
     # The own name alone is the value of this machine, which is mounted as it is without -e.
-    assert asked(env=["HF_HUB_CACHE"]).mounts[1:] == (mount,)
+    assert container_request(env=["HF_HUB_CACHE"]).mounts[1:] == (mount,)
     # Volumes come first.
     (tmp_path / "other").mkdir()
     volume = Mount(source=tmp_path / "other", target=hub)
-    assert asked(volume=[f"{tmp_path}/other:{hub}"]).mounts[1:] == (volume,)
+    assert container_request(volume=[f"{tmp_path}/other:{hub}"]).mounts[1:] == (volume,)
 
 
 def test_a_file_of_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     path = tmp_path / "env"
     path.write_text("# comment\n\nA='b' \n  B=c=d\nHF_TOKEN\nNOT_SET_HERE\n")
-    found = asked(env_file=[path])
-    assert found.env_files == {path: {"A": "'b' ", "B": "c=d", "HF_TOKEN": "secret"}}
-    assert found.env == {}  # the file's own has its place
+    request = container_request(env_file=[path])
+    assert request.env_files == {path: {"A": "'b' ", "B": "c=d", "HF_TOKEN": "secret"}}
+    assert request.env == {}  # the file's own has its place
     path.write_text("A=1\nexport B=2\n")
     with pytest.raises(InputError, match=r"env:2: invalid name of a variable: 'export B'"):
-        asked(env_file=[path])
+        container_request(env_file=[path])
     path.write_bytes(b"\xff")
     with pytest.raises(InputError, match="not UTF-8 text"):
-        asked(env_file=[path])
+        container_request(env_file=[path])
 
 
 def test_volumes(tmp_path: Path) -> None:
     (tmp_path / "here/data").mkdir()
     (tmp_path / "home").mkdir()
-    found = asked(volume=["data:/data:ro", f"{tmp_path}:/x/", "~/..:/y:rw"]).mounts[1:]
-    assert [(mount.target, mount.writable) for mount in found] == [
+    mounts = container_request(volume=["data:/data:ro", f"{tmp_path}:/x/", "~/..:/y:rw"]).mounts[1:]
+    assert [(mount.target, mount.writable) for mount in mounts] == [
         ("/data", False),
         ("/x", True),
         ("/y", True),
     ]
-    assert [mount.source for mount in found[:2]] == [tmp_path / "here/data", tmp_path]
-    replaced = asked(volume=["data:/workspace"]).mounts
+    assert [mount.source for mount in mounts[:2]] == [tmp_path / "here/data", tmp_path]
+    replaced = container_request(volume=["data:/workspace"]).mounts
     assert replaced == (Mount(source=tmp_path / "here/data", target="/workspace"),)
 
 
 @pytest.mark.parametrize("text", ["data", "data:here", ":/x", "/:/x:wo", "absent:/x"])
 def test_volumes_that_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--volume"):
-        asked(volume=[text])
+        container_request(volume=[text])
 
 
 @pytest.mark.parametrize(
     "port", ["80", "8080:80", "127.0.0.1:8080:80/udp", "[::1]:80:80", "1-3:1-3"]
 )
 def test_ports(port: str) -> None:
-    assert asked(publish=[port]).ports == (port,)
+    assert container_request(publish=[port]).ports == (port,)
 
 
 @pytest.mark.parametrize("size", ["16g", "64M", "1.5gb", "1024"])
 def test_sizes_of_shared_memory(size: str) -> None:
-    assert asked(shm_size=size).shm_size == size
+    assert container_request(shm_size=size).shm_size == size

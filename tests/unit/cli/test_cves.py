@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.errors import AuditFailed, InputError, LockStale
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.matrix.load import load
 from tests.support import advisories, scanner_reports
 from tests.support.advisories import OLD, TARGET, TORCH, OsvSite
@@ -72,8 +72,8 @@ def test_the_bound_of_severity(imgbuild: Command, site: OsvSite) -> None:
     assert done.stdout.count("fixed in") == 4
     done = imgbuild("cves", TARGET, "--severity", "critical", "--osv", f"{site.url}/")
     assert (done.status, done.stdout.count("fixed in")) == (AuditFailed.exit_code, 1)
-    asked = site.asked.count("/v1/querybatch")
-    assert asked == 1  # the second answer is of the cache
+    queries = site.asked.count("/v1/querybatch")
+    assert queries == 1  # the second answer is of the cache
 
 
 @pytest.mark.usefixtures("folder")
@@ -84,7 +84,11 @@ def test_json_has_everything(imgbuild: Command, site: OsvSite) -> None:
     assert report["counted"] == [
         "torch/CVE-2025-32434", "openssl/CVE-2024-6119", "vllm/CVE-2025-48956"
     ]  # fmt: skip
-    (openssl,) = [one for one in report["vulnerabilities"] if one["package"] == "openssl"]
+    (openssl,) = [
+        vulnerability
+        for vulnerability in report["vulnerabilities"]
+        if vulnerability["package"] == "openssl"
+    ]
     assert openssl == {
         "id": "CVE-2024-6119",
         "ids": ["DEBIAN-CVE-2024-6119", "CVE-2024-6119"],
@@ -133,8 +137,8 @@ def test_what_expired_counts_again_and_what_is_for_nothing_is_said(
 @pytest.mark.usefixtures("site")
 def test_what_the_whole_matrix_accepts(imgbuild: Command, folder: Path) -> None:
     path = folder / "matrix.yaml"
-    lock = locks.read_lock(folder / "images", TARGET)
-    before = locks.stale(lock, load(path))
+    lock = lock_file.read_lock(folder / "images", TARGET)
+    before = lock_file.stale(lock, load(path))
     path.write_text(
         path.read_text()
         + "accept_cves:\n"
@@ -145,7 +149,7 @@ def test_what_the_whole_matrix_accepts(imgbuild: Command, folder: Path) -> None:
     assert "0 critical, 2 high" in done.stdout
     assert "warning" not in done.stdout
     # No image depends on what is accepted.
-    assert locks.stale(lock, load(path)) == before
+    assert lock_file.stale(lock, load(path)) == before
     assert "accept_cves: no package has CVE-1999-0001" in imgbuild("cves", "--all").stdout
 
 
@@ -177,31 +181,33 @@ def test_vulnerabilities_without_a_fix_can_be_left_out(imgbuild: Command, folder
 def test_an_openvex_document(imgbuild: Command, folder: Path) -> None:
     _accept(folder, "2999-12-31")
     path = folder / "matrix.yaml"
-    one, two = "names, expires: 2999-12-31}", "names, expires: 2999-12-31, justification: "
-    assert path.read_text().count(one) == 1
-    path.write_text(path.read_text().replace(one, f"{two}inline_mitigations_already_exist}}"))
+    original, two = "names, expires: 2999-12-31}", "names, expires: 2999-12-31, justification: "
+    assert path.read_text().count(original) == 1
+    path.write_text(path.read_text().replace(original, f"{two}inline_mitigations_already_exist}}"))
     done = imgbuild("cves", TARGET, "--vex", "out.json", "--author", "security@example.org")
     assert (done.status, "digests.json is missing" in done.stderr) == (LockStale.exit_code, True)
-    digest = advisories.seal(folder)
+    digest = advisories.digests_of(folder)
     done = imgbuild("cves", TARGET, "--vex", "out.json", "--author", "security@example.org")
     assert done.status == 0, done.stderr
-    found = json.loads((folder / "out.json").read_text())
-    assert found["@context"] == "https://openvex.dev/ns/v0.2.0"
-    assert (found["author"], found["version"]) == ("security@example.org", 1)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["timestamp"])
-    said = {one["vulnerability"]["name"]: one for one in found["statements"]}
-    assert {name: one["status"] for name, one in said.items()} == {
+    document = json.loads((folder / "out.json").read_text())
+    assert document["@context"] == "https://openvex.dev/ns/v0.2.0"
+    assert (document["author"], document["version"]) == ("security@example.org", 1)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document["timestamp"])
+    statements = {
+        statement["vulnerability"]["name"]: statement for statement in document["statements"]
+    }
+    assert {name: statement["status"] for name, statement in statements.items()} == {
         "CVE-2024-6119": "not_affected",
         "CVE-2025-32434": "affected",
         "CVE-2025-48887": "affected",
         "CVE-2025-48956": "affected",
     }
-    assert said["CVE-2024-6119"]["justification"] == "inline_mitigations_already_exist"
-    assert said["CVE-2024-6119"]["impact_statement"] == "no client checks names"
+    assert statements["CVE-2024-6119"]["justification"] == "inline_mitigations_already_exist"
+    assert statements["CVE-2024-6119"]["impact_statement"] == "no client checks names"
     accepted = "accepted until 2999-12-31: we load no files of others"
-    assert said["CVE-2025-32434"]["action_statement"] == accepted
-    assert said["CVE-2025-48887"]["action_statement"] == "update vllm to 0.9.0 or newer"
-    assert said["CVE-2025-32434"]["products"] == [
+    assert statements["CVE-2025-32434"]["action_statement"] == accepted
+    assert statements["CVE-2025-48887"]["action_statement"] == "update vllm to 0.9.0 or newer"
+    assert statements["CVE-2025-32434"]["products"] == [
         {
             "@id": f"pkg:oci/{TARGET}@{digest}?arch=amd64",
             "subcomponents": [{"@id": "pkg:pypi/torch@2.5.1%2Bcu124"}],
@@ -209,7 +215,7 @@ def test_an_openvex_document(imgbuild: Command, folder: Path) -> None:
     ]
     again = imgbuild("cves", TARGET, "--vex", "again.json", "--author", "security@example.org")
     assert again.status == 0
-    assert json.loads((folder / "again.json").read_text())["@id"] == found["@id"]
+    assert json.loads((folder / "again.json").read_text())["@id"] == document["@id"]
 
 
 @pytest.mark.usefixtures("folder")
@@ -222,7 +228,7 @@ def test_options_that_do_not_go_together(imgbuild: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         ("{id: CVE-1, reason: too short to say}", "expires"),
         ("{id: CVE-1, reason: because, expires: 2999-01-01}", "reason"),
@@ -236,9 +242,9 @@ def test_options_that_do_not_go_together(imgbuild: Command) -> None:
 )
 @pytest.mark.usefixtures("site")
 def test_entries_of_the_matrix_are_checked(
-    imgbuild: Command, folder: Path, entry: str, said: str
+    imgbuild: Command, folder: Path, entry: str, message: str
 ) -> None:
     path = folder / "matrix.yaml"
     path.write_text(f"{path.read_text()}accept_cves: [{entry}]\n")
     done = imgbuild("cves", TARGET)
-    assert (done.status, said in done.stderr) == (InputError.exit_code, True), done.stderr
+    assert (done.status, message in done.stderr) == (InputError.exit_code, True), done.stderr

@@ -17,10 +17,10 @@ from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.cves import attach
 from imgbuild.cves.vex import MEDIA_TYPE
 from imgbuild.errors import AuditFailed, InputError, IntegrityError
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.oci.documents import MANIFEST, Descriptor
-from imgbuild.plan import seal as seals
-from imgbuild.registry import artifacts
+from imgbuild.plan import image_digests
+from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch
 from tests.support import advisories, memory_registry
@@ -40,31 +40,33 @@ def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regis
     folder.mkdir()
     monkeypatch.chdir(folder)
     advisories.project(folder)
-    advisories.seal(folder)
-    lock = locks.read_lock(folder / "images", TARGET)
-    sealed = seals.read_seal(folder / "images", lock)
-    data = seals.manifests(lock, sealed, [Arch.X86_64])[Arch.X86_64]
+    advisories.digests_of(folder)
+    lock = lock_file.read_lock(folder / "images", TARGET)
+    target_digests = image_digests.read_digests(folder / "images", lock)
+    data = image_digests.manifests(lock, target_digests, [Arch.X86_64])[Arch.X86_64]
     with (
-        memory_registry.serve(Registry()) as made,
+        memory_registry.serve(Registry()) as registry,
         advisories.serve(advisories.site_of()) as site,
     ):
         monkeypatch.setenv("IMGBUILD_OSV", site.url)
-        made.manifests[NAME, memory_registry.named(data)] = (data, MANIFEST)
-        made.tags[NAME, TARGET] = memory_registry.named(data)
-        yield made
+        registry.manifests[NAME, memory_registry.named(data)] = (data, MANIFEST)
+        registry.tags[NAME, TARGET] = memory_registry.named(data)
+        yield registry
 
 
 @pytest.fixture(name="key")
 def _key(tmp_path: Path) -> Path:
     """A private key; the public one is beside it."""
-    made = ec.generate_private_key(ec.SECP256R1())
+    private_key = ec.generate_private_key(ec.SECP256R1())
     pem = serialization.Encoding.PEM
     path = tmp_path / "key.pem"
     path.write_bytes(
-        made.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        private_key.private_bytes(
+            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
     )
     path.with_suffix(".pub").write_bytes(
-        made.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+        private_key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
     return path
 
@@ -79,23 +81,25 @@ def _cves(
 
 def attached(registry: Registry) -> list[dict[str, Any]]:
     """The documents that are attached to the image."""
-    found = artifacts.find(
+    attachments = artifact_store.find(
         Client(), registry.repository(NAME), registry.tags[NAME, TARGET], MEDIA_TYPE
     )
-    return [json.loads(one.files[attach.FILE].data) for one in found]
+    return [json.loads(attachment.files[attach.FILE].data) for attachment in attachments]
 
 
 def test_the_document_is_attached_and_again_only_if_it_changed(registry, cves):
     done = cves()
     assert done.status == AuditFailed.exit_code, done.stderr
-    (found,) = attached(registry)
+    (document,) = attached(registry)
     digest = registry.tags[NAME, TARGET]
-    products = {one["@id"] for said in found["statements"] for one in said["products"]}
+    products = {
+        product["@id"] for statement in document["statements"] for product in statement["products"]
+    }
     place = f"{registry.host}/{NAME}"
     assert products == {f"pkg:oci/rl@{digest}?arch=amd64&repository_url={place}"}
     before = len(registry.requests)
     assert cves().status == AuditFailed.exit_code
-    assert {one.method for one in registry.requests[before:]} <= {"GET", "HEAD"}
+    assert {request.method for request in registry.requests[before:]} <= {"GET", "HEAD"}
     accepted = "accept_cves: [{id: CVE-2025-32434, reason: we load none, expires: 2999-01-01}]\n"
     with Path("matrix.yaml").open("a") as file:
         file.write(accepted)
@@ -110,7 +114,9 @@ def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
     assert cves("--sign-key", str(key), "--author", "team").status == AuditFailed.exit_code
     digest = registry.tags[NAME, TARGET]
     repository = registry.repository(NAME)
-    (signed,) = {one.payload for one in stored.read(Client(), repository, digest).signatures}
+    (signed,) = {
+        signature.payload for signature in stored.read(Client(), repository, digest).signatures
+    }
     statement = json.loads(signed)
     assert statement["predicateType"] == "https://openvex.dev/ns"
     assert statement["subject"] == [{"digest": {"sha256": digest.removeprefix("sha256:")}}]
@@ -118,12 +124,12 @@ def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
     # The same of another key, and newer, is not taken for its own.
     image = attach.pushed(Client(), repository, digest, TARGET)
     later = statement["predicate"] | {"timestamp": "2999-01-01T00:00:00Z"}
-    said = statements.of([digest], in_toto.OPENVEX, later)
+    later_statement = statements.of([digest], in_toto.OPENVEX, later)
     other_key = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
-    signer.attest(Client(), repository, image, other_key, [said])
+    signer.attest(Client(), repository, image, other_key, [later_statement])
     before = len(registry.requests)
     cves("--sign-key", str(key), "--author", "team")
-    assert {one.method for one in registry.requests[before:]} <= {"GET", "HEAD"}
+    assert {request.method for request in registry.requests[before:]} <= {"GET", "HEAD"}
     # A newer one that anyone may attach is neither counted nor signed.
     other = statement["predicate"] | {"timestamp": "3000-01-01T00:00:00Z", "author": "x"}
     attach.attach(Client(), repository, image, json.dumps(other).encode(), TARGET)
@@ -139,7 +145,7 @@ def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
 
 
 @pytest.mark.parametrize(
-    ("predicate", "about", "said"),
+    ("predicate", "about", "message"),
     [
         ({"author": "a", "timestamp": "2026-01-01T00:00:00Z", "statements": []}, "0" * 64,
          "is about another image"),
@@ -150,14 +156,14 @@ def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
     ],
 )  # fmt: skip
 def test_a_signed_statement_that_is_wrong_fails(
-    registry, key, predicate, about, said, monkeypatch, capsys
+    registry, key, predicate, about, message, monkeypatch, capsys
 ):
     private = keys.load_private(key)
     digest = registry.tags[NAME, TARGET]
     size = len(registry.manifests[NAME, digest][0])
     subject = Descriptor(media_type=MANIFEST, digest=digest, size=size)
     data = statements.of([f"sha256:{about}" if about else digest], in_toto.OPENVEX, predicate)
-    bundle = forms.bundle(statements.seal(data, private), private.public.hint)
+    bundle = forms.bundle(statements.sign(data, private), private.public.hint)
     repository = registry.repository(NAME)
     stored.put_bundle(Client(), repository, subject, bundle, in_toto.OPENVEX)
     run = Command(monkeypatch, capsys)
@@ -165,7 +171,7 @@ def test_a_signed_statement_that_is_wrong_fails(
                "--key", str(key.with_suffix(".pub")))  # fmt: skip
     assert done.status == IntegrityError.exit_code
     (line,) = [line for line in done.stdout.splitlines() if line.strip().startswith("VEX")]
-    assert said in line
+    assert message in line
 
 
 def test_a_reference_that_is_no_repository_is_refused_first(registry, monkeypatch, capsys):

@@ -85,8 +85,8 @@ def test_a_damaged_layer_of_the_built_image_is_replaced(imgbuild: Command, sampl
 
 
 def test_a_layout_with_another_image_is_not_written_to(imgbuild: Command, sample: Sample) -> None:
-    made = [images.layer(sample.folder / "blobs", [images.text("word", "mine")])]
-    layout.write(sample.folder / "out", {Arch.X86_64: images.summary(made)}, "mine")
+    layers = [images.layer(sample.folder / "blobs", [images.text("word", "mine")])]
+    layout.write(sample.folder / "out", {Arch.X86_64: images.summary(layers)}, "mine")
     done = imgbuild(*BUILD, TARGET, "--output", "out")
     assert done.status == 2
     assert "out has other images than cu124-vllm: mine" in done.stderr

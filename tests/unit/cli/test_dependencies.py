@@ -49,9 +49,12 @@ def test_why_lists_who_needs_a_package(imgbuild: Command) -> None:
         "as_of uploaded before 2025-06-20",
         "together: >=2.5,==2.6.0",
     ]
-    (found,) = json.loads(imgbuild("why", "Torch", TARGET, "--json").stdout)
-    assert [one["package"] for one in found["dependents"]] == ["trl", "vllm"]
-    assert [one["requirement"] for one in found["dependents"]] == ["torch>=2.5", "torch==2.6.0"]
+    (explanation,) = json.loads(imgbuild("why", "Torch", TARGET, "--json").stdout)
+    assert [dependent["package"] for dependent in explanation["dependents"]] == ["trl", "vllm"]
+    assert [dependent["requirement"] for dependent in explanation["dependents"]] == [
+        "torch>=2.5",
+        "torch==2.6.0",
+    ]
 
 
 @pytest.mark.usefixtures("project")
@@ -80,8 +83,8 @@ def test_a_tree_and_its_inverse(imgbuild: Command) -> None:
         "    └── tqdm 4.67",
     ]
     done = imgbuild("tree", TARGET, "torch", "--invert", "--depth", "1", "--json")
-    found = json.loads(done.stdout)
-    assert set(found["packages"]) == {"torch", "trl", "vllm"}
+    tree = json.loads(done.stdout)
+    assert set(tree["packages"]) == {"torch", "trl", "vllm"}
     whole = imgbuild("tree", TARGET).stdout.splitlines()
     assert {"pip 25.0", "torch 2.6.0"} <= set(whole)
 
@@ -104,7 +107,7 @@ def test_all_targets_in_short_fit_80_columns(imgbuild: Command, project: Path) -
     for package in ("torch", "pip"):
         path = samples.write_wheel(project, package, "2.11.0")
         wheels[package] = samples.add(store, path, package, "2.11.0")
-    inprocess_project.seal_target(project, matrix, names[1], wheels, (Arch.X86_64, Arch.ARM64))
+    inprocess_project.lock_target(project, matrix, names[1], wheels, (Arch.X86_64, Arch.ARM64))
     store.release()
     lines = imgbuild("why", "torch").stdout.splitlines()
     assert [line.split()[:2] for line in lines] == [

@@ -7,12 +7,12 @@ from imgbuild.errors import Problem
 from tests.support.inprocess_project import TARGET, Command, make
 
 
-def problem(source: str, value: str | None, found: str) -> Problem:
+def problem(source: str, value: str | None, marked_text: str) -> Problem:
     return Problem(
         file="m.yaml",
         message="wrong",
         line=12,
-        column=source.index(found) + 1,
+        column=source.index(marked_text) + 1,
         value=value,
         source=source,
     )

@@ -27,7 +27,7 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return Command(monkeypatch, capsys)
 
 
-def own_template(name: str, text: str) -> None:
+def local_template(name: str, text: str) -> None:
     path = Path("images/templates", name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -46,7 +46,7 @@ VERBS = (
 def test_templates_of_a_checkout_run_nothing_and_are_named_first(
     name: str, words: tuple[str, ...], imgbuild: Command, sample: Sample
 ) -> None:
-    own_template(name, EVIL)
+    local_template(name, EVIL)
     done = imgbuild(*words)
     assert done.status != 0
     assert not Path("evil").exists()
@@ -60,7 +60,7 @@ def test_a_checkout_with_the_templates_of_imgbuild_is_not_named(
 ) -> None:
     from imgbuild.render import templates
 
-    own_template("slurm/single.j2", (templates.DATA / "slurm/single.j2").read_text("utf-8"))
+    local_template("slurm/single.j2", (templates.DATA / "slurm/single.j2").read_text("utf-8"))
     done = imgbuild("slurm", TARGET, "--", "true")
     assert "templates of this project" not in done.stderr
 

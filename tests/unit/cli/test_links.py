@@ -81,7 +81,7 @@ def test_a_build_replaces_only_files(
 ) -> None:
     assert imgbuild(*BUILD).status == 0
     place, elsewhere = sample.folder / "build" / TARGET, outside(tmp_path)
-    manifest = sample.seal.arch[Arch.X86_64]
+    manifest = sample.target_digests.arch[Arch.X86_64]
     blobs = {"layer": manifest.layers[-1].digest, "config": manifest.manifest}
     path = place / name
     if name in blobs:
@@ -144,7 +144,7 @@ def _rendered(project: Project) -> None:
 
 
 def _locked(project: Project) -> None:
-    current.write_locked(project, LOCK, render_sample.seal(LOCK))
+    current.write_locked(project, LOCK, render_sample.digests_of(LOCK))
 
 
 def _recorded(project: Project) -> None:
@@ -224,12 +224,12 @@ def test_rendering_leaves_a_folder_of_another_name_alone(project, tmp_path):
 def test_rendering_removes_only_what_it_made(project):
     """The files that the present Dockerfile copies; of others the check of rendered files says."""
     matrix = render_sample.matrix()
-    due = committed.files(project, matrix, LOCK, render_sample.seal(LOCK))
-    committed.write(project, LOCK.target, due)
+    expected = committed.files(project, matrix, LOCK, render_sample.digests_of(LOCK))
+    committed.write(project, LOCK.target, expected)
     folder = project.images / LOCK.target
     (folder / "files/notes.txt").write_text("mine")
-    assert len(due) > 3
-    assert committed.stale(project, LOCK.target, due) == [
+    assert len(expected) > 3
+    assert committed.stale(project, LOCK.target, expected) == [
         f"{folder / 'files/notes.txt'} belongs to no step: remove it"
     ]
     assert committed.write(project, LOCK.target, {})
@@ -311,6 +311,6 @@ def test_a_pipe_in_place_of_a_matrix_is_refused(
 def test_the_project_of_a_link_is_used(project, tmp_path):
     (project.root / "matrix.yaml").write_text("")
     (tmp_path / "link").symlink_to(project.root)
-    found = projects.find(tmp_path / "link")
-    _rendered(found)
+    linked_project = projects.find(tmp_path / "link")
+    _rendered(linked_project)
     assert (project.images / LOCK.target / "Dockerfile").read_bytes() == b"new"

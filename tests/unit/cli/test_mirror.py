@@ -33,8 +33,8 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with memory_registry.serve(Registry()) as found:
-        yield found
+    with memory_registry.serve(Registry()) as server:
+        yield server
 
 
 def test_use_writes_the_setting_of_the_project(sample, command):
@@ -56,7 +56,7 @@ def test_use_writes_the_setting_of_the_project(sample, command):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["use"], "a repository or --off is needed"),
         (["use", PLACE, "--off"], "a repository or --off is needed"),
@@ -65,10 +65,10 @@ def test_use_writes_the_setting_of_the_project(sample, command):
         (["status", TARGET, "a.example/b", "b.example/c"], "one repository is expected"),
     ],
 )
-def test_a_wrong_command_line_is_refused(sample, command, words, said):
+def test_a_wrong_command_line_is_refused(sample, command, words, message):
     answer = command("registry", "mirror", *words)
     assert answer.status == 2
-    assert said in answer.stderr
+    assert message in answer.stderr
 
 
 def test_the_setting_is_the_place_when_none_is_named(sample, command, registry):
@@ -76,8 +76,8 @@ def test_the_setting_is_the_place_when_none_is_named(sample, command, registry):
     command("registry", "mirror", "use", place)
     answer = command("registry", "mirror", "status", TARGET, "--json")
     assert answer.status == 1
-    (held,) = json.loads(answer.stdout)
-    assert held["files"] == len(held["lacking"]) == 7
+    (mirror_status,) = json.loads(answer.stdout)
+    assert mirror_status["files"] == len(mirror_status["lacking"]) == 7
     assert f"imgbuild registry mirror push {TARGET} {place}" in answer.stderr
     filled = json_of(command("registry", "mirror", "push", TARGET, "--dry-run", "--json"))
     assert (filled["mirror"], filled["sent"], filled["fetched"]) == (place, 7, 2)  # both debs

@@ -24,13 +24,13 @@ class Pair(Group, frozen=True, kw_only=True):
 
 
 def _options() -> dict[str, list[tuple[str, Any]]]:
-    found: dict[str, list[tuple[str, Any]]] = {}
+    options: dict[str, list[tuple[str, Any]]] = {}
     for name, command in VERBS.items():
-        for one in command.params:
-            for flag in (*one.opts, *one.secondary_opts):
+        for parameter in command.params:
+            for flag in (*parameter.opts, *parameter.secondary_opts):
                 if flag.startswith("-"):
-                    found.setdefault(flag, []).append((name, one))
-    return found
+                    options.setdefault(flag, []).append((name, parameter))
+    return options
 
 
 @pytest.mark.parametrize("flag", sorted({*_options()} - {VARIES}))
@@ -38,11 +38,11 @@ def test_an_option_has_one_definition(flag: str) -> None:
     """The same names, the same word for its value, and the same first sentence in every verb."""
     meanings = {
         (
-            *(name for name in (*one.opts, *one.secondary_opts) if name != VARIES),
-            _help.metavar(one),
-            _first(one.help),
+            *(name for name in (*parameter.opts, *parameter.secondary_opts) if name != VARIES),
+            _help.metavar(parameter),
+            _first(parameter.help),
         )
-        for _, one in _options()[flag]
+        for _, parameter in _options()[flag]
     }
     assert len(meanings) == 1, (flag, [name for name, _ in _options()[flag]])
 
@@ -120,13 +120,15 @@ def test_groups_become_options_of_a_verb() -> None:
     assert seen == [(Pair(left=5, right=6), 7)]
     names = [*Pair.__struct_fields__, "third", *Output.__struct_fields__]
     assert list(typer.main.get_command(_typer(both)).params[0].opts) == ["--left"]
-    assert [one.name for one in typer.main.get_command(_typer(both)).params][: len(names)] == names
+    assert [parameter.name for parameter in typer.main.get_command(_typer(both)).params][
+        : len(names)
+    ] == names
 
 
 def _typer(function: Any) -> typer.Typer:
-    made = typer.Typer(add_completion=False)
-    made.command()(function)
-    return made
+    typer_app = typer.Typer(add_completion=False)
+    typer_app.command()(function)
+    return typer_app
 
 
 # The verbs, and what they are grouped in: () is the program.

@@ -70,8 +70,8 @@ def test_words_are_folded_at_hyphens_before_a_column_is_moved() -> None:
 def test_every_line_fits_and_nothing_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
     lines = aligned(rows, width=width)
     assert max(map(len, lines)) <= width
-    wanted = sorted("".join(cell for row in rows for cell in row if cell).replace(" ", ""))
-    assert sorted("".join(lines).replace(" ", "")) == wanted
+    expected = sorted("".join(cell for row in rows for cell in row if cell).replace(" ", ""))
+    assert sorted("".join(lines).replace(" ", "")) == expected
     whole = re.compile(rf"[^\s,/@-]{{1,{width - 6}}}")
     words = {word for row in rows for cell in row for word in cell.split() if whole.fullmatch(word)}
     assert words <= {word for line in lines for word in line.split()}

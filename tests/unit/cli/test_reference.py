@@ -73,8 +73,8 @@ def test_every_verb_has_its_section_with_every_option(verb: str) -> None:
     _, _, rest = PAGES["cli.md"].partition(f"\n## {verb}\n")
     section = rest.partition("\n## ")[0]
     assert section.strip()
-    own = {flag for item in VERBS[verb].params for flag in (*item.opts, *item.secondary_opts)}
-    missing = {flag for flag in own if flag.startswith("--") and f"`{flag}" not in section}
+    flags = {flag for item in VERBS[verb].params for flag in (*item.opts, *item.secondary_opts)}
+    missing = {flag for flag in flags if flag.startswith("--") and f"`{flag}" not in section}
     assert missing <= REFERENCE.SHARED
 
 
@@ -87,8 +87,8 @@ def test_every_error_has_its_row() -> None:
 
 def test_every_key_of_a_schema_has_its_row() -> None:
     for name, schema in (("matrix.md", "matrix"), ("extension.md", "extension")):
-        found = json.loads((ROOT / f"{schema}.schema.json").read_text(encoding="utf-8"))
-        for part in (found, *found["$defs"].values()):
+        document = json.loads((ROOT / f"{schema}.schema.json").read_text(encoding="utf-8"))
+        for part in (document, *document["$defs"].values()):
             missing = [
                 key for key in part.get("properties", ()) if f"| `{key}` |" not in PAGES[name]
             ]

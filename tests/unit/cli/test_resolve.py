@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cli import resolve
-from imgbuild.resolve.answer import ArchOutcome, ChosenVersion, Refusal, ResolveAnswer
+from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, Refusal, ResolveAnswer
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.values import Arch
 from tests.support.inprocess_project import Command
@@ -25,7 +25,7 @@ def command(
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ([], "no package is requested"),
         (["vllm=="], "invalid requirement"),
@@ -40,10 +40,10 @@ def command(
         (["trl", "--index", "trl=torch"], "a separate index for each CUDA release"),
     ],
 )
-def test_wrong_words(command: Command, line: list[str], said: str) -> None:
+def test_wrong_words(command: Command, line: list[str], message: str) -> None:
     done = command("resolve", *line, "--json")
-    assert (done.status, said in done.stderr) == (2, True), done.stderr
-    assert said in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])
+    assert (done.status, message in done.stderr) == (2, True), done.stderr
+    assert message in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])
 
 
 REFUSED = Refusal(
@@ -117,10 +117,10 @@ def locked_target(name: str) -> LockedTarget:
 
 def test_locked_targets_with_versions_and_commands() -> None:
     names = [f"cu128-verl0.{number}" for number in range(5, 15)]
-    found = ResolveAnswer(
+    answer = ResolveAnswer(
         name="", python="3.11", arch={}, locked=tuple(locked_target(name) for name in names)
     )
-    short, full = resolve.locked_lines(found), resolve.locked_lines(found, everything=True)
+    short, full = resolve.locked_lines(answer), resolve.locked_lines(answer, everything=True)
     assert short[:5] == [
         "cu128-verl0.5 has torch 2.8.0, vllm 0.11.0, trl 0.26.2, verl 0.6.1 (CUDA 12.8,",
         "  not tested)",
@@ -137,8 +137,8 @@ def test_locked_targets_with_versions_and_commands() -> None:
 def test_a_line_of_a_package_fits_the_terminal() -> None:
     why = tuple(f"{name} requires <9.9,>=0.0.1" for name in ("a" * 30, "b" * 30, "c" * 30))
     item = ChosenVersion(package="torch", version="2.6.0", why=why)
-    found = ResolveAnswer(name="x", python="3.11", requested=("torch",),
+    answer = ResolveAnswer(name="x", python="3.11", requested=("torch",),
                           arch={Arch.X86_64: ArchOutcome(packages=(item,))})  # fmt: skip
-    first, *more = resolve.resolution_lines(found)[1:4]
+    first, *more = resolve.resolution_lines(answer)[1:4]
     assert first == f"torch  2.6.0  {why[0]};"
     assert more == [f"{'':14}{why[1]};", f"{'':14}{why[2]}"]

@@ -29,7 +29,7 @@ def command(
     return Command(monkeypatch, capsys)
 
 
-def test_one_bill_goes_to_stdout_or_to_a_file(command: Command, sample: Sample):
+def test_one_sbom_goes_to_stdout_or_to_a_file(command: Command, sample: Sample):
     shown = command("show", TARGET, "--sbom", "cyclonedx")
     assert shown.status == 0
     valid_cyclonedx(shown.stdout.encode())
@@ -39,19 +39,19 @@ def test_one_bill_goes_to_stdout_or_to_a_file(command: Command, sample: Sample):
     assert result.stdout == f"{TARGET} x86_64 {digest_of(data)} out/bill.json\n"
 
 
-def test_json_says_whose_bill_it_is(command: Command, sample: Sample):
-    (made,) = json_of(command("show", TARGET, "--sbom", "spdx", "--json"))
-    assert made["image"] == sample.seal.arch[Arch.X86_64].manifest
-    valid_spdx(json.dumps(made["document"]).encode())
+def test_json_says_whose_sbom_it_is(command: Command, sample: Sample):
+    (sbom_file,) = json_of(command("show", TARGET, "--sbom", "spdx", "--json"))
+    assert sbom_file["image"] == sample.target_digests.arch[Arch.X86_64].manifest
+    valid_spdx(json.dumps(sbom_file["document"]).encode())
     (written,) = json_of(command("show", TARGET, "--sbom", "spdx", "-o", "a.json", "--json"))
-    assert written == {**made, "document": None, "output": "a.json"}
+    assert written == {**sbom_file, "document": None, "output": "a.json"}
 
 
-def test_several_bills_go_to_a_folder_and_not_to_stdout(command: Command, sample: Sample):
+def test_several_sboms_go_to_a_folder_and_not_to_stdout(command: Command, sample: Sample):
     from imgbuild.matrix.load import load
 
     matrix = load(sample.matrix)
-    inprocess_project.seal_target(
+    inprocess_project.lock_target(
         sample.folder, matrix, inprocess_project.UNLOCKED, sample.wheels, Arch
     )
     result = command("show", "--sbom", "cyclonedx", "--all")

@@ -36,7 +36,7 @@ def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("show", TARGET)
     assert (done.status, done.stderr) == (0, "")
-    image = sample.seal.arch[Arch.X86_64]
+    image = sample.target_digests.arch[Arch.X86_64]
     assert done.stdout.splitlines()[0] == TARGET
     assert f"  {image.manifest}" in done.stdout
     assert f"{size_text(image.size)} to pull" in done.stdout
@@ -49,7 +49,7 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
         f"  imgbuild run {TARGET} -- python -c 'import torch'",
     ]
     (page,) = json.loads(imgbuild("show", TARGET, "--json").stdout)
-    assert page["digest"] == sample.seal.digest
+    assert page["digest"] == sample.target_digests.digest
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]
 
 
@@ -63,8 +63,10 @@ def test_a_page_of_an_image_without_torch_imports_none(sample: Sample) -> None:
     }
     session = open_session(sample.matrix, Options())
     [row] = table.rows(session.matrix, session.select([TARGET]))
-    found = page.page(row, msgspec.structs.replace(lock, arch=arch), sample.seal, None)
-    assert f"imgbuild run {TARGET} -- python --version" in found.commands
+    target_page = page.page(
+        row, msgspec.structs.replace(lock, arch=arch), sample.target_digests, None
+    )
+    assert f"imgbuild run {TARGET} -- python --version" in target_page.commands
 
 
 @pytest.mark.usefixtures("sample")
@@ -103,22 +105,22 @@ def test_packages_are_those_of_the_lock(imgbuild: Command, sample: Sample) -> No
     done = imgbuild("show", TARGET, "--packages")
     rows = [tuple(line.split()) for line in done.stdout.splitlines()[1:]]
     assert [row[:2] for row in rows] == [
-        *((one.package, one.version) for one in locked.wheels),
-        *((one.package, one.version) for one in locked.debs),
+        *((wheel.package, wheel.version) for wheel in locked.wheels),
+        *((deb.package, deb.version) for deb in locked.debs),
     ]
-    (made,) = json.loads(imgbuild("show", TARGET, "--packages", "--json").stdout)
-    assert made["wheels"] == {one.package: one.version for one in locked.wheels}
-    assert made["debs"] == {one.package: one.version for one in locked.debs}
+    (packages,) = json.loads(imgbuild("show", TARGET, "--packages", "--json").stdout)
+    assert packages["wheels"] == {wheel.package: wheel.version for wheel in locked.wheels}
+    assert packages["debs"] == {deb.package: deb.version for deb in locked.debs}
 
 
 def test_names_of_files_are_whole_on_a_terminal(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = ("--matrix", str(ROOT / "matrix.yaml"))
-    whole = imgbuild("show", "cu124-vllm", "--packages", *own).stdout
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
+    whole = imgbuild("show", "cu124-vllm", "--packages", *matrix_options).stdout
     files = [line.split()[-1] for line in whole.splitlines()]
     with terminal.stdout(monkeypatch) as screen:
-        imgbuild("show", "cu124-vllm", "--packages", *own)
+        imgbuild("show", "cu124-vllm", "--packages", *matrix_options)
     assert [line.strip() for line in screen.lines if line.startswith("  ")] == files
 
 
@@ -136,11 +138,11 @@ def test_one_part_is_shown_at_a_time(imgbuild: Command) -> None:
 
 
 def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command) -> None:
-    own = ("--matrix", str(ROOT / "matrix.yaml"))
-    pages = imgbuild("show", "--all", *own).stdout.splitlines()
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
+    pages = imgbuild("show", "--all", *matrix_options).stdout.splitlines()
     assert len(pages) > 200
     assert [line for line in pages if len(line) > 80 and not line.startswith("  docker ")] == []
-    layers = imgbuild("show", "--all", "--layers", *own).stdout.splitlines()
+    layers = imgbuild("show", "--all", "--layers", *matrix_options).stdout.splitlines()
     assert len(layers) > 500
     assert [line for line in layers if len(line) > 80] == []
 
@@ -158,10 +160,10 @@ def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command)
 def test_the_list_uses_the_width_of_the_terminal(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch, width: int, more: list[str], cut: bool
 ) -> None:
-    own = ("--matrix", str(ROOT / "matrix.yaml"))
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     with terminal.stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", str(width))
-        imgbuild("list", *own)
+        imgbuild("list", *matrix_options)
     head, *rows = screen.lines
     usual = ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
     assert [name for name in head.split() if name not in more] == usual
@@ -172,16 +174,16 @@ def test_the_list_uses_the_width_of_the_terminal(
 
 
 def test_the_list_has_whole_versions_where_there_is_no_terminal(imgbuild: Command) -> None:
-    own = ("--matrix", str(ROOT / "matrix.yaml"))
-    table = imgbuild("list", *own).stdout.splitlines()
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
+    table = imgbuild("list", *matrix_options).stdout.splitlines()
     assert table[0].split() == ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
     assert "…" not in "".join(table)
     assert any("0.8.5.post1" in line for line in table)
 
 
 def test_recommended_targets_are_first_and_marked(imgbuild: Command) -> None:
-    own = ("--matrix", str(ROOT / "matrix.yaml"))
-    rows = json.loads(imgbuild("list", "--json", *own).stdout)
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
+    rows = json.loads(imgbuild("list", "--json", *matrix_options).stdout)
     marked = [bool(row["recommended"]) for row in rows]
     number = sum(marked)
     assert marked == [True] * number + [False] * (len(rows) - number)
@@ -190,15 +192,17 @@ def test_recommended_targets_are_first_and_marked(imgbuild: Command) -> None:
     for row in rows[:number]:
         tiers = {run["tier"] for image in row["images"] for run in image["runs"]}
         assert tiers & {"gpu", "multi-gpu"}, row["target"]
-    table = imgbuild("list", *own).stdout.splitlines()
+    table = imgbuild("list", *matrix_options).stdout.splitlines()
     assert [line.split()[1] == "*" for line in table[1:]] == marked
 
 
 def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
-    own = ("--matrix", str(ROOT / "matrix.yaml"), "--json")
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--json")
 
     def _names(*words: str) -> set[str]:
-        return {row["target"] for row in json.loads(imgbuild("list", *words, *own).stdout)}
+        return {
+            row["target"] for row in json.loads(imgbuild("list", *words, *matrix_options).stdout)
+        }
 
     verl = _names("--with", "verl")
     assert {"cu130-vllm", "cu128-verl0.6"} <= verl
@@ -213,13 +217,13 @@ def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
 
 
 def test_no_match_names_the_filters_and_the_nearest_target(imgbuild: Command) -> None:
-    own = ("--matrix", str(ROOT / "matrix.yaml"))
-    done = imgbuild("list", "--with", "verl", "--cuda", "12.6", *own)
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
+    done = imgbuild("list", "--with", "verl", "--cuda", "12.6", *matrix_options)
     assert done.status == NothingSelected.exit_code
     assert "no target matches --with verl --cuda 12.6" in done.stderr
     assert "nearest: the target cu" in done.stderr
     for words in (("--gpu", "hopper"), ("--with", "verl>=")):
-        assert imgbuild("list", *words, *own).status == InputError.exit_code
+        assert imgbuild("list", *words, *matrix_options).status == InputError.exit_code
 
 
 @pytest.mark.usefixtures("sample")

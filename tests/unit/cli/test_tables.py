@@ -49,7 +49,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
     """Exit status, command, and words that must be whole in its output."""
-    digest, repository = place.sample.seal.digest, f"{place.registry.host}/{NAME}"
+    digest, repository = place.sample.target_digests.digest, f"{place.registry.host}/{NAME}"
     yield 0, "smoke --import gpu.json", [TARGET, "gpu", "pass"]
     yield 0, "list", [TARGET, UNLOCKED]
     yield 0, f"show {TARGET}", [digest]
@@ -100,10 +100,10 @@ def test_tables_fit_and_names_are_whole(
         with terminal.stdout(monkeypatch) as shown:
             done = imgbuild(*line.split())
         wide = [each for each in shown.lines if len(each) > terminal.COLUMNS]
-        said = {word for each in shown.lines for word in each.split()}
+        shown_words = {word for each in shown.lines for word in each.split()}
         problems += [(line, done)] if done.status != status or not shown.lines else []
         problems += [(line, each) for each in wide if not whole_word(each)]
-        problems += [(line, f"lacks {word}") for word in whole if word not in said]
+        problems += [(line, f"lacks {word}") for word in whole if word not in shown_words]
     assert problems == [], problems
 
 

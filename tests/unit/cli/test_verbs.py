@@ -23,13 +23,13 @@ EXAMPLE = re.compile(r"^ {4,}(.*\bimgbuild .*)$", re.MULTILINE)
 
 def verbs(of: Any, above: str = "") -> dict[str, Any]:
     """Every verb and sub-verb by its full name, as the command line has them."""
-    found: dict[str, Any] = {}
+    commands: dict[str, Any] = {}
     for name, command in of.commands.items():
         if hasattr(command, "commands"):
-            found |= verbs(command, f"{above}{name} ")
+            commands |= verbs(command, f"{above}{name} ")
         else:
-            found[f"{above}{name}"] = command
-    return found
+            commands[f"{above}{name}"] = command
+    return commands
 
 
 def shared(verb: str) -> dict[str, tuple[str, ...]]:
@@ -47,9 +47,9 @@ def test_all_verbs_are_walked() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_has_the_shared_options(verb: str) -> None:
-    found = {option.name: (tuple(option.opts), option.default) for option in VERBS[verb].params}
+    options = {option.name: (tuple(option.opts), option.default) for option in VERBS[verb].params}
     for name, flags in shared(verb).items():
-        assert found.get(name) == (flags, False)
+        assert options.get(name) == (flags, False)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -64,14 +64,14 @@ def test_help_shows_options_and_an_example(
     assert "Example" in done.stdout
     examples = EXAMPLE.findall(inspect.getdoc(VERBS[verb].callback) or "")
     assert examples
-    known = {
+    all_flags = {
         flag for option in VERBS[verb].params for flag in (*option.opts, *option.secondary_opts)
     }
     for example in examples:
         words = shlex.split(re.sub(r'^.*\$\(|\)"?$|\|.*$', "", example), comments=True)
         assert " ".join(words).startswith(f"imgbuild {verb}"), example
-        own = itertools.takewhile(lambda word: word != "--", words)
-        assert {word for word in own if word.startswith("-")} <= known, example
+        command_words = itertools.takewhile(lambda word: word != "--", words)
+        assert {word for word in command_words if word.startswith("-")} <= all_flags, example
         given = list(itertools.takewhile(lambda word: word not in (">", ">>", "&&"), words))
         # As they are typed: what takes a value has one, and one that it takes.
         assert VERBS[verb].make_context(verb, given[1 + len(verb.split()) :]), example
@@ -83,9 +83,9 @@ def test_the_verbs_of_the_readme_exist() -> None:
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`([a-z]+)`", row)}
     program: Any = typer.main.get_command(app)
-    known = {name for name, command in program.commands.items() if not command.hidden}
+    visible = {name for name, command in program.commands.items() if not command.hidden}
     assert named
-    assert named <= known
+    assert named <= visible
 
 
 @pytest.mark.parametrize(("verb", "replacement"), REMOVED.items())

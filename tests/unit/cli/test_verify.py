@@ -11,11 +11,11 @@ from cryptography.hazmat.primitives import serialization as forms
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from imgbuild import codec
-from imgbuild.assemble import layout
+from imgbuild.assemble import image_layout
 from imgbuild.attest import bundle, in_toto, provenance
 from imgbuild.attest.signing import keys, stored
-from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import ArtifactFile
+from imgbuild.registry import artifact_store
+from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
 from tests.support import signed_image
@@ -63,10 +63,10 @@ def _pair(tmp_path: Path) -> tuple[str, str]:
 
 def outcomes(answer) -> dict[str, str]:
     """Check → outcome, of JSON."""
-    found = json.loads(answer.stdout)
+    report = json.loads(answer.stdout)
     return {
-        " ".join(filter(None, (one["name"], one["arch"]))): one["outcome"]
-        for one in found["checks"]
+        " ".join(filter(None, (check["name"], check["arch"]))): check["outcome"]
+        for check in report["checks"]
     }
 
 
@@ -80,11 +80,13 @@ def test_what_sign_signs_verify_verifies_anywhere(place, imgbuild, pair, tmp_pat
     away = tmp_path / "away"
     away.mkdir()
     monkeypatch.chdir(away)
-    found = imgbuild("verify", ref(place), "--key", pair[1], "--blobs", "--json")
-    assert found.status == 0, found.stdout + found.stderr
-    assert json.loads(found.stdout)["ok"] is True
-    assert set(outcomes(found).values()) == {"passed", "not checked"}
-    assert [name for name, how in outcomes(found).items() if how == "not checked"] == ["rebuild"]
+    verification = imgbuild("verify", ref(place), "--key", pair[1], "--blobs", "--json")
+    assert verification.status == 0, verification.stdout + verification.stderr
+    assert json.loads(verification.stdout)["ok"] is True
+    assert set(outcomes(verification).values()) == {"passed", "not checked"}
+    assert [name for name, how in outcomes(verification).items() if how == "not checked"] == [
+        "rebuild"
+    ]
     result = imgbuild("verify", ref(place), "--key", pair[1])
     assert result.stdout.splitlines()[0].split() == [
         "check",
@@ -99,34 +101,34 @@ def test_signing_again_writes_nothing(place, imgbuild, pair):
     words = ("sign", ref(place), "--target", BOTH, "--sign-key", pair[0], "--json")
     first = json_of(imgbuild(*words))
     written = len(place.writes())
-    held = dict(place.registry.manifests)
+    previous = dict(place.registry.manifests)
     assert json_of(imgbuild(*words)) == first
-    assert place.registry.manifests == held
+    assert place.registry.manifests == previous
     assert place.writes()[written:] == []
 
 
 def test_what_is_wrong_is_told_and_has_its_status(place, imgbuild, pair):
-    found = imgbuild("verify", ref(place), "--key", pair[1])
-    assert found.status == 9
-    assert "it is not signed" in found.stdout
-    assert "failed verification: 7 failed" in found.stderr
+    verification = imgbuild("verify", ref(place), "--key", pair[1])
+    assert verification.status == 9
+    assert "it is not signed" in verification.stdout
+    assert "failed verification: 7 failed" in verification.stderr
 
 
 @pytest.mark.parametrize("words", [(), ("--target", BOTH)])
 def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair, words):
-    due = expected_lock.of_project(place.work().project, BOTH).due
-    digest = due.manifest(Arch.ARM64)
+    expected = expected_lock.of_project(place.work().project, BOTH).due
+    digest = expected.manifest(Arch.ARM64)
     data, kind = place.registry.manifests[NAME, digest]
     place.registry.manifests[NAME, digest] = (
         data.replace(b'"schemaVersion":2', b'"schemaVersion":3'),
         kind,
     )
-    held = dict(place.registry.manifests)
+    previous = dict(place.registry.manifests)
     answer = imgbuild("sign", ref(place), *words, "--sign-key", pair[0])
     assert answer.status == 9
     assert digest in answer.stderr
     assert "is not signed, since it failed verification" in answer.stderr
-    assert place.registry.manifests == held
+    assert place.registry.manifests == previous
 
 
 @pytest.mark.parametrize("lock", ["attached", "none"])
@@ -136,11 +138,11 @@ def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(sample, place, im
     answer = imgbuild("sign", ref(place), "--sign-key", pair[0], "--json")
     assert "only its digest is signed" in answer.stderr
     assert "name your own lock with --target" in answer.stderr
-    made = json_of(answer)
-    assert [one["statements"] for one in made] == [[], [], []]
-    found = imgbuild("verify", ref(place), "--key", pair[1], "--json")
-    assert (found.status, outcomes(found)["signature"]) == (9, "passed")
-    assert outcomes(found)["lock"] == "failed"
+    signed_images = json_of(answer)
+    assert [image["statements"] for image in signed_images] == [[], [], []]
+    verification = imgbuild("verify", ref(place), "--key", pair[1], "--json")
+    assert (verification.status, outcomes(verification)["signature"]) == (9, "passed")
+    assert outcomes(verification)["lock"] == "failed"
 
 
 VICTIM = "https://host.example/victim/rl/.github/workflows/release.yml@refs/heads/main"
@@ -149,24 +151,24 @@ VICTIM = "https://host.example/victim/rl/.github/workflows/release.yml@refs/head
 def forge(sample: Sample) -> None:
     """Attach what a third party makes up: the same image and lock, another builder and a commit."""
     for subject in (sample.top, sample.arm):
-        (one,) = sample.artifacts(subject, in_toto.PAYLOAD_TYPE)
-        said = json.loads(one.files["provenance.json"].data)
-        said["predicate"]["runDetails"]["builder"]["id"] = VICTIM
+        (attachment,) = sample.artifacts(subject, in_toto.PAYLOAD_TYPE)
+        statement = json.loads(attachment.files["provenance.json"].data)
+        statement["predicate"]["runDetails"]["builder"]["id"] = VICTIM
         commit = {"name": "repository", "digest": {"gitCommit": "f" * 40}}
-        said["predicate"]["buildDefinition"]["resolvedDependencies"].append(commit)
-        part = ArtifactFile(data=codec.compact(said), media_type=in_toto.PAYLOAD_TYPE)
+        statement["predicate"]["buildDefinition"]["resolvedDependencies"].append(commit)
+        part = ArtifactFile(data=codec.compact(statement), media_type=in_toto.PAYLOAD_TYPE)
         kind = in_toto.PAYLOAD_TYPE
         files = {"provenance.json": part}
-        artifacts.attach(sample.client, sample.repository, subject, kind, files)
+        artifact_store.attach(sample.client, sample.repository, subject, kind, files)
 
 
 @pytest.mark.parametrize("lock", ["target", "file", "none"])
 def test_a_foreign_provenance_is_never_signed(sample, place, imgbuild, pair, tmp_path, lock):
     forge(sample)
-    own = expected_lock.of_project(place.work().project, BOTH)
+    project_lock = expected_lock.of_project(place.work().project, BOTH)
     words = {"target": ("--target", BOTH), "file": ("--lock", str(tmp_path / "own")), "none": ()}
     (tmp_path / "own").mkdir()
-    for name, part in bundle.parts(own.carried).items():
+    for name, part in bundle.parts(project_lock.lock_bundle).items():
         (tmp_path / "own" / name).write_bytes(part.data)
     assert imgbuild("sign", ref(place), *words[lock], "--sign-key", pair[0]).status == 0
     key = keys.load_public(Path(pair[1]))
@@ -176,9 +178,9 @@ def test_a_foreign_provenance_is_never_signed(sample, place, imgbuild, pair, tmp
         for each in stored.read(sample.client, sample.repository, subject.digest).signatures
         if each.by(key) and each.kind == in_toto.PROVENANCE
     ]
-    found = {provenance.basis(each.payload) for each in signed}
+    bases = {provenance.basis(each.payload) for each in signed}
     ours = {provenance.LOCAL_BUILDER} if words[lock] else set()
-    assert {one.builder for one in found if one} == ours
+    assert {basis.builder for basis in bases if basis} == ours
     assert not any(b"f" * 40 in each.payload for each in signed)
     check = ("verify", ref(place), "--key", pair[1], "--json")
     assert outcomes(imgbuild(*check, "--builder-id", VICTIM))["provenance"] == "failed"
@@ -187,22 +189,22 @@ def test_a_foreign_provenance_is_never_signed(sample, place, imgbuild, pair, tmp
 
 
 def test_ones_own_lock_by_target_or_file(place, imgbuild, tmp_path, monkeypatch):
-    found = imgbuild("verify", ref(place), "--target", BOTH, "--json")
-    assert (found.status, outcomes(found)["lock"]) == (0, "passed")
+    verification = imgbuild("verify", ref(place), "--target", BOTH, "--json")
+    assert (verification.status, outcomes(verification)["lock"]) == (0, "passed")
     folder = tmp_path / "pulled"
     folder.mkdir()
     for name, part in bundle.parts(
-        expected_lock.of_project(place.work().project, BOTH).carried
+        expected_lock.of_project(place.work().project, BOTH).lock_bundle
     ).items():
         (folder / name).write_bytes(part.data)
     monkeypatch.chdir(tmp_path)
     for path in (folder, folder / "lock.json", place.sample.folder / "images" / BOTH / "lock.json"):
-        found = imgbuild("verify", ref(place), "--lock", str(path), "--json")
-        assert (found.status, outcomes(found)["lock"]) == (0, "passed")
+        verification = imgbuild("verify", ref(place), "--lock", str(path), "--json")
+        assert (verification.status, outcomes(verification)["lock"]) == (0, "passed")
     for path in (folder / "absent.json", folder / "digests.json", tmp_path / "absent"):
-        found = imgbuild("verify", ref(place), "--lock", str(path))
-        assert found.status == 2
-        assert f"{path.name} is neither a lock.json" in "".join(found.stderr.split("\n"))
+        verification = imgbuild("verify", ref(place), "--lock", str(path))
+        assert verification.status == 2
+        assert f"{path.name} is neither a lock.json" in "".join(verification.stderr.split("\n"))
     (folder / "digests.json").unlink()
     assert imgbuild("verify", ref(place), "--lock", str(folder)).status == 2
 
@@ -210,14 +212,22 @@ def test_ones_own_lock_by_target_or_file(place, imgbuild, tmp_path, monkeypatch)
 def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
     plan = place.both()
     out = tmp_path / "layout"
-    layout.build(
-        plan.lock, plan.sealed, tuple(Arch), out, place.work().inputs, processes=1, verify=False
+    image_layout.build(
+        plan.lock,
+        plan.target_digests,
+        tuple(Arch),
+        out,
+        place.work().inputs,
+        processes=1,
+        verify=False,
     )
-    found = imgbuild("verify", str(out), "--target", BOTH, "--blobs", "--json")
-    assert found.status == 0
-    assert outcomes(found)["layer bytes"] == "passed"
-    assert outcomes(found)["signature"] == "not checked"
-    layer = out / "blobs/sha256" / plan.sealed.arch[Arch.ARM64].layers[1].digest[len(MARK) :]
+    verification = imgbuild("verify", str(out), "--target", BOTH, "--blobs", "--json")
+    assert verification.status == 0
+    assert outcomes(verification)["layer bytes"] == "passed"
+    assert outcomes(verification)["signature"] == "not checked"
+    layer = (
+        out / "blobs/sha256" / plan.target_digests.arch[Arch.ARM64].layers[1].digest[len(MARK) :]
+    )
     data = layer.read_bytes()
     layer.unlink()
     layer.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
@@ -239,24 +249,30 @@ def test_a_tag_that_was_moved_to_another_target_is_told(place, imgbuild, pair):
         ("cu124-vllm", "not checked"),
     ):
         tags[NAME, tag] = tags[NAME, BOTH]
-        found = imgbuild("verify", str(place.reference(tag)), "--key", pair[1], "--json")
-        assert (found.status, outcomes(found)["name"]) == (0, outcome)
+        verification = imgbuild("verify", str(place.reference(tag)), "--key", pair[1], "--json")
+        assert (verification.status, outcomes(verification)["name"]) == (0, outcome)
     digest = tags[NAME, BOTH]
-    found = imgbuild("verify", f"{place.repository}@{digest}", "--key", pair[1], "--json")
-    assert "name" not in outcomes(found)
+    verification = imgbuild("verify", f"{place.repository}@{digest}", "--key", pair[1], "--json")
+    assert "name" not in outcomes(verification)
 
 
 def test_what_a_layout_cannot_show_fails_where_it_is_asked_for(place, imgbuild, pair, tmp_path):
     plan = place.both()
     out = tmp_path / "layout"
-    layout.build(
-        plan.lock, plan.sealed, tuple(Arch), out, place.work().inputs, processes=1, verify=False
+    image_layout.build(
+        plan.lock,
+        plan.target_digests,
+        tuple(Arch),
+        out,
+        place.work().inputs,
+        processes=1,
+        verify=False,
     )
     words = ("verify", str(out), "--target", BOTH, "--json")
     assert imgbuild(*words).status == 0
-    found = imgbuild(*words, "--key", pair[1], "--builder-id", provenance.LOCAL_BUILDER)
-    assert found.status == 9
-    assert {name for name, how in outcomes(found).items() if how == "failed"} >= {
+    verification = imgbuild(*words, "--key", pair[1], "--builder-id", provenance.LOCAL_BUILDER)
+    assert verification.status == 9
+    assert {name for name, how in outcomes(verification).items() if how == "failed"} >= {
         "signature", "provenance", "SBOM SPDX arm64",
     }  # fmt: skip
 
@@ -268,13 +284,13 @@ def test_what_was_taken_away_does_not_pass(sample, place, imgbuild, pair):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     assert imgbuild("verify", ref(place)).status == 9
     for words in (("--rebuild",), ("--key", pair[1])):
-        found = imgbuild("verify", ref(place), *words, "--json")
-        assert (found.status, json.loads(found.stdout)["ok"]) == (9, False), words
+        verification = imgbuild("verify", ref(place), *words, "--json")
+        assert (verification.status, json.loads(verification.stdout)["ok"]) == (9, False), words
     assert imgbuild("verify", ref(place), "--blobs").status == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (("sign", "REF"), 2, "is needed"),
         (("sign", "REF", "--sign-key", "PRIVATE", "--keyless"), 2, "is needed"),
@@ -293,11 +309,11 @@ def test_what_was_taken_away_does_not_pass(sample, place, imgbuild, pair):
         (("verify", "localhost/name"), 2, "the tag or digest is missing"),
     ],
 )
-def test_what_cannot_be_done_says_why(place, imgbuild, pair, words, status, said):
+def test_what_cannot_be_done_says_why(place, imgbuild, pair, words, status, message):
     names = {"PRIVATE": pair[0], "PUBLIC": pair[1]}
     answer = imgbuild(*(names.get(word, word.replace("REF", ref(place))) for word in words))
     assert answer.status == status, answer.stderr
-    assert said in answer.stderr
+    assert message in answer.stderr
 
 
 def test_offline_asks_no_registry(place, imgbuild):

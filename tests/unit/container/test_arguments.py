@@ -37,8 +37,8 @@ changed = msgspec.structs.replace
 
 
 def test_docker() -> None:
-    made = arguments.docker(FULL, "docker", "rl:latest", init=True)
-    assert made.command == (
+    invocation = arguments.docker(FULL, "docker", "rl:latest", init=True)
+    assert invocation.command == (
         *("docker", "run", "--rm", "--init", "--user=1234:5678", "--interactive", "--tty"),
         *("--gpus", "all", "--ipc=host", "--publish=8000:8000"),
         *("--volume=/home/me/project:/workspace", "--volume=/data:/data:ro"),
@@ -46,14 +46,14 @@ def test_docker() -> None:
         *("--env=HF_TOKEN", "--env=A=b c"),
         *("rl:latest", "python", "train.py", "--lr", "1e-5"),
     )
-    assert (made.env, made.env_from) == ({}, {})
-    assert "secret" not in made.text()
-    assert "'--env=A=b c'" in made.text()
+    assert (invocation.env, invocation.env_from) == ({}, {})
+    assert "secret" not in invocation.text()
+    assert "'--env=A=b c'" in invocation.text()
 
 
 def test_podman() -> None:
-    made = arguments.podman(FULL, "podman", "rl:latest", rootless=True)
-    assert made.command == (
+    invocation = arguments.podman(FULL, "podman", "rl:latest", rootless=True)
+    assert invocation.command == (
         *("podman", "run", "--rm", "--userns=keep-id", "--interactive", "--tty"),
         *("--device", "nvidia.com/gpu=all", "--ipc=host", "--publish=8000:8000"),
         *("--volume=/home/me/project:/workspace", "--volume=/data:/data:ro"),
@@ -64,16 +64,16 @@ def test_podman() -> None:
 
 
 def test_apptainer() -> None:
-    made = arguments.apptainer(FULL, "apptainer", Path("/images/rl.sif"))
-    assert made.command == (
+    invocation = arguments.apptainer(FULL, "apptainer", Path("/images/rl.sif"))
+    assert invocation.command == (
         *("apptainer", "--quiet", "run", "--cleanenv", "--no-eval", "--pwd=/workspace"),
         *("--bind=/home/me/project:/workspace", "--bind=/data:/data:ro", "--nv"),
         *("/images/rl.sif", "python", "train.py", "--lr", "1e-5"),
     )
-    assert made.env == {"APPTAINERENV_FROM_FILE": "x", "APPTAINERENV_A": "b c"}
-    assert made.env_from == {"APPTAINERENV_HF_TOKEN": "HF_TOKEN"}
-    assert arguments.from_process(made.env_from) == {"APPTAINERENV_HF_TOKEN": "secret"}
-    assert made.text().startswith(
+    assert invocation.env == {"APPTAINERENV_FROM_FILE": "x", "APPTAINERENV_A": "b c"}
+    assert invocation.env_from == {"APPTAINERENV_HF_TOKEN": "HF_TOKEN"}
+    assert arguments.from_process(invocation.env_from) == {"APPTAINERENV_HF_TOKEN": "secret"}
+    assert invocation.text().startswith(
         "APPTAINERENV_FROM_FILE=x APPTAINERENV_A='b c' APPTAINERENV_HF_TOKEN=\"$HF_TOKEN\" apptain"
     )
 
@@ -102,15 +102,15 @@ def test_apptainer_changes_the_user_for_root_alone() -> None:
 
 
 def test_shared_memory_network_and_gpus() -> None:
-    asked = changed(PLAIN, shm_size="16g", network=False, gpus=2, name="mine")
-    docker = arguments.docker(asked, "docker", "x").command
-    podman = arguments.podman(asked, "podman", "x").command
+    request = changed(PLAIN, shm_size="16g", network=False, gpus=2, name="mine")
+    docker = arguments.docker(request, "docker", "x").command
+    podman = arguments.podman(request, "podman", "x").command
     for words in (docker, podman):
         assert {"--shm-size=16g", "--network=none", "--name=mine"} <= {*words}
         assert "--ipc=host" not in words
     assert docker[docker.index("--gpus") + 1] == "2"
     assert [word for word in podman if "gpu" in word] == ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
-    assert "--network=none" in arguments.apptainer(asked, "apptainer", Path("x.sif")).command
+    assert "--network=none" in arguments.apptainer(request, "apptainer", Path("x.sif")).command
 
 
 @pytest.mark.parametrize(
@@ -127,24 +127,24 @@ def test_shared_memory_network_and_gpus() -> None:
     ],
 )
 def test_paths_with_marks_of_the_engines(source: str, docker: str, apptainer: str) -> None:
-    asked = changed(PLAIN, mounts=(Mount(source=Path(source), target="/x", writable=False),))
-    assert docker in arguments.docker(asked, "docker", "x").command
-    assert docker in arguments.podman(asked, "podman", "x").command
-    assert apptainer in arguments.apptainer(asked, "apptainer", Path("x.sif")).command
+    request = changed(PLAIN, mounts=(Mount(source=Path(source), target="/x", writable=False),))
+    assert docker in arguments.docker(request, "docker", "x").command
+    assert docker in arguments.podman(request, "podman", "x").command
+    assert apptainer in arguments.apptainer(request, "apptainer", Path("x.sif")).command
 
 
 def test_selinux_lets_the_container_read_its_mounts() -> None:
-    asked = changed(PLAIN, mounts=(WORK,), selinux=True)
-    assert "--security-opt=label=disable" in arguments.podman(asked, "podman", "x").command
+    request = changed(PLAIN, mounts=(WORK,), selinux=True)
+    assert "--security-opt=label=disable" in arguments.podman(request, "podman", "x").command
     unmounted = changed(PLAIN, selinux=True)
     assert "--security-opt=label=disable" not in arguments.docker(unmounted, "docker", "x").command
 
 
 def test_what_an_engine_cannot_do_is_said() -> None:
-    asked = changed(FULL, shm_size="1g")
-    assert arguments.ignored(asked, "docker") == []
+    request = changed(FULL, shm_size="1g")
+    assert arguments.ignored(request, "docker") == []
     for through in ("apptainer", "root"):
-        lines = arguments.ignored(asked, through)
+        lines = arguments.ignored(request, through)
         assert [line.partition(" is ignored")[0] for line in lines] == ["--publish", "--shm-size"]
         assert arguments.ignored(PLAIN, through) == []
 

@@ -6,7 +6,7 @@ import pytest
 
 from imgbuild.container import driver
 from imgbuild.errors import WorkFailed
-from imgbuild.smoke import run as smoke
+from imgbuild.smoke import runner
 from imgbuild.system import process
 
 LISTED = """\
@@ -71,7 +71,7 @@ def test_visible_gpus_are_counted(value, count, tmp_path, monkeypatch):
     ],
 )
 def test_tiers_by_number_of_gpus(gpus, through, tiers):
-    assert smoke.fitting(gpus, through) == tiers
+    assert runner.fitting(gpus, through) == tiers
 
 
 def test_only_files_of_the_driver_are_linked(folder, tmp_path):

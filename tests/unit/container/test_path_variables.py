@@ -38,11 +38,11 @@ def test_what_a_variable_names_is_mounted_at_the_same_path(
     row: PathVariables, name: str, tmp_path: Path
 ) -> None:
     value, mounted = place(tmp_path, row)
-    found = passed({name: str(value)})
-    assert found.env == {name: str(value)}
+    variables = passed({name: str(value)})
+    assert variables.env == {name: str(value)}
     writable = row.holds != "file"
-    assert found.mounts == (Mount(source=mounted, target=str(mounted), writable=writable),)
-    assert found.messages == ()
+    assert variables.mounts == (Mount(source=mounted, target=str(mounted), writable=writable),)
+    assert variables.messages == ()
     assert unseen({name: str(value)}, [str(mounted)]) == []
 
 
@@ -51,34 +51,34 @@ def test_each_engine_has_the_mount_and_the_variable(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(path_variables, "_exists", lambda _: True)
-    found = passed({name: "/x/value"})
-    (mount,) = found.mounts
+    variables = passed({name: "/x/value"})
+    (mount,) = variables.mounts
     bind = f"{mount.source}:{mount.target}{'' if mount.writable else ':ro'}"
-    request = ContainerRequest(mounts=found.mounts, env=found.env)
+    request = ContainerRequest(mounts=variables.mounts, env=variables.env)
     for make in (arguments.docker, arguments.podman):
         words = make(request, "x", "image").command
         assert {f"--volume={bind}", f"--env={name}=/x/value"} <= {*words}
-    made = arguments.apptainer(request, "apptainer", Path("x.sif"))
-    assert f"--bind={bind}" in made.command
-    assert made.env == {f"APPTAINERENV_{name}": "/x/value"}
+    invocation = arguments.apptainer(request, "apptainer", Path("x.sif"))
+    assert f"--bind={bind}" in invocation.command
+    assert invocation.env == {f"APPTAINERENV_{name}": "/x/value"}
 
 
 @pytest.mark.parametrize(("row", "name"), LEFT_OUT, ids=[name for _, name in LEFT_OUT])
 def test_a_variable_that_is_not_passed_has_a_message_with_the_remedy(
     row: PathVariables, name: str, tmp_path: Path
 ) -> None:
-    found = passed({name: str(tmp_path)})
-    assert (found.env, found.mounts) == ({}, ())
-    (message,) = found.messages
+    variables = passed({name: str(tmp_path)})
+    assert (variables.env, variables.mounts) == ({}, ())
+    (message,) = variables.messages
     assert message.startswith(f"{name}={tmp_path} is not passed: {row.reason}; ")
     assert message.endswith(f" -v {tmp_path}:{tmp_path} -e {name}={tmp_path}")
 
 
 def test_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
-    found = passed(
+    variables = passed(
         {"TRITON_CACHE_DIR": "/a", "VLLM_CACHE_ROOT": "/b", "TMPDIR": "/c", "HF_X": "/d"}
     )
-    assert [message.partition(" not")[0] for message in found.messages] == [
+    assert [message.partition(" not")[0] for message in variables.messages] == [
         "TRITON_CACHE_DIR=/a, VLLM_CACHE_ROOT=/b are",
         "TMPDIR=/c is",
     ]
@@ -86,9 +86,9 @@ def test_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
 
 def test_a_path_that_does_not_exist_is_reported_and_not_passed(tmp_path: Path) -> None:
     folder, file = tmp_path / "hub", tmp_path / "ca.pem"
-    found = passed({"HF_HUB_CACHE": str(folder), "SSL_CERT_FILE": str(file)})
-    assert (found.env, found.mounts) == ({}, ())
-    assert [message.partition(" is not passed: ")[2] for message in found.messages] == [
+    variables = passed({"HF_HUB_CACHE": str(folder), "SSL_CERT_FILE": str(file)})
+    assert (variables.env, variables.mounts) == ({}, ())
+    assert [message.partition(" is not passed: ")[2] for message in variables.messages] == [
         f"{folder} does not exist; mkdir -p {folder}",
         f"{file} does not exist; correct or unset SSL_CERT_FILE",
     ]
@@ -101,9 +101,9 @@ def test_a_mount_that_would_hide_the_image_is_refused(
 ) -> None:
     monkeypatch.setattr(path_variables, "_exists", lambda _: True)
     folders = path_variables.image_folders(["X=/mine/cache", "PATH=/opt/venv/bin:/bin", "N=1"])
-    found = passed({"WANDB_DIR": path}, folders=folders)
-    assert (found.env, found.mounts) == ({}, ())
-    (message,) = found.messages
+    variables = passed({"WANDB_DIR": path}, folders=folders)
+    assert (variables.env, variables.mounts) == ({}, ())
+    (message,) = variables.messages
     assert "of the image; to pass it: " in message
     assert message.endswith(f" -v {path}:/mnt/wandb_dir -e WANDB_DIR=/mnt/wandb_dir")
 
@@ -124,9 +124,9 @@ def test_a_path_in_another_mount_is_not_mounted_again(tmp_path: Path) -> None:
 
 def test_a_path_below_another_is_not_mounted_twice(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    found = passed({"HF_HUB_CACHE": str(tmp_path), "HF_DATASETS_CACHE": f"{tmp_path}/data"})
-    assert [mount.target for mount in found.mounts] == [str(tmp_path)]
-    assert found.env["HF_DATASETS_CACHE"] == f"{tmp_path}/data"
+    variables = passed({"HF_HUB_CACHE": str(tmp_path), "HF_DATASETS_CACHE": f"{tmp_path}/data"})
+    assert [mount.target for mount in variables.mounts] == [str(tmp_path)]
+    assert variables.env["HF_DATASETS_CACHE"] == f"{tmp_path}/data"
 
 
 def test_values_that_are_not_absolute_paths_are_made_absolute(
@@ -136,9 +136,12 @@ def test_values_that_are_not_absolute_paths_are_made_absolute(
     for name in ("home/hub", "runs"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    found = passed({"HF_HUB_CACHE": "~/hub", "WANDB_DIR": "runs/../runs/", "HF_XET_CACHE": ""})
-    assert found.env == {"HF_HUB_CACHE": f"{tmp_path}/home/hub", "WANDB_DIR": f"{tmp_path}/runs"}
-    assert [str(mount.source) for mount in found.mounts] == list(found.env.values())
+    variables = passed({"HF_HUB_CACHE": "~/hub", "WANDB_DIR": "runs/../runs/", "HF_XET_CACHE": ""})
+    assert variables.env == {
+        "HF_HUB_CACHE": f"{tmp_path}/home/hub",
+        "WANDB_DIR": f"{tmp_path}/runs",
+    }
+    assert [str(mount.source) for mount in variables.mounts] == list(variables.env.values())
 
 
 @pytest.mark.parametrize(
@@ -153,16 +156,16 @@ def test_an_address_is_mounted_if_it_names_a_folder_else_passed_unchanged(
     value: str, folder: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(path_variables, "_exists", lambda _: True)
-    found = passed({"MLFLOW_TRACKING_URI": value})
-    assert [mount.target for mount in found.mounts] == [folder or "none"] * bool(folder)
+    variables = passed({"MLFLOW_TRACKING_URI": value})
+    assert [mount.target for mount in variables.mounts] == [folder or "none"] * bool(folder)
     # An address may have a password, which no command line shows.
-    assert found.env == {"MLFLOW_TRACKING_URI": value if folder else None}
+    assert variables.env == {"MLFLOW_TRACKING_URI": value if folder else None}
 
 
 def test_the_hugging_face_cache_is_left_out_together(tmp_path: Path) -> None:
     env = {name: str(tmp_path) for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "WANDB_DIR")}
-    found = passed(env, hf_cache=False)
-    assert (list(found.env), found.messages) == (["WANDB_DIR"], ())
+    variables = passed(env, hf_cache=False)
+    assert (list(variables.env), variables.messages) == (["WANDB_DIR"], ())
     assert list(passed(env, without={"WANDB_DIR"}).env) == ["HF_HUB_CACHE", "HF_DATASETS_CACHE"]
 
 
@@ -186,6 +189,6 @@ def test_a_command_that_only_reads_gets_only_files_of_settings(tmp_path: Path) -
         "NCCL_TOPO_FILE": f"{tmp_path}/topo.xml", "NCCL_DEBUG_FILE": f"{tmp_path}/log",
         "NCCL_NVLS_ENABLE": "0", "NCCL_GRAPH_FILE": "/absent",
     }  # fmt: skip
-    found, mounts = path_variables.settings(env)
-    assert found == {name: env[name] for name in ("NCCL_TOPO_FILE", "NCCL_NVLS_ENABLE")}
+    passed_env, mounts = path_variables.settings(env)
+    assert passed_env == {name: env[name] for name in ("NCCL_TOPO_FILE", "NCCL_NVLS_ENABLE")}
     assert [(mount.target, mount.writable) for mount in mounts] == [(env["NCCL_TOPO_FILE"], False)]

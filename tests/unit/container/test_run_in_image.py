@@ -19,8 +19,8 @@ from tests.support.inprocess_project import TARGET, Sample
 ARCH = Arch.X86_64
 
 
-@pytest.fixture(name="made")
-def _made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sample, Layout]:
+@pytest.fixture(name="built_sample")
+def _built_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sample, Layout]:
     """A project and the image of its target, built."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
@@ -31,17 +31,17 @@ def _made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sample, Layo
     return sample, built_layout(session, TARGET, None)
 
 
-def test_the_configuration_is_that_of_the_lock(made: tuple[Sample, Layout]) -> None:
-    sample, layout = made
+def test_the_configuration_is_that_of_the_lock(built_sample: tuple[Sample, Layout]) -> None:
+    sample, layout = built_sample
     settings = sample.lock.settings
-    found = run_in_image.running(layout, ARCH)
-    assert found.env == tuple(f"{name}={value}" for name, value in sorted(settings.env.items()))
-    assert (found.entrypoint, found.command) == (settings.entrypoint, settings.cmd)
-    assert found.workdir == settings.workdir
+    config = run_in_image.running(layout, ARCH)
+    assert config.env == tuple(f"{name}={value}" for name, value in sorted(settings.env.items()))
+    assert (config.entrypoint, config.command) == (settings.entrypoint, settings.cmd)
+    assert config.workdir == settings.workdir
 
 
-def test_an_invalid_configuration_is_an_error(made: tuple[Sample, Layout]) -> None:
-    _, layout = made
+def test_an_invalid_configuration_is_an_error(built_sample: tuple[Sample, Layout]) -> None:
+    _, layout = built_sample
     broken = msgspec.structs.replace(layout.image(ARCH), settings={"Env": "PATH=/bin"})
     with pytest.raises(IntegrityError, match="invalid image configuration for x86_64"):
         run_in_image.running(msgspec.structs.replace(layout, images={ARCH: broken}), ARCH)

@@ -67,6 +67,6 @@ def test_the_started_process_imports_the_standard_library_alone(name):
             names = (
                 [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
             )
-            for one in filter(None, names):
-                own = one.rpartition("imgbuild.container.")[2] in MODULES
-                assert own or one.partition(".")[0] in sys.stdlib_module_names, one
+            for module in filter(None, names):
+                is_local = module.rpartition("imgbuild.container.")[2] in MODULES
+                assert is_local or module.partition(".")[0] in sys.stdlib_module_names, module

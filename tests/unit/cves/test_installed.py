@@ -11,8 +11,8 @@ from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package
 from imgbuild.cves.installed import InstalledSource, installed, unknown_parts
 from imgbuild.errors import InputError
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution
 from imgbuild.values import Arch
 from tests.support import samples
@@ -29,31 +29,31 @@ LIBSSL = msgspec.structs.replace(
 def _lock(*debs: Deb, **changes: object) -> Lock:
     wheels = (samples.wheel("torch", "2.6.0+cu124"), samples.wheel("zope.interface", "7.0"))
     resolution = Resolution(wheels=wheels, debs=debs, **changes)  # type: ignore[arg-type]
-    return locks.make_lock(samples.matrix(), "small", {ARCH: resolution})
+    return lock_file.make_lock(samples.matrix(), "small", {ARCH: resolution})
 
 
-def _named(found: tuple[InstalledSource, ...]) -> list[tuple[str, str, str]]:
-    return [one.key for one in found]
+def _named(sources: tuple[InstalledSource, ...]) -> list[tuple[str, str, str]]:
+    return [source.key for source in sources]
 
 
 def test_source_packages_and_versions_of_advisories() -> None:
     gcc = samples.deb("g++", "4:12.2.0-3")
-    said = {
+    records = {
         gcc.sha256: Package(file=gcc.file, source="gcc-defaults", source_version="1.203"),
         LIBSSL.sha256: Package(file=LIBSSL.file, source="openssl", source_version="3.0.14-1"),
     }
     openssl = samples.deb("openssl", "3.0.14-1")
-    said[openssl.sha256] = Package(file=openssl.file)
-    found = installed(_lock(gcc, LIBSSL, openssl), ARCH, said)
-    assert _named(found) == [
+    records[openssl.sha256] = Package(file=openssl.file)
+    sources = installed(_lock(gcc, LIBSSL, openssl), ARCH, records)
+    assert _named(sources) == [
         ("Debian:12", "gcc-defaults", "1.203"),
         ("Debian:12", "openssl", "3.0.14-1"),
         ("PyPI", "torch", "2.6.0"),
         ("PyPI", "zope-interface", "7.0"),
     ]
-    assert found[1].files == ("libssl3", "openssl")
-    assert found[1].binaries == (("libssl3", LIBSSL.version), ("openssl", "3.0.14-1"))
-    assert found[2].purls == ("pkg:pypi/torch@2.6.0%2Bcu124",)
+    assert sources[1].files == ("libssl3", "openssl")
+    assert sources[1].binaries == (("libssl3", LIBSSL.version), ("openssl", "3.0.14-1"))
+    assert sources[2].purls == ("pkg:pypi/torch@2.6.0%2Bcu124",)
 
 
 def test_the_lowest_fix_is_after_the_installed_version() -> None:
@@ -64,8 +64,8 @@ def test_the_lowest_fix_is_after_the_installed_version() -> None:
 
 
 def test_a_deb_without_a_record_is_of_the_folder_in_the_archive() -> None:
-    found = installed(_lock(LIBSSL), ARCH, {})
-    assert _named(found)[0] == ("Debian:12", "openssl", "3.0.14-1~deb12u1")
+    sources = installed(_lock(LIBSSL), ARCH, {})
+    assert _named(sources)[0] == ("Debian:12", "openssl", "3.0.14-1~deb12u1")
 
 
 def test_wheels_that_are_built_from_an_sdist_count() -> None:
@@ -92,21 +92,23 @@ def test_a_base_from_a_registry_is_not_known() -> None:
     base = msgspec.structs.replace(lock.base, kind="registry", suite="", image="host/a@sha256:0")
     other = msgspec.structs.replace(lock, base=base)
     assert _named(installed(other, ARCH, {}))[0][0] == "PyPI"
-    said = "host/a@sha256:0: the lock has its layers, not its packages"
-    assert unknown_parts(other, ARCH) == (said,)
+    message = "host/a@sha256:0: the lock has its layers, not its packages"
+    assert unknown_parts(other, ARCH) == (message,)
     assert unknown_parts(lock, ARCH) != ()
     assert unknown_parts(_lock(LIBSSL), ARCH) == ()
 
 
 def test_the_committed_locks_have_a_source_package_for_every_deb() -> None:
-    known = packages.recorded([IMAGES])
+    recorded = packages.recorded([IMAGES])
     debs = [
         deb
         for path in IMAGES.glob("*/lock.json")
-        for resolution in locks.read_lock(IMAGES, path.parent.name).arch.values()
+        for resolution in lock_file.read_lock(IMAGES, path.parent.name).arch.values()
         for deb in resolution.debs
     ]
     assert len(debs) > 1000
-    assert [deb.file for deb in debs if deb.sha256 not in known] == []
-    folders = {(known[one.sha256].source or one.package, one.file.split("/")[-2]) for one in debs}
+    assert [deb.file for deb in debs if deb.sha256 not in recorded] == []
+    folders = {
+        (recorded[deb.sha256].source or deb.package, deb.file.split("/")[-2]) for deb in debs
+    }
     assert {pair for pair in folders if pair[0] != pair[1]} == set()

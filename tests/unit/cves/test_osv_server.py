@@ -71,7 +71,7 @@ def test_the_advisories_about_each_version(asking: Asking) -> None:
     assert named(answer.advisories) == FOUND
     assert answer.of == f"{asking.site.url}, 2026-11-25"
     assert asking.site.asked.count("/v1/querybatch") == 1
-    rated = {one.ids[0]: (one.severity, one.fixed) for one in answer.advisories}
+    rated = {advisory.ids[0]: (advisory.severity, advisory.fixed) for advisory in answer.advisories}
     assert rated[TORCH] == ("critical", "2.6.0")
     assert rated[REGEX] == ("medium", "0.9.0")
     assert rated["DEBIAN-CVE-2024-6119"] == ("high", "3.0.14-1~deb12u2")
@@ -80,16 +80,20 @@ def test_the_advisories_about_each_version(asking: Asking) -> None:
 def test_a_severity_that_debian_does_not_state_is_that_of_the_cve(asking: Asking) -> None:
     del asking.site.records[OPENSSL]["severity"]
     of_openssl = PACKAGES[3:]
-    assert [one.severity for one in asking().find(of_openssl).advisories] == ["unknown"] * 2
+    assert [advisory.severity for advisory in asking().find(of_openssl).advisories] == [
+        "unknown"
+    ] * 2
     # That the server has none is an answer of this day.
     asking.site.records["CVE-2024-6119"] = {**record(REGEX), "id": "CVE-2024-6119", "aliases": []}
-    assert [one.severity for one in asking().find(of_openssl).advisories] == ["unknown"] * 2
+    assert [advisory.severity for advisory in asking().find(of_openssl).advisories] == [
+        "unknown"
+    ] * 2
     asking.site.records[OPENSSL]["modified"] = "2026-11-26T00:00:00Z"
-    found = asking(NOW + DAY).find(of_openssl).advisories
-    assert [(one.severity, one.score) for one in found] == [("medium", 6.5)] * 2
-    asked = len(asking.site.asked)
-    assert asking(NOW + DAY, offline=True).find(of_openssl).advisories == found
-    assert len(asking.site.asked) == asked
+    advisories = asking(NOW + DAY).find(of_openssl).advisories
+    assert [(advisory.severity, advisory.score) for advisory in advisories] == [("medium", 6.5)] * 2
+    request_count = len(asking.site.asked)
+    assert asking(NOW + DAY, offline=True).find(of_openssl).advisories == advisories
+    assert len(asking.site.asked) == request_count
 
 
 def test_many_packages_are_asked_for_in_several_requests(
@@ -108,21 +112,21 @@ def test_pages_are_followed(asking: Asking) -> None:
 
 def test_answers_are_kept_for_a_day_and_offline_for_longer(asking: Asking) -> None:
     first = asking().find(PACKAGES)
-    asked = len(asking.site.asked)
+    request_count = len(asking.site.asked)
     assert asking(NOW + 23 * HOUR).find(PACKAGES) == first
     assert asking(NOW + 9 * DAY, offline=True).find(PACKAGES) == first
-    assert len(asking.site.asked) == asked
+    assert len(asking.site.asked) == request_count
     later = asking(NOW + DAY).find(PACKAGES)
     assert later.of == f"{asking.site.url}, 2026-11-26"
     # The advisories were not modified: only the question is asked again.
-    assert asking.site.asked[asked:] == ["/v1/querybatch"]
+    assert asking.site.asked[request_count:] == ["/v1/querybatch"]
 
 
 def test_a_modified_advisory_is_read_again(asking: Asking) -> None:
     asking().find(PACKAGES)
     asking.site.records[TORCH]["modified"] = "2026-11-26T00:00:00Z"
     asking.site.records[TORCH]["withdrawn"] = "2026-11-26T00:00:00Z"
-    left = [one for one in FOUND if one[1] != TORCH]
+    left = [entry for entry in FOUND if entry[1] != TORCH]
     assert named(asking(NOW + DAY).find(PACKAGES).advisories) == left
 
 
@@ -136,7 +140,7 @@ def test_offline_without_an_answer_names_reports_of_scanners(asking: Asking) -> 
 def test_a_kept_answer_of_another_form_is_asked_for_again(asking: Asking) -> None:
     asking().find(PACKAGES)
     store = Store.open(asking.folder)
-    for key in (one.key for one in PACKAGES):
+    for key in (package.key for package in PACKAGES):
         question = msgspec.json.encode((asking.site.url, *key)).decode()
         assert store.fact(QUESTION, question) is not None
         store.put_fact(QUESTION, question, b"[]")
@@ -153,7 +157,7 @@ def test_a_busy_server_is_asked_again(asking: Asking) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "message"),
     [
         ("/v1/querybatch", b"<html>", "answer of OSV"),
         ("/v1/querybatch", b"[]", "answer of OSV"),
@@ -174,12 +178,12 @@ def test_a_busy_server_is_asked_again(asking: Asking) -> None:
         (f"/v1/vulns/{TORCH}", b" " * (33 << 20), "sends more than"),
     ],
 )
-def test_answers_that_are_none(asking: Asking, path: str, body: bytes, said: str) -> None:
+def test_answers_that_are_none(asking: Asking, path: str, body: bytes, message: str) -> None:
     asking.site.raw[path] = body
     with pytest.raises(ImgbuildError) as error:
         asking().find(PACKAGES)
     text = " ".join((error.value.message, *map(str, getattr(error.value, "problems", ()))))
-    assert said in text
+    assert message in text
     assert "localhost" in text
     # Nothing wrong was kept.
     del asking.site.raw[path]
@@ -187,10 +191,10 @@ def test_answers_that_are_none(asking: Asking, path: str, body: bytes, said: str
 
 
 def test_an_endless_list_of_pages_ends(asking: Asking) -> None:
-    one = pypi("torch", "2.5.1")
+    package = pypi("torch", "2.5.1")
     asking.site.raw["/v1/querybatch"] = b'{"results": [{"next_page_token": "more"}]}'
     with pytest.raises(ImgbuildError, match="more than 100 pages"):
-        asking().find([one])
+        asking().find([package])
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from tests.support.advisories import OLD, OPENSSL, TORCH, UPDATE, debian, record
 
 
 def _rating(name: str, package: str, **changes: Any) -> tuple[str, float | None]:
-    found = msgspec.convert({**record(name), **changes}, OsvRecord)
+    advisory = msgspec.convert({**record(name), **changes}, OsvRecord)
     ecosystem = "PyPI" if name == TORCH else "Debian:12"
-    return found.rating(ecosystem, package)
+    return advisory.rating(ecosystem, package)
 
 
 def _urgency(*words: str) -> list[dict[str, Any]]:
@@ -67,19 +67,22 @@ def test_the_highest_of_several_scores_counts() -> None:
 def test_an_advisory_for_several_vulnerabilities_is_one_for_each() -> None:
     update = {**record(UPDATE), "upstream": ["CVE-2024-6119", "CVE-2024-5535"]}
     openssl = debian("openssl", OLD)
-    found = list(advisories(msgspec.convert(update, OsvRecord), openssl, "here"))
-    assert [one.ids for one in found] == [("CVE-2024-6119",), ("CVE-2024-5535",)]
-    assert {one.note for one in found} == {"DSA-5764-1 has the fix"}
+    split_advisories = list(advisories(msgspec.convert(update, OsvRecord), openssl, "here"))
+    assert [advisory.ids for advisory in split_advisories] == [
+        ("CVE-2024-6119",),
+        ("CVE-2024-5535",),
+    ]
+    assert {advisory.note for advisory in split_advisories} == {"DSA-5764-1 has the fix"}
     alone = msgspec.convert({**update, "upstream": None}, OsvRecord)
-    assert [one.ids for one in advisories(alone, openssl, "here")] == [("DSA-5764-1",)]
+    assert [advisory.ids for advisory in advisories(alone, openssl, "here")] == [("DSA-5764-1",)]
 
 
 def test_the_text_is_one_line() -> None:
-    found = msgspec.convert(record(OPENSSL), OsvRecord)
-    assert found.text.endswith("an invalid memory address.")
+    advisory = msgspec.convert(record(OPENSSL), OsvRecord)
+    assert advisory.text.endswith("an invalid memory address.")
     assert msgspec.convert({"id": "A-1"}, OsvRecord).text == ""
-    assert found.ids == ("DEBIAN-CVE-2024-6119", "CVE-2024-6119")
-    assert list(found.about("PyPI", "openssl")) == []
+    assert advisory.ids == ("DEBIAN-CVE-2024-6119", "CVE-2024-6119")
+    assert list(advisory.about("PyPI", "openssl")) == []
 
 
 def test_a_record_that_is_too_long_is_not_decoded() -> None:

@@ -25,9 +25,13 @@ def test_entries_belong_to_packages_of_the_lock(tmp_path: Path, scanner: str) ->
     answer = scanner_report.find(path, PACKAGES)
     assert answer.of == f"{path} ({scanner})"
     by_cve = {
-        next(name for name in one.ids if name.startswith("CVE-")): one for one in answer.advisories
+        next(name for name in advisory.ids if name.startswith("CVE-")): advisory
+        for advisory in answer.advisories
     }
-    assert {cve: (one.package.name, one.severity, one.fixed) for cve, one in by_cve.items()} == {
+    assert {
+        cve: (advisory.package.name, advisory.severity, advisory.fixed)
+        for cve, advisory in by_cve.items()
+    } == {
         "CVE-2025-32434": ("torch", "critical", "2.6.0"),
         "CVE-2024-6119": ("openssl", "high", FIXED),
         "CVE-2025-27587": ("openssl", "unknown", ""),
@@ -38,7 +42,7 @@ def test_entries_belong_to_packages_of_the_lock(tmp_path: Path, scanner: str) ->
 def test_a_withdrawn_advisory_is_left_out(tmp_path: Path) -> None:
     text = REPORTS["osv-scanner"].replace(b'"id": "DEBIAN', b'"withdrawn": "2026", "id": "DEBIAN')
     answer = scanner_report.find(_report(tmp_path, text), PACKAGES)
-    assert [one.package.name for one in answer.advisories] == ["torch"]
+    assert [advisory.package.name for advisory in answer.advisories] == ["torch"]
 
 
 @pytest.mark.parametrize("scanner", REPORTS)

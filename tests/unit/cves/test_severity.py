@@ -65,8 +65,8 @@ def test_another_form_has_no_score(vector: str) -> None:
 
 
 def test_bounds_and_words() -> None:
-    found = [severity.of_score(score) for score in (0.0, 3.9, 4.0, 6.9, 7.0, 8.9, 9.0)]
-    assert found == ["low", "low", "medium", "medium", "high", "high", "critical"]
+    ratings = [severity.of_score(score) for score in (0.0, 3.9, 4.0, 6.9, 7.0, 8.9, 9.0)]
+    assert ratings == ["low", "low", "medium", "medium", "high", "high", "critical"]
     words = ("MODERATE", "medium**", "unimportant", "not yet assigned", None)
     assert [severity.of_word(word) for word in words] == [
         "medium", "medium", "low", "unknown", "unknown"

@@ -36,8 +36,8 @@ def put(tree: DebTree, name: str, data: bytes) -> None:
 
 
 def authority(name: str) -> bytes:
-    made = trustme.CA(organization_name=name, organization_unit_name="unit")
-    return made.cert_pem.bytes()
+    certificate_authority = trustme.CA(organization_name=name, organization_unit_name="unit")
+    return certificate_authority.cert_pem.bytes()
 
 
 def test_bundle_links_and_list() -> None:
@@ -72,10 +72,10 @@ def test_two_authorities_of_one_name_are_numbered() -> None:
 
 
 def test_case_and_spaces_of_a_name_do_not_matter() -> None:
-    one = subject_hash(der(authority("Some   Authority "), "x"))
+    first = subject_hash(der(authority("Some   Authority "), "x"))
     other = subject_hash(der(authority("some authority"), "x"))
-    assert one == other
-    assert one != subject_hash(der(authority("someauthority"), "x"))
+    assert first == other
+    assert first != subject_hash(der(authority("someauthority"), "x"))
 
 
 def test_a_file_without_a_certificate_is_named() -> None:

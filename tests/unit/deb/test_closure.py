@@ -13,9 +13,10 @@ def package(name: str, version: str = "1.0", **fields: str) -> dict[str, str]:
     return {"Package": name, "Version": version, "Priority": "optional", **named}
 
 
-def closed(*packages: dict[str, str], wanted: tuple[str, ...]) -> list[str]:
+def closed(*packages: dict[str, str], requested: tuple[str, ...]) -> list[str]:
     return [
-        found["Package"] for found in close(DebianArchive(packages), wanted, file="matrix.yaml")
+        paragraph["Package"]
+        for paragraph in close(DebianArchive(packages), requested, file="matrix.yaml")
     ]
 
 
@@ -25,23 +26,26 @@ def test_dependencies_are_followed_and_recommends_are_not() -> None:
         package("lib", Pre_Depends="base"),
         package("base"),
         package("extra"),
-        wanted=("app",),
+        requested=("app",),
     )
     assert names == ["app", "base", "lib"]
 
 
 def test_essential_packages_are_always_there() -> None:
-    assert closed(package("app"), package("sh", Essential="yes"), wanted=("app",)) == ["app", "sh"]
+    assert closed(package("app"), package("sh", Essential="yes"), requested=("app",)) == [
+        "app",
+        "sh",
+    ]
 
 
 def test_the_first_alternative_is_taken() -> None:
     packages = (package("app", Depends="one | two"), package("one"), package("two"))
-    assert closed(*packages, wanted=("app",)) == ["app", "one"]
+    assert closed(*packages, requested=("app",)) == ["app", "one"]
 
 
 def test_an_alternative_that_is_there_already_is_enough() -> None:
     packages = (package("app", Depends="one | two"), package("one"), package("two"))
-    assert closed(*packages, wanted=("app", "two")) == ["app", "two"]
+    assert closed(*packages, requested=("app", "two")) == ["app", "two"]
 
 
 def test_an_alternative_that_does_not_exist_is_passed_over() -> None:
@@ -50,7 +54,7 @@ def test_an_alternative_that_does_not_exist_is_passed_over() -> None:
         package("two"),
         package("three"),
     )
-    assert closed(*packages, wanted=("app",)) == ["app", "three"]
+    assert closed(*packages, requested=("app",)) == ["app", "three"]
 
 
 def test_of_several_providers_priority_decides_then_the_name() -> None:
@@ -58,22 +62,22 @@ def test_of_several_providers_priority_decides_then_the_name() -> None:
     gawk = package("gawk", Provides="awk")
     mawk = package("mawk", Provides="awk", Priority="required")
     busybox = package("busybox", Provides="awk")
-    assert closed(app, gawk, mawk, busybox, wanted=("app",)) == ["app", "mawk"]
-    assert closed(app, gawk, busybox, wanted=("app",)) == ["app", "busybox"]
+    assert closed(app, gawk, mawk, busybox, requested=("app",)) == ["app", "mawk"]
+    assert closed(app, gawk, busybox, requested=("app",)) == ["app", "busybox"]
 
 
 def test_a_versioned_dependency_wants_a_versioned_provides() -> None:
     app = package("app", Depends="api (>= 3)")
     plain, old = package("plain", Provides="api"), package("old", Provides="api (= 2)")
     new = package("new", Provides="api (= 3.1)")
-    assert closed(app, plain, old, new, wanted=("app",)) == ["app", "new"]
+    assert closed(app, plain, old, new, requested=("app",)) == ["app", "new"]
     with pytest.raises(NoSolution):
-        closed(app, plain, old, wanted=("app",))
+        closed(app, plain, old, requested=("app",))
 
 
 def test_cycles_end() -> None:
     packages = (package("a", Depends="b"), package("b", Depends="a"))
-    assert closed(*packages, wanted=("a",)) == ["a", "b"]
+    assert closed(*packages, requested=("a",)) == ["a", "b"]
 
 
 def test_of_several_versions_the_newest_counts() -> None:
@@ -88,15 +92,15 @@ def test_the_order_of_the_index_does_not_matter() -> None:
         package("one", Depends="two"),
         package("two"),
     ]
-    expected = closed(*packages, wanted=("app",))
+    expected = closed(*packages, requested=("app",))
     for seed in range(5):
         shuffled = random.Random(seed).sample(packages, len(packages))
-        assert closed(*shuffled, wanted=("app",)) == expected
+        assert closed(*shuffled, requested=("app",)) == expected
 
 
 def test_unknown_names_are_all_reported_with_the_nearest() -> None:
     with pytest.raises(InputError) as caught:
-        closed(package("libnuma1"), package("git"), wanted=("libnuma", "gti", "git"))
+        closed(package("libnuma1"), package("git"), requested=("libnuma", "gti", "git"))
     assert [(p.value, p.nearest) for p in caught.value.problems] == [
         ("libnuma", "libnuma1"),
         ("gti", "git"),
@@ -110,7 +114,7 @@ def test_what_nothing_satisfies_is_explained_up_to_the_wish() -> None:
             package("app", Depends="middle"),
             package("middle", Depends="lib (>= 2) | other"),
             package("lib", "1.0"),
-            wanted=("app",),
+            requested=("app",),
         )
     assert caught.value.reasons == (
         "middle depends on lib (>= 2) | other, which no package of the archive satisfies",
@@ -121,16 +125,16 @@ def test_what_nothing_satisfies_is_explained_up_to_the_wish() -> None:
 
 @pytest.mark.parametrize("field", ["Conflicts", "Breaks"])
 def test_packages_that_exclude_each_other_are_reported(field: str) -> None:
-    one, two = package("one", **{field: "two (<< 2)"}), package("two", "1.5")
+    excluding, two = package("one", **{field: "two (<< 2)"}), package("two", "1.5")
     with pytest.raises(NoSolution) as caught:
-        closed(one, two, wanted=("one", "two"))
+        closed(excluding, two, requested=("one", "two"))
     assert caught.value.reasons == (f"one {field.lower()} two (<< 2), which two 1.5 is",)
-    assert closed(one, package("two", "2.0"), wanted=("one", "two")) == ["one", "two"]
+    assert closed(excluding, package("two", "2.0"), requested=("one", "two")) == ["one", "two"]
 
 
 def test_a_package_may_conflict_with_what_it_provides_itself() -> None:
     server = package("server", Provides="mail", Conflicts="mail")
-    assert closed(server, wanted=("server",)) == ["server"]
+    assert closed(server, requested=("server",)) == ["server"]
 
 
 def test_on_top_of_a_base_only_what_it_lacks_is_chosen() -> None:
@@ -140,8 +144,8 @@ def test_on_top_of_a_base_only_what_it_lacks_is_chosen() -> None:
         package("base", Depends="gone"),  # the base stands: nobody asks again what it needs
         package("sh", Essential="yes"),
     )
-    found = close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
-    assert [one["Package"] for one in found] == ["app", "base", "lib"]
+    closure = close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
+    assert [paragraph["Package"] for paragraph in closure] == ["app", "base", "lib"]
 
 
 def test_a_newer_version_of_a_base_package_is_not_brought() -> None:

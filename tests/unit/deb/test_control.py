@@ -15,8 +15,8 @@ def test_fields_keep_their_order_and_continuation_lines() -> None:
 
 
 def test_paragraphs_are_split_at_empty_lines() -> None:
-    found = list(paragraphs("A: 1\n\n\nA: 2\nB: x\n\n"))
-    assert found == [{"A": "1"}, {"A": "2", "B": "x"}]
+    parsed = list(paragraphs("A: 1\n\n\nA: 2\nB: x\n\n"))
+    assert parsed == [{"A": "1"}, {"A": "2", "B": "x"}]
 
 
 def test_a_line_that_is_no_field_is_refused() -> None:

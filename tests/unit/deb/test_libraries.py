@@ -85,9 +85,9 @@ def test_order_of_names(low: str, high: str) -> None:
 
 @given(st.text("ab.0129", max_size=8), st.text("ab.0129", max_size=8))
 def test_order_has_two_sides(left: str, right: str) -> None:
-    one, other = compare(left, right), compare(right, left)
-    assert (one > 0) == (other < 0)
-    assert (one == 0) == (other == 0)
+    forward, other = compare(left, right), compare(right, left)
+    assert (forward > 0) == (other < 0)
+    assert (forward == 0) == (other == 0)
 
 
 def test_soname() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from imgbuild.codec import compact
-from imgbuild.deb import root, table
+from imgbuild.deb import debian_root, table
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import User
@@ -104,12 +104,12 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packages:
     (tmp_path / "tables" / "tiny.yaml").write_text(TABLE)
     monkeypatch.setattr(table, "DATA", tmp_path / "tables")
     control = {"postinst": POSTINST, "conffiles": "/etc/base.conf\nremove-on-upgrade /etc/old\n"}
-    made = {
+    built_debs = {
         "base": debs.make(tmp_path / "base.deb", "base", BASE, control=control, Multi_Arch="same"),
         "other": debs.make(tmp_path / "other.deb", "other", OTHER, Description="x\n y"),
     }
-    paths = {deb.sha256: tmp_path / f"{name}.deb" for name, deb in made.items()}
-    return Packages(tuple(made.values()), paths)
+    paths = {deb.sha256: tmp_path / f"{name}.deb" for name, deb in built_debs.items()}
+    return Packages(tuple(built_debs.values()), paths)
 
 
 def text(member: Member) -> str:
@@ -120,22 +120,22 @@ def text(member: Member) -> str:
 
 
 @pytest.fixture
-def made(packages: Packages, tmp_path: Path) -> dict[str, Member]:
-    members = root.members(packages.recipe(), packages.paths, tmp_path / "spool")
+def root_members(packages: Packages, tmp_path: Path) -> dict[str, Member]:
+    members = debian_root.members(packages.recipe(), packages.paths, tmp_path / "spool")
     assert len({member.path for member in members}) == len(members)
     return {member.path: member for member in members}
 
 
-def test_simple_effects(made: dict[str, Member]) -> None:
-    mail = made["var/mail"]
+def test_simple_effects(root_members: dict[str, Member]) -> None:
+    mail = root_members["var/mail"]
     assert (mail.kind, mail.mode, mail.gid) == (MemberKind.FOLDER, 0o2775, 8)
-    assert text(made["etc/timezone"]) == "Etc/UTC\n"
-    assert made["etc/localtime"].target == "/usr/share/zoneinfo/Etc/UTC"
-    assert text(made["etc/filled"]) == "head\n1\ntail\n"
-    agent = made["usr/bin/agent"]
+    assert text(root_members["etc/timezone"]) == "Etc/UTC\n"
+    assert root_members["etc/localtime"].target == "/usr/share/zoneinfo/Etc/UTC"
+    assert text(root_members["etc/filled"]) == "head\n1\ntail\n"
+    agent = root_members["usr/bin/agent"]
     assert (agent.mode, agent.gid, text(agent)) == (0o2755, 101, "agent")
-    assert made["usr/bin/other"].mode == 0o4755
-    assert text(made["etc/native"]) == "x86"  # the recipe is of x86_64
+    assert root_members["usr/bin/other"].mode == 0o4755
+    assert text(root_members["etc/native"]) == "x86"  # the recipe is of x86_64
 
 
 @pytest.mark.parametrize("hardened", [True, False])
@@ -145,52 +145,59 @@ def test_no_program_has_the_rights_of_others_if_table_or_base_say_so(
     if not hardened:
         (table.DATA / "tiny.yaml").write_text(f"set_id: false\n{TABLE}")
     recipe = msgspec.structs.replace(packages.recipe(), hardened=hardened)
-    members = root.members(recipe, packages.paths, tmp_path / "spool")
+    members = debian_root.members(recipe, packages.paths, tmp_path / "spool")
     special = {member.path: member.mode for member in members if member.mode & 0o6000}
     assert special == {"var/mail": 0o2775}  # a folder's bit runs nothing
     modes = {member.path: (member.mode, member.gid) for member in members}
     assert (modes["usr/bin/agent"], modes["usr/bin/other"]) == ((0o755, 101), (0o755, 0))
 
 
-def test_a_source_that_is_left_out_is_still_copied(made: dict[str, Member]) -> None:
-    assert text(made["etc/list"]) == "deb here\n"
-    assert "usr/share/doc/base/examples/list" not in made
+def test_a_source_that_is_left_out_is_still_copied(root_members: dict[str, Member]) -> None:
+    assert text(root_members["etc/list"]) == "deb here\n"
+    assert "usr/share/doc/base/examples/list" not in root_members
 
 
-def test_what_is_left_out_and_what_is_taken_back(made: dict[str, Member]) -> None:
-    documents = {path for path in made if path.startswith("usr/share/doc")}
+def test_what_is_left_out_and_what_is_taken_back(root_members: dict[str, Member]) -> None:
+    documents = {path for path in root_members if path.startswith("usr/share/doc")}
     # The link of `other` leads to a licence; README leads nowhere any more.
     assert documents == {
         "usr/share/doc/base",
         "usr/share/doc/base/copyright",
         "usr/share/doc/other",
     }
-    excludes = text(made["etc/dpkg/dpkg.cfg.d/imgbuild"]).splitlines()[1:]
+    excludes = text(root_members["etc/dpkg/dpkg.cfg.d/imgbuild"]).splitlines()[1:]
     assert excludes == ["path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright"]
 
 
-def test_the_highest_priority_wins(made: dict[str, Member]) -> None:
-    assert made["usr/bin/pager"].target == "/etc/alternatives/pager"
-    assert made["etc/alternatives/pager"].target == "/usr/bin/less"
-    assert "etc/alternatives/pager.1" not in made  # there is no such manual page
-    assert "usr/bin/editor" not in made  # nor such a program
-    assert text(made["var/lib/dpkg/alternatives/pager"]) == (
+def test_the_highest_priority_wins(root_members: dict[str, Member]) -> None:
+    assert root_members["usr/bin/pager"].target == "/etc/alternatives/pager"
+    assert root_members["etc/alternatives/pager"].target == "/usr/bin/less"
+    assert "etc/alternatives/pager.1" not in root_members  # there is no such manual page
+    assert "usr/bin/editor" not in root_members  # nor such a program
+    assert text(root_members["var/lib/dpkg/alternatives/pager"]) == (
         "auto\n/usr/bin/pager\npager.1\n/usr/share/man/pager.1\n\n"
         "/bin/more\n50\n\n/usr/bin/less\n77\n/usr/share/man/less.1\n\n"
     )
 
 
-def test_accounts(made: dict[str, Member]) -> None:
-    assert text(made["etc/passwd"]) == (
+def test_accounts(root_members: dict[str, Member]) -> None:
+    assert text(root_members["etc/passwd"]) == (
         "root:x:0:0:the root:/root:/bin/bash\nimgbuild:x:1000:1000::/home/imgbuild:/bin/bash\n"
     )
-    assert text(made["etc/group"]) == (
+    assert text(root_members["etc/group"]) == (
         "root:x:0:\nshadow:x:42:\n_early:x:101:\n_late:x:102:\nimgbuild:x:1000:\n"
     )
-    assert text(made["etc/shadow"]) == "root:*:3652:0:99999:7:::\nimgbuild:!:3652:0:99999:7:::\n"
-    assert text(made["etc/gshadow"]).splitlines()[2:] == ["_early:!::", "_late:!::", "imgbuild:!::"]
+    assert (
+        text(root_members["etc/shadow"])
+        == "root:*:3652:0:99999:7:::\nimgbuild:!:3652:0:99999:7:::\n"
+    )
+    assert text(root_members["etc/gshadow"]).splitlines()[2:] == [
+        "_early:!::",
+        "_late:!::",
+        "imgbuild:!::",
+    ]
     for name in ("shadow", "gshadow"):
-        assert (made[f"etc/{name}"].mode, made[f"etc/{name}"].gid) == (0o640, 42)
+        assert (root_members[f"etc/{name}"].mode, root_members[f"etc/{name}"].gid) == (0o640, 42)
 
 
 @pytest.mark.parametrize(
@@ -206,12 +213,12 @@ def test_a_user_that_is_taken_is_refused(
 ) -> None:
     user = msgspec.structs.replace(USER, **change)
     with pytest.raises(InputError, match=message):
-        root.members(packages.recipe(user), packages.paths, tmp_path / "spool")
+        debian_root.members(packages.recipe(user), packages.paths, tmp_path / "spool")
 
 
-def test_the_database_of_dpkg(made: dict[str, Member]) -> None:
+def test_the_database_of_dpkg(root_members: dict[str, Member]) -> None:
     digest = hashlib.md5(b"configuration").hexdigest()
-    assert text(made["var/lib/dpkg/status"]) == (
+    assert text(root_members["var/lib/dpkg/status"]) == (
         "Package: base\nStatus: install ok installed\nArchitecture: amd64\nMulti-Arch: same\n"
         f"Version: 1.0-1\nConffiles:\n /etc/base.conf {digest}\n"
         " /etc/old newconffile remove-on-upgrade\n\n"
@@ -219,11 +226,11 @@ def test_the_database_of_dpkg(made: dict[str, Member]) -> None:
         "Description: x\n y\n\n"
     )
     info = "var/lib/dpkg/info"
-    assert text(made[f"{info}/base:amd64.list"]).startswith("/.\n/bin\n/bin/agent\n")
-    assert "/usr/share/doc/base/examples/list\n" in text(made[f"{info}/base:amd64.list"])
-    assert made[f"{info}/base:amd64.postinst"].mode == 0o755
-    assert made[f"{info}/base:amd64.conffiles"].mode == 0o644
-    assert text(made["var/lib/dpkg/diversions"]) == "/bin/sh\n/bin/sh.distrib\nbase\n"
+    assert text(root_members[f"{info}/base:amd64.list"]).startswith("/.\n/bin\n/bin/agent\n")
+    assert "/usr/share/doc/base/examples/list\n" in text(root_members[f"{info}/base:amd64.list"])
+    assert root_members[f"{info}/base:amd64.postinst"].mode == 0o755
+    assert root_members[f"{info}/base:amd64.conffiles"].mode == 0o644
+    assert text(root_members["var/lib/dpkg/diversions"]) == "/bin/sh\n/bin/sh.distrib\nbase\n"
 
 
 def test_an_unknown_script_is_an_error_with_its_hash(packages: Packages, tmp_path: Path) -> None:
@@ -232,7 +239,7 @@ def test_an_unknown_script_is_an_error_with_its_hash(packages: Packages, tmp_pat
     deb = debs.make(path, "new", control={"preinst": script}, version="2:3")
     more = packages.and_one(deb, path)
     with pytest.raises(IntegrityError) as caught:
-        root.members(more.recipe(), more.paths, tmp_path / "spool")
+        debian_root.members(more.recipe(), more.paths, tmp_path / "spool")
     assert f"new 2:3: preinst {sha256(script.encode())}" in caught.value.message
     assert "data/debian/tiny.yaml" in (caught.value.hint or "")
 
@@ -243,9 +250,9 @@ def test_a_changed_script_of_a_known_package_is_an_error(
     del packages
     path = tmp_path / "base2.deb"
     deb = debs.make(path, "base", BASE, control={"postinst": POSTINST + "# changed\n"})
-    one = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(deb,), user=USER)
+    recipe = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(deb,), user=USER)
     with pytest.raises(IntegrityError, match=r"base 1\.0-1: postinst"):
-        root.members(one, {deb.sha256: path}, tmp_path / "spool")
+        debian_root.members(recipe, {deb.sha256: path}, tmp_path / "spool")
 
 
 @pytest.mark.parametrize(
@@ -262,12 +269,12 @@ def test_unknown_triggers_are_errors(
     deb = debs.make(path, "new", control={"triggers": f"# comment\n{triggers}\n"})
     more = packages.and_one(deb, path)
     with pytest.raises(IntegrityError, match=message):
-        root.members(more.recipe(), more.paths, tmp_path / "spool")
+        debian_root.members(more.recipe(), more.paths, tmp_path / "spool")
 
 
 def test_a_suite_without_a_table_is_refused(packages: Packages, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no table of script effects for Debian trixie") as caught:
-        root.members(packages.recipe(suite="trixie"), packages.paths, tmp_path / "spool")
+        debian_root.members(packages.recipe(suite="trixie"), packages.paths, tmp_path / "spool")
     assert caught.value.hint == "suites with a table: tiny"
 
 
@@ -275,9 +282,9 @@ def test_a_package_that_is_not_what_the_lock_says_is_refused(
     packages: Packages, tmp_path: Path
 ) -> None:
     wrong = msgspec.structs.replace(packages.debs[1], version="9")
-    one = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(wrong,), user=USER)
+    recipe = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(wrong,), user=USER)
     with pytest.raises(IntegrityError, match=r"holds other 1\.0-1, but the lock says other 9"):
-        root.members(one, packages.paths, tmp_path / "spool")
+        debian_root.members(recipe, packages.paths, tmp_path / "spool")
 
 
 def test_the_same_layer_whatever_the_order_and_the_folder(
@@ -287,7 +294,7 @@ def test_the_same_layer_whatever_the_order_and_the_folder(
     for seed in range(3):
         base = packages.recipe()
         shuffled = tuple(random.Random(seed).sample(base.debs, len(base.debs)))
-        members = root.members(
+        members = debian_root.members(
             msgspec.structs.replace(base, debs=shuffled), packages.paths, tmp_path / f"spool{seed}"
         )
         digests.add(write_layer(members, None, advance=lambda _: None).digest)
@@ -300,8 +307,8 @@ def test_the_table_of_bookworm_is_the_one_of_this_format() -> None:
     based = {
         deb["package"]
         for path in sorted((REPOSITORY / "images").glob("*/lock.json"))
-        for found in json.loads(path.read_bytes())["arch"].values()
-        for deb in found["debs"]
+        for resolution in json.loads(path.read_bytes())["arch"].values()
+        for deb in resolution["debs"]
     }
     decisive = {
         "exclude": [item.path for item in reviewed.exclude],
@@ -329,11 +336,11 @@ def added(packages: Packages, tmp_path: Path, *members: object, **fields: str) -
     deb = debs.make(tmp_path / "third.deb", "third", members, **fields)  # type: ignore[arg-type]
     recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
     paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}
-    return root.added_members(recipe, paths, tmp_path / "spool-of-both")
+    return debian_root.added_members(recipe, paths, tmp_path / "spool-of-both")
 
 
 def test_added_packages_bring_what_differs_only(
-    packages: Packages, made: dict[str, Member], tmp_path: Path
+    packages: Packages, root_members: dict[str, Member], tmp_path: Path
 ) -> None:
     members = added(
         packages,
@@ -344,8 +351,8 @@ def test_added_packages_bring_what_differs_only(
         debs.file("./usr/share/doc/third/copyright", b"licence"),
         debs.file("./usr/share/doc/third/changelog", b"left out"),
     )
-    found = {member.path: member for member in members}
-    new = {path for path, member in found.items() if made.get(path) != member}
+    added_members = {member.path: member for member in members}
+    new = {path for path, member in added_members.items() if root_members.get(path) != member}
     assert new == {
         "usr/bin/third",
         "usr/bin/third-too",
@@ -354,11 +361,11 @@ def test_added_packages_bring_what_differs_only(
         "var/lib/dpkg/status",
         "var/mail/note",
     }
-    assert "Package: third" in text(found["var/lib/dpkg/status"])
-    assert "Package: base" in text(found["var/lib/dpkg/status"])
+    assert "Package: third" in text(added_members["var/lib/dpkg/status"])
+    assert "Package: base" in text(added_members["var/lib/dpkg/status"])
     # A folder of the base comes along as it is there: a layer would give it the common mode.
-    assert found["var/mail"] == made["var/mail"]
-    assert all(found[path].kind is MemberKind.FOLDER for path in found.keys() - new)
+    assert added_members["var/mail"] == root_members["var/mail"]
+    assert all(added_members[path].kind is MemberKind.FOLDER for path in added_members.keys() - new)
 
 
 def test_the_layer_of_added_packages_is_the_same_in_any_order(
@@ -368,7 +375,7 @@ def test_the_layer_of_added_packages_is_the_same_in_any_order(
     first = added(packages, tmp_path, file)
     mixed = Packages(tuple(reversed(packages.debs)), packages.paths)
     second = added(mixed, tmp_path, file)
-    digests = [write_layer(one, None, advance=lambda _: None) for one in (first, second)]
+    digests = [write_layer(members, None, advance=lambda _: None) for members in (first, second)]
     assert digests[0] == digests[1]
 
 
@@ -379,4 +386,4 @@ def test_an_added_script_that_nobody_has_read_is_refused(
     recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
     paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}
     with pytest.raises(IntegrityError, match=r"third 1\.0-1: postinst"):
-        root.added_members(recipe, paths, tmp_path / "other-spool")
+        debian_root.added_members(recipe, paths, tmp_path / "other-spool")

@@ -34,10 +34,10 @@ def test_usr_is_merged_with_links_for_folders_that_are_used() -> None:
     tree = DebTree()
     tree.add(file("bin/sh"), "dash")
     tree.add(file("lib64/ld.so"), "libc6")
-    found = {member.path: member for member in tree.members()}
-    links = {path: item.target for path, item in found.items() if item.kind is MemberKind.LINK}
+    members = {member.path: member for member in tree.members()}
+    links = {path: item.target for path, item in members.items() if item.kind is MemberKind.LINK}
     assert links == {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
-    assert found["usr/bin/sh"].content == b"x"
+    assert members["usr/bin/sh"].content == b"x"
 
 
 def test_a_package_may_ship_the_links_of_merged_usr_itself() -> None:
@@ -45,8 +45,8 @@ def test_a_package_may_ship_the_links_of_merged_usr_itself() -> None:
     tree = DebTree()
     tree.add(Member(path="bin", kind=MemberKind.LINK, target="usr/bin"), "base-files")
     tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER), "base-files")
-    found = {member.path: member for member in tree.members()}
-    assert (found["bin"].target, found["usr/bin"].kind) == ("usr/bin", MemberKind.FOLDER)
+    members = {member.path: member for member in tree.members()}
+    assert (members["bin"].target, members["usr/bin"].kind) == ("usr/bin", MemberKind.FOLDER)
     with pytest.raises(IntegrityError, match="both ship /usr/bin"):
         tree.add(Member(path="bin", kind=MemberKind.LINK, target="opt/bin"), "other")
 
@@ -75,11 +75,13 @@ def test_the_first_path_of_a_hard_linked_file_carries_it() -> None:
     tree.add(file("usr/z", b"data", 0o755), "demo")
     tree.add(hard("usr/a", "usr/z"), "demo")
     tree.add(hard("bin/m", "usr/z"), "demo")
-    found = {member.path: member for member in tree.members() if member.kind is not MemberKind.LINK}
-    assert (found["usr/a"].kind, found["usr/a"].content) == (MemberKind.FILE, b"data")
+    members = {
+        member.path: member for member in tree.members() if member.kind is not MemberKind.LINK
+    }
+    assert (members["usr/a"].kind, members["usr/a"].content) == (MemberKind.FILE, b"data")
     for path in ("usr/bin/m", "usr/z"):
-        assert (found[path].kind, found[path].target) == (MemberKind.HARD, "usr/a")
-        assert (found[path].mode, found[path].size, found[path].content) == (0o755, 0, None)
+        assert (members[path].kind, members[path].target) == (MemberKind.HARD, "usr/a")
+        assert (members[path].mode, members[path].size, members[path].content) == (0o755, 0, None)
 
 
 def test_a_hard_link_to_nothing_is_refused() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imgbuild.deb.version import compare, satisfies
+from imgbuild.deb.debian_version import compare, satisfies
 
 # From Debian policy 5.6.12 and from the versions of real packages, oldest first.
 ASCENDING = [

@@ -12,7 +12,7 @@ from imgbuild.cli import doctor as verb
 from imgbuild.doctor import targets
 from imgbuild.doctor.host import Host, HostGpu, Runs, driver_of, parse_gpus
 from imgbuild.doctor.targets import TargetNeeds
-from imgbuild.plan.seal import seal_path
+from imgbuild.plan.image_digests import digests_path
 from imgbuild.report import Floors
 from imgbuild.values import Arch
 from tests.support.inprocess_project import TARGET, Command, json_of, make
@@ -69,17 +69,19 @@ def host(**changes: object) -> Host:
 
 
 def verdict(on: Host, of: TargetNeeds) -> tuple[bool, str]:
-    found = targets.judge(on, of)
-    return found.fits, "; ".join((*found.reasons, *found.remarks))
+    judgement = targets.judge(on, of)
+    return judgement.fits, "; ".join((*judgement.reasons, *judgement.remarks))
 
 
 def test_a_new_machine_runs_all_and_is_told_the_newest() -> None:
-    found = targets.diagnose(MACHINE, [CU124, CU130])
-    assert [(one.target, one.fits) for one in found.verdicts] == [
+    diagnosis = targets.diagnose(MACHINE, [CU124, CU130])
+    assert [
+        (target_verdict.target, target_verdict.fits) for target_verdict in diagnosis.verdicts
+    ] == [
         ("cu130-vllm", True),
         ("cu124-vllm", True),
     ]
-    assert (found.best, found.remarks) == ("cu130-vllm", ())
+    assert (diagnosis.best, diagnosis.remarks) == ("cu130-vllm", ())
     assert verdict(MACHINE, CU124) == (True, "")
 
 
@@ -152,15 +154,15 @@ def test_another_architecture_has_no_image() -> None:
 
 def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     bare = host(driver="", gpus=(), engines=(), shared_memory=64 << 20)
-    found = targets.diagnose(bare, [CU124, CU130])
-    assert all(one.fits for one in found.verdicts)
-    assert found.best == ""
-    lines = list(verb._lines(found))
+    diagnosis = targets.diagnose(bare, [CU124, CU130])
+    assert all(target_verdict.fits for target_verdict in diagnosis.verdicts)
+    assert diagnosis.best == ""
+    lines = list(verb._lines(diagnosis))
     assert "unknown: cu130-vllm, cu124-vllm" in lines
     assert sum("cu1" in line or "checked" in line for line in lines) == 2
-    assert "cu124-vllm: unknown" in verb._lines(targets.only(found, ["cu124-vllm"]))
+    assert "cu124-vllm: unknown" in verb._lines(targets.only(diagnosis, ["cu124-vllm"]))
     assert lines[-1] == "without a GPU and its driver the target to use is unknown"
-    text = "; ".join(found.remarks)
+    text = "; ".join(diagnosis.remarks)
     assert "no GPU was found: only the architecture is checked" in text
     (loaded,) = targets.diagnose(host(gpus=()), [CU124]).remarks
     assert loaded.endswith(
@@ -172,8 +174,8 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
 
 def test_an_engine_that_cannot_hand_gpus_is_told_the_cure() -> None:
     podman = Runs(name="podman", version="4.3.1", gpus=False)
-    found = targets.diagnose(host(engines=(podman,)), [CU124])
-    (remark,) = found.remarks
+    diagnosis = targets.diagnose(host(engines=(podman,)), [CU124])
+    (remark,) = diagnosis.remarks
     assert "podman 4.3.1 cannot hand GPUs to containers" in remark
     assert remark.endswith("nvidia-ctk cdi generate")
 
@@ -208,28 +210,28 @@ def test_what_the_driver_says_of_itself() -> None:
     assert driver_of("") == ""
 
 
-# -- from locks and seals
+# -- from locks and digests
 
 
-def test_a_seal_without_floors_is_judged_by_its_release(
+def test_digests_without_floors_are_judged_by_their_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     sample = make(tmp_path)
-    found = targets.offer(tmp_path / "images", sample.lock)
-    assert found.floors[Arch.X86_64].driver == "525.60.13"
-    assert found.floors[Arch.X86_64].driver_full == "550.54.14"
-    assert found.floors[Arch.X86_64].gpu == tuple(
+    needs = targets.offer(tmp_path / "images", sample.lock)
+    assert needs.floors[Arch.X86_64].driver == "525.60.13"
+    assert needs.floors[Arch.X86_64].driver_full == "550.54.14"
+    assert needs.floors[Arch.X86_64].gpu == tuple(
         sample.lock.settings.labels[targets.GPU_LABEL].split()
     )
 
 
-def test_a_seal_with_floors_is_judged_by_them(
+def test_digests_with_floors_are_judged_by_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     sample = make(tmp_path)
-    path = seal_path(tmp_path / "images", TARGET)
+    path = digests_path(tmp_path / "images", TARGET)
     document = json.loads(path.read_text())
     document["arch"]["x86_64"]["floors"] = {"cuda": "12.4", "driver": "999.1"}
     path.write_text(json.dumps(document))
@@ -245,7 +247,9 @@ def test_the_verb_answers_and_refuses_by_its_status(
     # The machine is the one thing that a test cannot bring: old and new ones take its place.
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: MACHINE)
     answer = json_of(command("doctor", "--json"))
-    assert [(one["target"], one["fits"]) for one in answer["verdicts"]] == [(TARGET, True)]
+    assert [
+        (target_verdict["target"], target_verdict["fits"]) for target_verdict in answer["verdicts"]
+    ] == [(TARGET, True)]
     assert answer["best"] == TARGET
     text = command("doctor", TARGET)
     assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET}")
@@ -260,7 +264,9 @@ def test_the_verb_answers_and_refuses_by_its_status(
     assert "needs driver 525.60.13 or newer" in named.stdout
     machine = command("doctor", TARGET, "--json")
     assert machine.status == 1
-    assert [one["fits"] for one in json.loads(machine.stdout)["verdicts"]] == [False]
+    assert [
+        target_verdict["fits"] for target_verdict in json.loads(machine.stdout)["verdicts"]
+    ] == [False]
 
 
 @pytest.mark.parametrize("word", ["--gpus", "--shared"])

@@ -50,7 +50,7 @@ def test_a_page(http: Http, site: Site) -> None:
     site.redirects["/old"] = "/page"
     page = http.text(site.url("old", "me:secret"), accept="text/html")
     assert (page.url, page.text, page.status) == (site.url("page"), "<a>é</a>", 200)
-    assert site.asked("old")[0]["Accept"] == "text/html"
+    assert site.received_requests("old")[0]["Accept"] == "text/html"
 
 
 def test_compression_of_the_way_changes_no_bytes(http: Http, site: Site) -> None:
@@ -59,7 +59,7 @@ def test_compression_of_the_way_changes_no_bytes(http: Http, site: Site) -> None
     assert http.text(site.url("long")).text == "né " * 100_000
     assert http.bytes(site.url("long")) == site.files["long"]
     assert http.part(site.url("long"), 4, 5) == site.files["long"][4:9]
-    assert "gzip" in site.asked("long")[0]["Accept-Encoding"]
+    assert "gzip" in site.received_requests("long")[0]["Accept-Encoding"]
 
 
 def test_a_page_that_is_missing_tells_its_status(http: Http, site: Site) -> None:
@@ -197,13 +197,13 @@ def test_addresses_lose_their_secrets(name: str, password: str, query: str, path
     assert bare(url) == f"https://host.example:8443/{path}?token={query}#{query}"
     assert host(url) == "host.example:8443"
     assert origin(url) == "https://host.example:8443"
-    found = Credentials()
-    assert found.find(url) == (name, password)
-    assert found.find("https://host.example:8443/else") == (name, password)
-    assert found.find("http://host.example:8443/else") is None
-    assert found.find("https://host.example/else") is None
-    assert "://host" in found.scrub(f"error at {url}")
-    assert "***" in found.scrub(f"it said {password}")
+    credentials = Credentials()
+    assert credentials.find(url) == (name, password)
+    assert credentials.find("https://host.example:8443/else") == (name, password)
+    assert credentials.find("http://host.example:8443/else") is None
+    assert credentials.find("https://host.example/else") is None
+    assert "://host" in credentials.scrub(f"error at {url}")
+    assert "***" in credentials.scrub(f"it said {password}")
 
 
 def test_default_ports_are_the_same_server() -> None:

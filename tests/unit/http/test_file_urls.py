@@ -22,15 +22,15 @@ NAME = "flash_attn-2.8.3+cu12torch2.9-cp311-cp311-linux_x86_64.whl"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "my wheels"
-    made.mkdir()
+    wheels_folder = tmp_path / "my wheels"
+    wheels_folder.mkdir()
     data = wheel_bytes(
         "flash-attn", "2.8.3+cu12torch2.9", ["einops"], tag="cp311-cp311-linux_x86_64"
     )
-    (made / NAME).write_bytes(data)
-    (made / "notes.txt").write_text("built by hand", encoding="utf-8")
-    (made / "sub").mkdir()
-    return made
+    (wheels_folder / NAME).write_bytes(data)
+    (wheels_folder / "notes.txt").write_text("built by hand", encoding="utf-8")
+    (wheels_folder / "sub").mkdir()
+    return wheels_folder
 
 
 def indexes(address: str, http: Http) -> Indexes:
@@ -41,8 +41,8 @@ def indexes(address: str, http: Http) -> Indexes:
 def test_a_wheel_is_found_read_locked_and_fetched(folder: Path, tmp_path: Path) -> None:
     http, store = Http(attempts=1), Store.open(tmp_path / "cache")
     data = (folder / NAME).read_bytes()
-    found = indexes(f"{folder.as_uri()}/", http)
-    (file,) = found.files("flash-attn")
+    package_index = indexes(f"{folder.as_uri()}/", http)
+    (file,) = package_index.files("flash-attn")
     assert file.name == NAME
     assert b"Requires-Dist: einops" in metadata(file, http, store)
     wheel = lock_wheel("flash-attn", "2.8.3+cu12torch2.9", "wheels", file, http)

@@ -13,16 +13,16 @@ from imgbuild.http.headers import content_range, number, retry_after
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [("0", 0), (" 12 ", 12), ("007", 7), ("", None), ("²", None), ("٣", None), ("-1", None),
      ("1e3", None), ("0x1", None), ("9" * 18, 10**18 - 1), ("9" * 19, None), ("9" * 5000, None)],
 )  # fmt: skip
-def test_numbers(text: str, found: int | None) -> None:
-    assert number(text) == found
+def test_numbers(text: str, expected: int | None) -> None:
+    assert number(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("bytes 5-9/10", (5, 10)),
         ("bytes 5-9/*", (5, None)),
@@ -32,8 +32,8 @@ def test_numbers(text: str, found: int | None) -> None:
         ("bytes 0-0/" + "9" * 5000, (0, None)),
     ],
 )
-def test_ranges(text: str, found: tuple[int | None, int | None]) -> None:
-    assert content_range({"Content-Range": text}) == found
+def test_ranges(text: str, expected: tuple[int | None, int | None]) -> None:
+    assert content_range({"Content-Range": text}) == expected
 
 
 def test_retry_after_as_seconds_and_as_a_date() -> None:

@@ -26,7 +26,7 @@ from imgbuild.http.client import Http
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Reference
+from imgbuild.registry.image_reference import Reference
 from imgbuild.system.reporter import SILENT
 from tests.support import memory_registry
 
@@ -111,7 +111,7 @@ def serve(behave: Behaviour) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
     closed = threading.Event()
 
-    def _one(connection: socket.socket) -> None:
+    def _connection_handler(connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             while b"\r\n\r\n" not in connection.recv(65536):
                 pass
@@ -123,7 +123,8 @@ def serve(behave: Behaviour) -> Iterator[str]:
     def _all() -> None:
         while not closed.is_set():
             with contextlib.suppress(OSError):
-                threading.Thread(target=_one, args=(listening.accept()[0],), daemon=True).start()
+                connection = listening.accept()[0]
+            threading.Thread(target=_connection_handler, args=(connection,), daemon=True).start()
 
     thread = threading.Thread(target=_all, daemon=True)
     thread.start()
@@ -154,8 +155,8 @@ def page(place: str, _: Path) -> None:
 def download(place: str, folder: Path) -> None:
     http = Http(attempts=2, first_wait=0.001, timeout=(2, 2))
     context = Context(store=Store.open(folder / "cache"), http=http, reporter=SILENT)
-    wanted = LockedFile(file="demo.whl", size=5_000_000, sha256="0" * 64)
-    request = FileRequest(locked=wanted, urls=lambda: [f"http://{place}/demo.whl"])
+    locked_file = LockedFile(file="demo.whl", size=5_000_000, sha256="0" * 64)
+    request = FileRequest(locked=locked_file, urls=lambda: [f"http://{place}/demo.whl"])
     fetch_all([request], context, title="demo")
 
 

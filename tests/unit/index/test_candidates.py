@@ -53,8 +53,8 @@ def file(name="demo-1.0-py3-none-any.whl", **fields):
     ],
 )
 def test_objections(given, words):
-    found = objection(given, "demo", RULES, timed=True)
-    assert found is None if words is None else words in (found or "")
+    reason = objection(given, "demo", RULES, timed=True)
+    assert reason is None if words is None else words in (reason or "")
 
 
 def test_an_index_without_times_is_not_judged_by_the_cut_off():
@@ -104,9 +104,9 @@ def test_sdists_by_name():
 )
 def test_tags_are_those_of_a_python_on_this_machine():
     python = ".".join(map(str, sys.version_info[:2]))
-    own = Tags(python=python, glibc=platform.libc_ver()[1], arch=Arch.parse(platform.machine()))
+    tags = Tags(python=python, glibc=platform.libc_ver()[1], arch=Arch.parse(platform.machine()))
     expected = list(oracle.sys_tags())
-    ranks = [own.rank(f"x-1-{tag.interpreter}-{tag.abi}-{tag.platform}.whl") for tag in expected]
+    ranks = [tags.rank(f"x-1-{tag.interpreter}-{tag.abi}-{tag.platform}.whl") for tag in expected]
     assert None not in ranks
     assert [rank[0] for rank in ranks if rank] == list(range(len(expected)))
 

@@ -54,24 +54,24 @@ def test_patches_of_a_release_newest_first():
 )
 def test_the_newest_release_that_torch_agrees_with(line):
     candidates = [Version("13.0.3"), Version("13.0.2")]
-    found, reasons = cuda_releases.agreeing(
+    release, reasons = cuda_releases.agreeing(
         candidates, read, [Requirement(line), Requirement("sympy")]
     )
-    assert found is not None
-    assert found.version == "13.0.2"
+    assert release is not None
+    assert release.version == "13.0.2"
     assert len(reasons) == 1
     assert reasons[0].startswith("CUDA 13.0.3: torch wants ")
 
 
 def test_without_torch_the_newest_release():
-    found, reasons = cuda_releases.agreeing([Version("13.0.3"), Version("13.0.2")], read, [])
-    assert (found and found.version, reasons) == ("13.0.3", ())
+    release, reasons = cuda_releases.agreeing([Version("13.0.3"), Version("13.0.2")], read, [])
+    assert (release and release.version, reasons) == ("13.0.3", ())
 
 
 def test_no_release_agrees():
     torch = [Requirement("nvidia-cublas==12.4.5.8")]
-    found, reasons = cuda_releases.agreeing([Version("13.0.2")], read, torch)
-    assert found is None
+    release, reasons = cuda_releases.agreeing([Version("13.0.2")], read, torch)
+    assert release is None
     assert reasons == (
         "CUDA 13.0.2: torch wants nvidia-cublas ==12.4.5.8, the release has ==13.1.0.3.*",
     )
@@ -83,11 +83,13 @@ def test_a_torch_made_of_two_patches_of_one_cuda():
     pages = {"13.0.2": TOOLKIT, "13.0.3": newest}
     torch = [Requirement("nvidia-cublas==13.1.1.1"), Requirement("nvidia-cuda-runtime==13.0.96")]
     candidates = [Version("13.0.3"), Version("13.0.2")]
-    found, reasons = cuda_releases.agreeing(candidates, lambda version: pages[str(version)], torch)
-    assert found is not None
-    assert found.version == "13.0.3"
-    assert found.components["nvidia-cublas"] == "==13.1.1.1.*"
-    assert found.components["nvidia-cuda-runtime"] == "==13.0.96"
+    release, reasons = cuda_releases.agreeing(
+        candidates, lambda version: pages[str(version)], torch
+    )
+    assert release is not None
+    assert release.version == "13.0.3"
+    assert release.components["nvidia-cublas"] == "==13.1.1.1.*"
+    assert release.components["nvidia-cuda-runtime"] == "==13.0.96"
     assert len(reasons) == 2
 
 

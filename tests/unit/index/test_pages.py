@@ -78,8 +78,8 @@ def test_json_page_with_pep_700_fields():
 
 def test_json_api_addresses_may_be_relative():
     document = {"releases": {"1.0": [{"filename": "demo-1.0.zip", "url": "../../p/demo-1.0.zip"}]}}
-    found = read_json_api(page(json.dumps(document), url="https://index.example/pypi/demo/json"))
-    assert found["demo-1.0.zip"].url == "https://index.example/p/demo-1.0.zip"
+    files = read_json_api(page(json.dumps(document), url="https://index.example/pypi/demo/json"))
+    assert files["demo-1.0.zip"].url == "https://index.example/p/demo-1.0.zip"
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,10 @@ def test_templates_are_filled():
 
 def test_only_indexes_that_the_target_uses_are_located():
     matrix = samples.matrix()
-    found = places(matrix, matrix.targets["small"], lambda: "https://default.example/simple")
-    assert found == {"pypi": IndexAddress(name="pypi", address="https://default.example/simple")}
+    addresses = places(matrix, matrix.targets["small"], lambda: "https://default.example/simple")
+    assert addresses == {
+        "pypi": IndexAddress(name="pypi", address="https://default.example/simple")
+    }
 
 
 def test_times_and_sizes_come_from_the_json_api():
@@ -138,7 +140,7 @@ def test_a_page_is_asked_for_once_and_absence_is_no_error():
         indexes = Indexes({"pypi": place}, {}, "pypi", Http(attempts=1))
         assert len(indexes.files("demo")) == len(indexes.files("demo")) == 1
         assert indexes.files("absent") == ()
-    assert len(site.asked("simple/demo/")) == 1
+    assert len(site.received_requests("simple/demo/")) == 1
 
 
 def test_a_server_that_refuses_is_an_error_not_absence():
@@ -159,11 +161,11 @@ def test_a_flat_page_serves_many_packages():
 
 
 def test_an_assigned_package_is_asked_of_its_index_only():
-    own, default = LocalIndex(), LocalIndex()
-    own.wheel("demo", "1.0")
+    assigned_index, default = LocalIndex(), LocalIndex()
+    assigned_index.wheel("demo", "1.0")
     default.wheel("demo", "99.0")
     with (
-        serve(Site(files=own.site_files(api=False))) as first,
+        serve(Site(files=assigned_index.site_files(api=False))) as first,
         serve(Site(files=default.site_files(api=False))) as second,
     ):
         located = {

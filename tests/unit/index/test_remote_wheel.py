@@ -19,8 +19,8 @@ SHA = hashlib.sha256(DATA).hexdigest()
 
 @pytest.fixture
 def site():
-    with serve(Site(files={NAME: DATA})) as found:
-        yield found
+    with serve(Site(files={NAME: DATA})) as server:
+        yield server
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_file_beside_the_wheel_is_enough(site, store):
         metadata_sha256=hashlib.sha256(beside).hexdigest(),
     )
     assert metadata(file, Http(attempts=1), store) == beside
-    assert site.asked(NAME) == []
+    assert site.received_requests(NAME) == []
 
 
 def test_the_file_beside_the_wheel_must_be_what_the_index_says(site, store):
@@ -83,7 +83,7 @@ def test_neighbours_travel_together(site, limit):
     for start, length in pieces:
         assert ranges.part(address, start, length) == blob[start : start + length]
     if limit == 100:
-        assert len(site.asked("blob")) == 4  # the end, block 0, block 1, all the others
+        assert len(site.received_requests("blob")) == 4  # the end, block 0, block 1, all the others
 
 
 def test_blocks_read_a_file_of_which_they_know_no_size(site):

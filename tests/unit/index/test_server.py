@@ -41,8 +41,8 @@ def catalogue(stack, tmp_path, index, *, pins=None, api=True, sdists=None, site=
     return Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"), sdists=sdists)
 
 
-def served(stack, found, package):
-    address = stack.enter_context(serve(found))
+def served(stack, served_catalogue, package):
+    address = stack.enter_context(serve(served_catalogue))
     page = Http(attempts=1).text(f"{address}{package}/")
     assert page.content_type == "application/vnd.pypi.simple.v1+json"
     return json.loads(page.text)["files"]
@@ -76,45 +76,45 @@ def test_metadata_is_read_out_of_the_remote_wheel_by_ranges(stack, tmp_path):
     blob = bytes(range(256)) * 4000
     index.wheel("demo", "1.0", ["numpy<2"], files={"demo/a.bin": blob, "demo/b.bin": blob})
     site = Site()
-    found = catalogue(stack, tmp_path, index, site=site)
-    (file,) = served(stack, found, "demo")
+    served_catalogue = catalogue(stack, tmp_path, index, site=site)
+    (file,) = served(stack, served_catalogue, "demo")
     text = Http(attempts=1).text(file["url"] + ".metadata").text
     assert "Requires-Dist: numpy<2" in text
-    asked = site.asked("packages/demo-1.0-py3-none-any.whl")
-    assert asked
-    assert all("Range" in headers for headers in asked)
+    requests = site.received_requests("packages/demo-1.0-py3-none-any.whl")
+    assert requests
+    assert all("Range" in headers for headers in requests)
     Http(attempts=1).text(file["url"] + ".metadata")
-    assert len(site.asked("packages/demo-1.0-py3-none-any.whl")) == len(asked)  # remembered
+    assert len(site.received_requests("packages/demo-1.0-py3-none-any.whl")) == len(requests)
 
 
 def test_a_server_without_ranges_serves_metadata_too(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0", ["numpy<2"])
-    found = catalogue(stack, tmp_path, index, site=Site(ranges=False))
-    assert b"numpy<2" in (found.metadata("demo", "demo-1.0-py3-none-any.whl") or b"")
-    assert found.metadata("demo", "demo-2.0-py3-none-any.whl") is None
+    served_catalogue = catalogue(stack, tmp_path, index, site=Site(ranges=False))
+    assert b"numpy<2" in (served_catalogue.metadata("demo", "demo-1.0-py3-none-any.whl") or b"")
+    assert served_catalogue.metadata("demo", "demo-2.0-py3-none-any.whl") is None
 
 
 def test_what_is_no_wheel_is_an_error_that_is_kept(stack, tmp_path):
     index = LocalIndex()
     index.add("demo", "demo-1.0-py3-none-any.whl", b"not a zip at all")
-    found = catalogue(stack, tmp_path, index)
-    (file,) = served(stack, found, "demo")
+    served_catalogue = catalogue(stack, tmp_path, index)
+    (file,) = served(stack, served_catalogue, "demo")
     with pytest.raises(FetchFailed, match="400"):
         Http(attempts=1).text(file["url"] + ".metadata")
-    assert [type(failure) for failure in found.failures] == [IntegrityError]
-    assert "demo-1.0-py3-none-any.whl is not a valid wheel" in found.failures[0].message
+    assert [type(failure) for failure in served_catalogue.failures] == [IntegrityError]
+    assert "demo-1.0-py3-none-any.whl is not a valid wheel" in served_catalogue.failures[0].message
 
 
 def test_an_error_of_the_program_itself_is_kept_too(stack, tmp_path, monkeypatch):
     index = LocalIndex()
     index.wheel("demo", "1.0")
-    found = catalogue(stack, tmp_path, index)
-    monkeypatch.setattr(found, "_hide", lambda package, version: {}[package])
-    address = stack.enter_context(serve(found))
+    served_catalogue = catalogue(stack, tmp_path, index)
+    monkeypatch.setattr(served_catalogue, "_hide", lambda package, version: {}[package])
+    address = stack.enter_context(serve(served_catalogue))
     with pytest.raises(FetchFailed, match="400"):
         Http(attempts=1).text(f"{address}demo/")
-    assert [type(failure) for failure in found.failures] == [KeyError]
+    assert [type(failure) for failure in served_catalogue.failures] == [KeyError]
 
 
 def test_an_unknown_package_is_absent_and_a_wheel_is_not_served(stack, tmp_path):
@@ -131,42 +131,42 @@ def test_a_listed_sdist_is_offered_where_its_version_has_no_wheel(stack, tmp_pat
     for version in ("1.0", "1.1"):
         index.add("demo-pkg", f"demo_pkg-{version}.tar.gz", sdist_bytes("demo_pkg", version, {}))
     index.wheel("demo-pkg", "1.1")
-    asked = []
+    builds = []
 
     def build(package, sdist):
-        asked.append((package, sdist.name))
+        builds.append((package, sdist.name))
         return b"Metadata-Version: 2.1\nName: demo-pkg\nVersion: 1.0\n"
 
-    found = catalogue(stack, tmp_path, index, sdists={"demo-pkg": build})
-    files = {file["filename"]: file for file in served(stack, found, "demo-pkg")}
+    served_catalogue = catalogue(stack, tmp_path, index, sdists={"demo-pkg": build})
+    files = {file["filename"]: file for file in served(stack, served_catalogue, "demo-pkg")}
     assert sorted(files) == ["demo_pkg-1.0-py3-none-any.whl", "demo_pkg-1.1-py3-none-any.whl"]
     promised = files["demo_pkg-1.0-py3-none-any.whl"]
     assert promised["hashes"] == {}
-    assert asked == []  # a page builds nothing
+    assert builds == []  # a page builds nothing
     assert "Version: 1.0" in Http(attempts=1).text(promised["url"] + ".metadata").text
-    assert asked == [("demo-pkg", "demo_pkg-1.0.tar.gz")]
+    assert builds == [("demo-pkg", "demo_pkg-1.0.tar.gz")]
 
 
 def test_an_index_that_fails_is_told(stack, tmp_path):
-    found = catalogue(stack, tmp_path, LocalIndex(), site=Site(refusals=[(403, {})]))
-    address = stack.enter_context(serve(found))
+    served_catalogue = catalogue(stack, tmp_path, LocalIndex(), site=Site(refusals=[(403, {})]))
+    address = stack.enter_context(serve(served_catalogue))
     with pytest.raises(FetchFailed, match="400"):
         Http(attempts=1).text(f"{address}demo/")
-    assert "403" in found.failures[0].message
+    assert "403" in served_catalogue.failures[0].message
 
 
 def test_what_was_learned_is_added_to_metadata_and_to_nothing_else(stack, tmp_path):
     index = LocalIndex()
     index.wheel("Demo_Pkg", "1.0", ["numpy<2"])
     index.wheel("Demo_Pkg", "1.1", ["numpy<2"])
-    found = catalogue(stack, tmp_path, index)
+    served_catalogue = catalogue(stack, tmp_path, index)
 
     def amend(package, version):
         return (
             ["vllm>=0.11.1", "setuptools"] if (package, str(version)) == ("demo-pkg", "1.1") else []
         )
 
-    address = stack.enter_context(serve(found, amend))
+    address = stack.enter_context(serve(served_catalogue, amend))
     page = json.loads(Http(attempts=1).text(f"{address}demo-pkg/").text)
     texts = {
         file["filename"]: Http(attempts=1).text(file["url"] + ".metadata").text
@@ -176,7 +176,7 @@ def test_what_was_learned_is_added_to_metadata_and_to_nothing_else(stack, tmp_pa
     assert old.requires == ("numpy<2",)
     assert new.requires == ("vllm>=0.11.1", "setuptools", "numpy<2")
     assert (new.name, new.version) == ("Demo_Pkg", "1.1")
-    real = found.metadata("demo-pkg", "Demo_Pkg-1.1-py3-none-any.whl")
+    real = served_catalogue.metadata("demo-pkg", "Demo_Pkg-1.1-py3-none-any.whl")
     assert parse_metadata((real or b"").decode()).requires == ("numpy<2",)
 
 
@@ -189,6 +189,6 @@ def test_what_was_learned_is_added_to_metadata_and_to_nothing_else(stack, tmp_pa
     ],
 )
 def test_amended_metadata_stays_metadata(data):
-    found = parse_metadata(amended(data, ["b<2"]).decode())
-    assert (found.name, found.requires) == ("a", ("b<2",))
+    fields = parse_metadata(amended(data, ["b<2"]).decode())
+    assert (fields.name, fields.requires) == ("a", ("b<2",))
     assert amended(data, []) == data

@@ -15,9 +15,9 @@ def _distribution(site, name, files, requires=()):
         path.touch()
     info.mkdir(parents=True)
     lines = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1.0"]
-    lines += [f"Requires-Dist: {one}" for one in requires]
+    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
     (info / "METADATA").write_text("\n".join(lines) + "\n")
-    (info / "RECORD").write_text("".join(f"{one},,\n" for one in files))
+    (info / "RECORD").write_text("".join(f"{file_name},,\n" for file_name in files))
 
 
 def test_modules_of_an_installed_package(tmp_path):
@@ -36,8 +36,8 @@ def test_unmet_requirements_are_those_without_extras(tmp_path):
     requires = ["two>=2", "absent", "three>=1; extra == 'more'", "four; sys_platform == 'win32'"]
     _distribution(tmp_path, "one", (), [*requires, "elsewhere>=3"])
     _distribution(tmp_path, "two", ())
-    found = oracle_sets.conflicts(tmp_path, {"elsewhere": "3.1"})
-    assert found == ("one: absent", "one: two>=2")
+    conflicts = oracle_sets.conflicts(tmp_path, {"elsewhere": "3.1"})
+    assert conflicts == ("one: absent", "one: two>=2")
 
 
 def test_every_main_package_is_in_the_table_of_a_group():

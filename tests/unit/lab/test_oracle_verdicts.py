@@ -161,7 +161,7 @@ def test_wilson_intervals():
     assert wilson(0, 0) == (0.0, 1.0)
 
 
-def _row(seed, forced, *, fails=False, clean=True, said=False):
+def _row(seed, forced, *, fails=False, clean=True, reported=False):
     return Row(
         seed=seed,
         fails=fails,
@@ -170,7 +170,7 @@ def _row(seed, forced, *, fails=False, clean=True, said=False):
         control=Verdict.HEALTHY,
         forced_metadata=Verdict.HEALTHY if clean else Verdict.TRUE,
         control_metadata=Verdict.HEALTHY,
-        metadata_said=said,
+        metadata_said=reported,
         same_reason=forced is Verdict.TRUE,
     )
 
@@ -178,7 +178,7 @@ def _row(seed, forced, *, fails=False, clean=True, said=False):
 def test_the_table_counts_each_half():
     rows = [
         _row(2, Verdict.TRUE, fails=True),
-        _row(4, Verdict.MISS, fails=True, clean=False, said=True),
+        _row(4, Verdict.MISS, fails=True, clean=False, reported=True),
         _row(8, Verdict.FALSE_ALARM),
         _row(3, Verdict.HEALTHY),
     ]

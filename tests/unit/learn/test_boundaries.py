@@ -16,7 +16,7 @@ from imgbuild.learn.boundaries import ReleaseCatalogue, asks, at_time, boundary,
 from imgbuild.report import Evidence, Relation
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
-from tests.support import audited, shelves
+from tests.support import audited, release_index
 from tests.support.local_index import LocalIndex, wheel_bytes
 
 NUMBERS = list(range(40))
@@ -24,14 +24,14 @@ NUMBERS = list(range(40))
 
 @pytest.mark.parametrize("edge", [1, 2, 3, 7, 8, 20, 38, 39])
 def test_the_boundary_is_exact_on_both_sides(edge):
-    asked = []
+    probed = []
 
     def persists(number):
-        asked.append(number)
+        probed.append(number)
         return number < edge
 
     assert boundary(NUMBERS, 0, persists, 1) == (edge - 1, edge)
-    assert len(asked) == len(set(asked)) <= 11
+    assert len(probed) == len(set(probed)) <= 11
     assert boundary(NUMBERS, 39, lambda number: number >= edge, -1) == (edge, edge - 1)
 
 
@@ -48,16 +48,18 @@ def test_a_clash_that_comes_and_goes_ends_between_neighbours():
 
 
 def index():
-    made = LocalIndex()
+    local_index = LocalIndex()
     old = {"lib/__init__.py": "VERSION = 1\n", "lib/params.py": "class Old:\n    x: int = 0\n"}
     new = {
         "lib/__init__.py": "VERSION = 1\n",
         "lib/params.py": "def make(*, size):\n    pass\nclass New: pass\n",
     }
     more = {**new, "lib/net/__init__.py": "", "lib/net/ports.py": "def port(): pass\n"}
-    shelves.publish(made, "lib", {"1.0": old, "1.1": old, "2.0rc1": old, "2.0": new, "3.0": more})
-    made.wheel("lib", "2.5", yanked=True)
-    made.wheel("lib", "2.6", tag="cp311-cp311-win_amd64")
+    release_index.publish(
+        local_index, "lib", {"1.0": old, "1.1": old, "2.0rc1": old, "2.0": new, "3.0": more}
+    )
+    local_index.wheel("lib", "2.5", yanked=True)
+    local_index.wheel("lib", "2.6", tag="cp311-cp311-win_amd64")
     user = {"app/__init__.py": "", "app/use.py": "from lib.params import Old\nOld(x=1)\n"}
     moved = {
         "app/__init__.py": "",
@@ -65,17 +67,25 @@ def index():
         "app/deep/use.py": user["app/use.py"],
     }
     other = {"app/__init__.py": "", "app/use.py": "from lib.params import New\n"}
-    shelves.publish(made, "app", {"1.0": user, "1.1": moved, "2.0": other}, year=2023)
-    return made
+    release_index.publish(local_index, "app", {"1.0": user, "1.1": moved, "2.0": other}, year=2023)
+    return local_index
 
 
 def test_releases_are_final_fit_the_machine_and_are_not_yanked(tmp_path):
-    with shelves.shelf(tmp_path, index()) as (shelf, _):
-        assert [str(item.version) for item in shelf.releases("lib")] == ["1.0", "1.1", "2.0", "3.0"]
-    with shelves.shelf(tmp_path, index(), pins={"lib": "2.0rc1"}) as (shelf, _):
-        assert [str(item.version) for item in shelf.releases("lib")][2] == "2.0rc1"
-        assert shelf.release("lib", "2.0rc1") is not None
-        assert shelf.release("lib", "9") is None
+    with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
+        assert [str(item.version) for item in release_catalogue.releases("lib")] == [
+            "1.0",
+            "1.1",
+            "2.0",
+            "3.0",
+        ]
+    with release_index.release_catalogue(tmp_path, index(), pins={"lib": "2.0rc1"}) as (
+        release_catalogue,
+        _,
+    ):
+        assert [str(item.version) for item in release_catalogue.releases("lib")][2] == "2.0rc1"
+        assert release_catalogue.release("lib", "2.0rc1") is not None
+        assert release_catalogue.release("lib", "9") is None
 
 
 def test_a_release_without_a_hash_is_refused_where_nothing_may_be_fetched(tmp_path):
@@ -99,12 +109,12 @@ def test_a_release_without_a_hash_is_refused_where_nothing_may_be_fetched(tmp_pa
 
 
 def test_the_release_of_a_day_is_the_newest_before_it(tmp_path):
-    with shelves.shelf(tmp_path, index()) as (shelf, _):
-        releases = shelf.releases("lib")
+    with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
+        releases = release_catalogue.releases("lib")
         day = datetime.datetime(2024, 2, 15, tzinfo=datetime.UTC)
-        found = at_time(releases, day)
-        assert found is not None
-        assert str(found.version) == "1.1"
+        release = at_time(releases, day)
+        assert release is not None
+        assert str(release.version) == "1.1"
         assert at_time(releases, None) is None
         assert at_time(releases, day.replace(year=2000)) is None
 
@@ -130,45 +140,54 @@ def evidence(relation, subject, *, file="app/use.py"):
     ],
 )
 def test_what_a_version_lacks(tmp_path, relation, subject, expected):
-    with shelves.shelf(tmp_path, index()) as (shelf, _):
-        releases = [shelf.release("lib", version) for version in ("1.0", "2.0", "3.0")]
-        wanted = evidence(relation, subject)
-        assert [lacks(shelf, wanted, item) for item in releases if item] == expected
+    with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
+        releases = [release_catalogue.release("lib", version) for version in ("1.0", "2.0", "3.0")]
+        sample_evidence = evidence(relation, subject)
+        assert [
+            lacks(release_catalogue, sample_evidence, item) for item in releases if item
+        ] == expected
 
 
 def test_an_answer_is_remembered_by_the_wheel(tmp_path):
-    wanted = evidence(Relation.NAME, "lib.params:New")
+    sample_evidence = evidence(Relation.NAME, "lib.params:New")
     for first in (True, False):
-        with shelves.shelf(tmp_path, index()) as (shelf, site):
-            release = shelf.release("lib", "1.0")
+        with release_index.release_catalogue(tmp_path, index()) as (
+            release_catalogue,
+            site,
+        ):
+            release = release_catalogue.release("lib", "1.0")
             assert release is not None
-            assert lacks(shelf, wanted, release) is True
-            assert bool(site.asked("packages/lib-1.0-py3-none-any.whl")) is first
+            assert lacks(release_catalogue, sample_evidence, release) is True
+            assert bool(site.received_requests("packages/lib-1.0-py3-none-any.whl")) is first
 
 
 def test_an_answer_is_of_the_code_that_gave_it(tmp_path, monkeypatch):
-    wanted = evidence(Relation.NAME, "lib.params:New")
-    with shelves.shelf(tmp_path, index()) as (shelf, _):
-        release = shelf.release("lib", "1.0")
+    sample_evidence = evidence(Relation.NAME, "lib.params:New")
+    with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
+        release = release_catalogue.release("lib", "1.0")
         assert release is not None
-        assert lacks(shelf, wanted, release) is True
+        assert lacks(release_catalogue, sample_evidence, release) is True
         monkeypatch.setitem(boundaries._ASKS, Relation.NAME, lambda package_set, subject: False)
-        assert lacks(shelf, wanted, release) is True  # as it was answered before
+        assert (
+            lacks(release_catalogue, sample_evidence, release) is True
+        )  # as it was answered before
         monkeypatch.setattr(boundaries, "code_digest", lambda module: f"another {module}")
-        assert lacks(shelf, wanted, release) is False
+        assert lacks(release_catalogue, sample_evidence, release) is False
 
 
 def test_an_answer_is_of_one_python(tmp_path, monkeypatch):
-    made = LocalIndex()
-    shelves.publish(made, "lib", {"1.0": {"lib/_C.cpython-312-x86_64-linux-gnu.so": ""}})
-    with shelves.shelf(tmp_path, made) as (shelf, _):
-        release = shelf.release("lib", "1.0")
+    local_index = LocalIndex()
+    release_index.publish(
+        local_index, "lib", {"1.0": {"lib/_C.cpython-312-x86_64-linux-gnu.so": ""}}
+    )
+    with release_index.release_catalogue(tmp_path, local_index) as (release_catalogue, _):
+        release = release_catalogue.release("lib", "1.0")
         assert release is not None
-        assert not brings(shelf, "lib", release, "lib._C")
+        assert not brings(release_catalogue, "lib", release, "lib._C")
         newer = Tags(python="3.12", glibc="2.36", arch=Arch.X86_64)
-        rules = audited.changed(shelf.catalogue.rules, tags=newer)
-        monkeypatch.setattr(shelf.catalogue, "rules", rules)
-        assert brings(shelf, "lib", release, "lib._C")
+        rules = audited.changed(release_catalogue.catalogue.rules, tags=newer)
+        monkeypatch.setattr(release_catalogue.catalogue, "rules", rules)
+        assert brings(release_catalogue, "lib", release, "lib._C")
 
 
 @pytest.mark.parametrize(
@@ -183,26 +202,32 @@ def test_an_answer_is_of_one_python(tmp_path, monkeypatch):
     ],
 )
 def test_who_asks_for_it_and_in_which_versions(tmp_path, relation, subject, expected):
-    with shelves.shelf(tmp_path, index()) as (shelf, _):
-        wanted = evidence(relation, subject)
-        assert [asks(shelf, wanted, item) for item in shelf.releases("app")] == expected
+    with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
+        sample_evidence = evidence(relation, subject)
+        assert [
+            asks(release_catalogue, sample_evidence, item)
+            for item in release_catalogue.releases("app")
+        ] == expected
 
 
 def test_a_registered_name_is_looked_for_in_the_registry_of_the_other(tmp_path):
-    made = LocalIndex()
+    local_index = LocalIndex()
     place = "transformers/models/auto/configuration_auto.py"
     base = {"transformers/__init__.py": "", "transformers/models/__init__.py": ""}
     base["transformers/models/auto/__init__.py"] = ""
     free = {**base, place: 'CONFIG_MAPPING_NAMES = OrderedDict([("bert", "BertConfig")])\n'}
     taken = {**base, place: 'CONFIG_MAPPING_NAMES = OrderedDict([("aimv2", "Aimv2Config")])\n'}
-    shelves.publish(made, "transformers", {"4.53.3": free, "4.54.0": taken})
-    wanted = Evidence(
+    release_index.publish(local_index, "transformers", {"4.53.3": free, "4.54.0": taken})
+    sample_evidence = Evidence(
         relation=Relation.REGISTERED,
         package="vllm",
         version="0.9.2",
         other="transformers",
         subject="transformers.AutoConfig.register(aimv2)",
     )
-    with shelves.shelf(tmp_path, made) as (shelf, _):
-        found = [lacks(shelf, wanted, item) for item in shelf.releases("transformers")]
-    assert found == [False, True]
+    with release_index.release_catalogue(tmp_path, local_index) as (release_catalogue, _):
+        answers = [
+            lacks(release_catalogue, sample_evidence, item)
+            for item in release_catalogue.releases("transformers")
+        ]
+    assert answers == [False, True]

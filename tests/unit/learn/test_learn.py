@@ -6,7 +6,7 @@ from imgbuild.learn.learn import learn
 from imgbuild.learn.loop import learn_all
 from imgbuild.matrix import constraints
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from tests.support import shelves
+from tests.support import release_index
 from tests.support.local_index import LocalIndex
 
 OLD = {"lib/__init__.py": "VERSION = 1\n", "lib/params.py": "class Old: pass\n"}
@@ -19,10 +19,10 @@ USES_NEW = {**PLAIN, "app/use.py": "from lib.params import New\n"}
 def package_set(folder, *, pins=None):
     """Ten releases of lib, which changes in 1.6; of app, which follows it in 1.4 and 1.8."""
     index = LocalIndex()
-    shelves.publish(index, "lib", {f"1.{n}": OLD if n < 6 else NEW for n in range(10)})
+    release_index.publish(index, "lib", {f"1.{n}": OLD if n < 6 else NEW for n in range(10)})
     apps = [PLAIN] * 4 + [USES_OLD] * 4 + [USES_NEW] * 4
-    shelves.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
-    return shelves.shelf(folder, index, pins=pins)
+    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    return release_index.release_catalogue(folder, index, pins=pins)
 
 
 def finding(
@@ -43,9 +43,9 @@ def finding(
 
 
 def test_a_name_that_went_bounds_the_other_from_above(tmp_path):
-    with package_set(tmp_path) as (shelf, site):
+    with package_set(tmp_path) as (release_catalogue, site):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
-        learned = learn(gone, shelf, ())
+        learned = learn(gone, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (">=1.4,<=1.7", "lib<1.6")
         assert (learned.came, learned.went) == ("", "1.6")
@@ -59,9 +59,9 @@ def test_a_name_that_went_bounds_the_other_from_above(tmp_path):
 
 
 def test_a_name_that_came_bounds_it_from_below(tmp_path):
-    with package_set(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (release_catalogue, _):
         new = finding(Relation.NAME, "lib.params:New", version="1.8", other_version="1.2")
-        learned = learn(new, shelf, ())
+        learned = learn(new, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (">=1.8,<=1.11", "lib>=1.6")
         assert (learned.came, learned.went) == ("1.6", "")
@@ -69,29 +69,29 @@ def test_a_name_that_came_bounds_it_from_below(tmp_path):
 
 def test_a_release_between_that_does_not_ask_ends_the_range(tmp_path):
     index = LocalIndex()
-    shelves.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
     apps = [USES_OLD, USES_OLD, USES_OLD, PLAIN, USES_OLD, USES_OLD, USES_OLD, PLAIN, USES_OLD]
-    shelves.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
-    with shelves.shelf(tmp_path, index) as (shelf, _):
+    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         for version, versions in [("1.5", ">=1.4,<=1.6"), ("1.2", ">=1.0,<=1.2"), ("1.8", "==1.8")]:
             gone = finding(Relation.NAME, "lib.params:Old", version=version, other_version="1.1")
-            learned = learn(gone, shelf, ())
+            learned = learn(gone, release_catalogue, ())
             assert learned is not None
             assert (learned.versions, learned.needs) == (versions, "lib<1.1")
 
 
 def test_a_pinned_package_speaks_for_its_own_version_only(tmp_path):
-    with package_set(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (release_catalogue, _):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
-        learned = learn(gone, shelf, {"app"})
+        learned = learn(gone, release_catalogue, {"app"})
         assert learned is not None
         assert (learned.versions, learned.needs) == ("==1.7", "lib<1.6")
 
 
 def test_where_no_version_will_do_the_package_cannot_live_with_the_other(tmp_path):
-    with package_set(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (release_catalogue, _):
         never = finding(Relation.NAME, "lib.params:Never", version="1.7", other_version="1.9")
-        learned = learn(never, shelf, ())
+        learned = learn(never, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == ("==1.7", "lib<0")
         assert learned.violated({"app": "1.7", "lib": "1.0"})
@@ -99,9 +99,9 @@ def test_where_no_version_will_do_the_package_cannot_live_with_the_other(tmp_pat
 
 @pytest.mark.parametrize("relation", [Relation.WINDOW, Relation.RULE, Relation.REQUIREMENT])
 def test_what_the_evidence_says_itself_is_taken(tmp_path, relation):
-    with package_set(tmp_path) as (shelf, _):
-        said = finding(relation, "lib", version="1.7", other_version="1.9", spec=">=1.2,<1.5")
-        learned = learn(said, shelf, ())
+    with package_set(tmp_path) as (release_catalogue, _):
+        clash = finding(relation, "lib", version="1.7", other_version="1.9", spec=">=1.2,<1.5")
+        learned = learn(clash, release_catalogue, ())
         assert learned is not None
         assert learned.spec == ">=1.2,<1.5"
 
@@ -110,9 +110,9 @@ def test_what_the_evidence_says_itself_is_taken(tmp_path, relation):
     "relation", [Relation.SYMBOL, Relation.ABI, Relation.LIBRARY, Relation.WINDOW]
 )
 def test_of_what_has_no_name_it_is_known_that_these_two_do_not_fit(tmp_path, relation):
-    with package_set(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "_Z1fv", version="1.7", other_version="1.9+cu124")
-        learned = learn(clash, shelf, ())
+        learned = learn(clash, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == ("==1.7", "lib!=1.9")
 
@@ -122,18 +122,18 @@ def calls_package_set(folder, tag="calls"):
     index = LocalIndex()
     old = {"lib/__init__.py": "def make(a, b): pass\nclass Maker:\n    def make(self, a): pass\n"}
     new = {"lib/__init__.py": "def make(a, *, size): pass\n"}
-    shelves.publish(index, "lib", {f"1.{n}": old if n < 4 else new for n in range(8)})
+    release_index.publish(index, "lib", {f"1.{n}": old if n < 4 else new for n in range(8)})
     plain = {"app/__init__.py": "", "app/use.py": "import lib\n\nlib.make(1, 2)\n"}
     apart = {"app/__init__.py": "", "app/use.py": "import lib\nlib.make(1, size=2)\n"}
-    shelves.publish(index, "app", {f"1.{n}": plain if n < 6 else apart for n in range(8)})
-    return shelves.shelf(folder, index)
+    release_index.publish(index, "app", {f"1.{n}": plain if n < 6 else apart for n in range(8)})
+    return release_index.release_catalogue(folder, index)
 
 
 @pytest.mark.parametrize("subject", ["lib.make(size)", "lib.make(1)"])
 def test_an_argument_bounds_both_as_a_name_does(tmp_path, subject):
-    with calls_package_set(tmp_path) as (shelf, site):
-        asked = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.7", line=3)
-        learned = learn(asked, shelf, ())
+    with calls_package_set(tmp_path) as (release_catalogue, site):
+        clash = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.7", line=3)
+        learned = learn(clash, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (">=1.0,<=1.5", "lib<1.4")
         assert (learned.came, learned.went) == ("", "1.4")
@@ -147,89 +147,105 @@ def test_an_argument_bounds_both_as_a_name_does(tmp_path, subject):
 def test_an_argument_whose_signature_cannot_be_told_excludes_the_one_version(
     tmp_path, subject, versions
 ):
-    with calls_package_set(tmp_path) as (shelf, _):
-        asked = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.2", line=3)
-        learned = learn(asked, shelf, ())
+    with calls_package_set(tmp_path) as (release_catalogue, _):
+        clash = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.2", line=3)
+        learned = learn(clash, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (versions, "lib!=1.2")
 
 
-def rounds(shelf, *others, known=()):
+def rounds(release_catalogue, *others, learned=()):
     """What is known after a round for each version of lib that does not fit app 1.7."""
     for other in others:
         clash = finding(Relation.SYMBOL, "_Z1fv", version="1.7", other_version=other)
-        known = constraints.merge(known, learn_all([clash], shelf, (), known))
-    return [(one.versions, one.needs, one.came, one.went) for one in known]
+        learned = constraints.merge(learned, learn_all([clash], release_catalogue, (), learned))
+    return [
+        (constraint.versions, constraint.needs, constraint.came, constraint.went)
+        for constraint in learned
+    ]
 
 
 def test_versions_that_are_excluded_up_to_the_newest_become_a_bound(tmp_path):
-    with package_set(tmp_path) as (shelf, _):
-        assert rounds(shelf, "1.9") == [("==1.7", "lib!=1.9", "", "")]
-        assert rounds(shelf, "1.9", "1.8") == [("==1.7", "lib<1.8", "", "1.8")]
-        assert rounds(shelf, "1.9", "1.8", "1.7") == [("==1.7", "lib<1.7", "", "1.7")]
-        assert rounds(shelf, "1.9", "1.7") == [
+    with package_set(tmp_path) as (release_catalogue, _):
+        assert rounds(release_catalogue, "1.9") == [("==1.7", "lib!=1.9", "", "")]
+        assert rounds(release_catalogue, "1.9", "1.8") == [("==1.7", "lib<1.8", "", "1.8")]
+        assert rounds(release_catalogue, "1.9", "1.8", "1.7") == [("==1.7", "lib<1.7", "", "1.7")]
+        assert rounds(release_catalogue, "1.9", "1.7") == [
             ("==1.7", "lib!=1.7", "", ""),
             ("==1.7", "lib!=1.9", "", ""),
         ]
 
 
 def test_versions_that_are_excluded_from_the_oldest_on_become_a_bound(tmp_path):
-    with package_set(tmp_path) as (shelf, _):
-        assert rounds(shelf, "1.0", "1.1") == [("==1.7", "lib>=1.2", "1.2", "")]
+    with package_set(tmp_path) as (release_catalogue, _):
+        assert rounds(release_catalogue, "1.0", "1.1") == [("==1.7", "lib>=1.2", "1.2", "")]
 
 
 def test_versions_that_are_excluded_between_others_stay_apart(tmp_path):
-    with package_set(tmp_path) as (shelf, _):
-        found = rounds(shelf, "1.5", "1.6", "1.9")
-        assert sorted(needs for _, needs, _, _ in found) == ["lib!=1.5", "lib!=1.6", "lib!=1.9"]
+    with package_set(tmp_path) as (release_catalogue, _):
+        bounds = rounds(release_catalogue, "1.5", "1.6", "1.9")
+        assert sorted(needs for _, needs, _, _ in bounds) == ["lib!=1.5", "lib!=1.6", "lib!=1.9"]
 
 
 def test_a_clash_in_which_a_third_package_has_a_hand_is_not_laid_at_the_others_door(tmp_path):
     index = LocalIndex()
     text = "import importlib.util\nif importlib.util.find_spec('third'):\n    class Dummy: pass\n"
     sources = {"lib/__init__.py": "VERSION = 1\n", "lib/utils.py": text}
-    shelves.publish(index, "lib", {"1.0": sources, "1.1": sources})
-    shelves.publish(index, "app", {"1.0": {**PLAIN, "app/use.py": "from lib.utils import Dummy\n"}})
-    with shelves.shelf(tmp_path, index) as (shelf, _):
+    release_index.publish(index, "lib", {"1.0": sources, "1.1": sources})
+    release_index.publish(
+        index, "app", {"1.0": {**PLAIN, "app/use.py": "from lib.utils import Dummy\n"}}
+    )
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         clash = finding(Relation.NAME, "lib.utils:Dummy", version="1.0", other_version="1.1")
-        assert learn(clash, shelf, ()) is None
+        assert learn(clash, release_catalogue, ()) is None
 
 
 def test_nothing_is_learned_without_another_package_or_evidence(tmp_path):
-    with package_set(tmp_path) as (shelf, _):
+    with package_set(tmp_path) as (release_catalogue, _):
         alone = finding(Relation.SYMBOL, "_Z1fv", version="1.7", other="")
         bare = Finding(check="elf", severity=Severity.ERROR, message="")
-        assert learn(alone, shelf, ()) is None
-        assert learn(bare, shelf, ()) is None
+        assert learn(alone, release_catalogue, ()) is None
+        assert learn(bare, release_catalogue, ()) is None
 
 
 def test_a_missing_package_is_added_only_if_it_is_known_who_brings_it(tmp_path):
-    with package_set(tmp_path) as (shelf, _):
-        found = {
+    with package_set(tmp_path) as (release_catalogue, _):
+        by_module = {
             module: learn(
-                finding(Relation.PACKAGE, module, version="1.7", other=""), shelf, {"app"}
+                finding(Relation.PACKAGE, module, version="1.7", other=""),
+                release_catalogue,
+                {"app"},
             )
             for module in ("setuptools", "pkg_resources", "unheard_of")
         }
-    assert found["unheard_of"] is None  # no name is guessed: anybody may register it
+    assert by_module["unheard_of"] is None  # no name is guessed: anybody may register it
     for module in ("setuptools", "pkg_resources"):
-        learned = found[module]
+        learned = by_module[module]
         assert learned is not None
         assert (learned.needs, learned.missing, learned.versions) == ("setuptools", True, "==1.7")
 
 
 def test_a_package_that_lost_the_missing_module_is_bounded_by_its_releases(tmp_path):
     index = LocalIndex()
-    own = {"setuptools/__init__.py": "", "pkg_resources/__init__.py": "def require(): pass\n"}
+    old_files = {"setuptools/__init__.py": "", "pkg_resources/__init__.py": "def require(): pass\n"}
     bare = {"setuptools/__init__.py": ""}
-    shelves.publish(index, "setuptools", {str(n): own if n < 82 else bare for n in range(75, 90)})
-    shelves.publish(index, "app", {"1.0": PLAIN})
-    with shelves.shelf(tmp_path, index) as (shelf, site):
-        found = {
-            module: learn(finding(Relation.PACKAGE, module, version="1.0", other=""), shelf, ())
+    release_index.publish(
+        index, "setuptools", {str(n): old_files if n < 82 else bare for n in range(75, 90)}
+    )
+    release_index.publish(index, "app", {"1.0": PLAIN})
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, site):
+        by_module = {
+            module: learn(
+                finding(Relation.PACKAGE, module, version="1.0", other=""),
+                release_catalogue,
+                (),
+            )
             for module in ("pkg_resources", "pkg_resources.extern", "setuptools")
         }
-        needs = {module: one and (one.needs, one.went) for module, one in found.items()}
+        needs = {
+            module: constraint and (constraint.needs, constraint.went)
+            for module, constraint in by_module.items()
+        }
         assert needs["pkg_resources"] == ("setuptools<82", "82")
         assert needs["setuptools"] == ("setuptools", "")
         assert len({p for _, p, _ in site.requests if "packages/setuptools" in p}) < 10

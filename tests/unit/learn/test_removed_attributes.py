@@ -5,7 +5,7 @@ import pytest
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.learn.removed_attributes import check, gives, parts
 from imgbuild.report import Relation, Severity
-from tests.support import shelves
+from tests.support import release_index
 from tests.support.local_index import LocalIndex
 
 HEAD = {"transformers/__init__.py": "from transformers.base import Base, Fast\n"}
@@ -26,7 +26,7 @@ READER = (
 
 def findings(folder, new, expression="tokenizer.extended", first="4.0.0"):
     index = LocalIndex()
-    shelves.publish(
+    release_index.publish(
         index,
         "transformers",
         {
@@ -42,20 +42,20 @@ def findings(folder, new, expression="tokenizer.extended", first="4.0.0"):
         files={path: text.encode() for path, text in vllm.items()},
         uploaded="2024-01-20T00:00:00Z",
     )
-    with shelves.shelf(folder, index) as (shelf, _):
-        releases = {name: shelf.releases(name)[-1] for name in ("vllm", "transformers")}
-        package_set = shelf.package_set(releases)
-        return check(package_set, main_path(package_set), lambda: shelf)
+    with release_index.release_catalogue(folder, index) as (release_catalogue, _):
+        releases = {name: release_catalogue.releases(name)[-1] for name in ("vllm", "transformers")}
+        package_set = release_catalogue.package_set(releases)
+        return check(package_set, main_path(package_set), lambda: release_catalogue)
 
 
 def test_what_the_reader_knew_and_nobody_answers_for_now_is_an_error(tmp_path):
-    (found,) = findings(tmp_path, GONE)
-    assert found.severity is Severity.ERROR
-    assert found.evidence is not None
-    assert found.evidence.relation is Relation.ATTRIBUTE
-    assert (found.evidence.file, found.evidence.line) == ("vllm/__init__.py", 6)
-    assert found.evidence.subject == "transformers.Base.extended"
-    assert (found.evidence.other, found.evidence.other_version) == ("transformers", "5.0.0")
+    (finding,) = findings(tmp_path, GONE)
+    assert finding.severity is Severity.ERROR
+    assert finding.evidence is not None
+    assert finding.evidence.relation is Relation.ATTRIBUTE
+    assert (finding.evidence.file, finding.evidence.line) == ("vllm/__init__.py", 6)
+    assert finding.evidence.subject == "transformers.Base.extended"
+    assert (finding.evidence.other, finding.evidence.other_version) == ("transformers", "5.0.0")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_members_of_a_union(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "expected"),
     [
         (b"class A:\n    def name(self): pass\n", True),
         (b"name = 1\n", True),
@@ -101,5 +101,5 @@ def test_the_members_of_a_union(text, expected):
         (b"", False),
     ],
 )
-def test_what_gives_a_name(source, found):
-    assert gives(source, "name") is found
+def test_what_gives_a_name(source, expected):
+    assert gives(source, "name") is expected

@@ -14,8 +14,8 @@ import yaml
 from imgbuild import codec
 from imgbuild.cache.download import Http
 from imgbuild.errors import InputError
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.resolve import first_matrix, init
 from tests.support import extended, render_sample
 
@@ -48,7 +48,7 @@ def replaced(document: Any, path: tuple[str | int, ...], text: str) -> Any:
 
 def decoded(document: Any) -> Lock:
     data = json.dumps(document).encode()
-    return locks.decode_lock(data, "there/lock.json", hint="no", remedy="no")
+    return lock_file.decode_lock(data, "there/lock.json", hint="no", remedy="no")
 
 
 def sample() -> Any:
@@ -157,15 +157,15 @@ def test_what_follows_an_invalid_text_is_an_error_too(end: str) -> None:
     """The text is searched for in the whole document, of which the decoder has read a part."""
     data = f'{{"format": 1, "target": "A", "more": {end}}}'.encode("latin-1")
     with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
-        locks.decode_lock(data, "there/lock.json", hint="no", remedy="no")
+        lock_file.decode_lock(data, "there/lock.json", hint="no", remedy="no")
 
 
 def test_existing_locks_are_read_and_stay_as_they_are() -> None:
-    found = sorted(ROOT.glob("images/*/lock.json"))
-    assert len(found) > 20
-    for path in found:
+    lock_paths = sorted(ROOT.glob("images/*/lock.json"))
+    assert len(lock_paths) > 20
+    for path in lock_paths:
         data = path.read_bytes()
-        assert codec.encode(locks.decode_lock(data, str(path), hint="", remedy="")) == data
+        assert codec.encode(lock_file.decode_lock(data, str(path), hint="", remedy="")) == data
 
 
 @pytest.mark.parametrize("field", ["as_of", "target"])
@@ -176,10 +176,10 @@ def test_a_server_cannot_write_into_the_matrix_of_a_user(field: str, tmp_path: P
     document = json.loads(path.read_bytes())
     document[field] += "\n    files: {/opt/env: {from: .env}}\n    env: {LD_PRELOAD: {value: x}}"
     path.write_text(json.dumps(document))
-    wanted = first_matrix.WantedExtension(name="ours")
+    requested = first_matrix.WantedExtension(name="ours")
     with pytest.raises(InputError):
         init.begin(
-            tmp_path / "matrix.yaml", wanted, extends="small", place=str(tmp_path / "server"),
+            tmp_path / "matrix.yaml", requested, extends="small", place=str(tmp_path / "server"),
             image="", http=Http(offline=True),
         )  # fmt: skip
     assert not (tmp_path / "matrix.yaml").exists()
@@ -193,12 +193,12 @@ def test_a_document_of_a_hostile_lock_is_quoted_or_refused(tmp_path: Path) -> No
         lock = msgspec.structs.replace(below.lock, as_of=text)
         hostile = msgspec.structs.replace(below, lock=lock, name=text)
         try:
-            made = first_matrix.text(
+            matrix_text = first_matrix.text(
                 first_matrix.WantedExtension(name="ours", summary=text), hostile, text, text, text
             )
         except InputError:
             continue
-        read = yaml.safe_load(made)
+        read = yaml.safe_load(matrix_text)
         assert list(read) == ["version", "published", "targets"]
         assert read["published"] == {text: {"lock": text, "from": text, "image": text}}
         assert read["targets"] == {"ours": {"extends": text, "summary": text}}

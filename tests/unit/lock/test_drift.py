@@ -17,14 +17,14 @@ def test_keys_of_mappings_and_fields_of_structs_are_named():
         "m.a.d: only the lock has it",
     ]
     other = User(name="imgbuild", uid=1001, gid=1000, home="/home/imgbuild")
-    found = drift.lines("user", samples.USER, other)
-    assert found == ["user.uid: the matrix says 1000, the lock 1001"]
+    differences = drift.lines("user", samples.USER, other)
+    assert differences == ["user.uid: the matrix says 1000, the lock 1001"]
 
 
 def test_many_differences_are_counted():
-    found = drift.lines("m", {}, {f"key{number:02}": 1 for number in range(20)})
-    assert len(found) == 8
-    assert found[-1] == "m: 13 more differences"
+    differences = drift.lines("m", {}, {f"key{number:02}": 1 for number in range(20)})
+    assert len(differences) == 8
+    assert differences[-1] == "m: 13 more differences"
     assert len(drift.lines("m", {}, {str(number): 1 for number in range(8)})) == 8
 
 
@@ -41,8 +41,8 @@ def test_long_texts_are_cut_where_they_differ():
 def test_long_lists_tell_their_items():
     shared = [{"package": "p", "paths": [str(number)]} for number in range(20)]
     gone = {"package": "q", "paths": []}
-    found = drift.lines("drop", shared, [*shared, gone])
-    assert found == ['drop: only the lock has {"package":"q","paths":[]}']
+    differences = drift.lines("drop", shared, [*shared, gone])
+    assert differences == ['drop: only the lock has {"package":"q","paths":[]}']
     assert drift.lines("drop", shared, shared[::-1]) == [
         "drop: the same items, in another order or number"
     ]

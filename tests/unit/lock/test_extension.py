@@ -14,9 +14,8 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.http.client import Http
-from imgbuild.lock import extension, published
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import AddedFolder, Lock
+from imgbuild.lock import extension, lock_file, published
+from imgbuild.lock.lock_file import AddedFolder, Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.plan.plan import (
     AddedDebsRecipe,
@@ -56,25 +55,25 @@ def path(tmp_path: Path) -> Path:
     return extended.repository(tmp_path)
 
 
-def made(path: Path, *more: Wheel) -> Lock:
+def extension_lock(path: Path, *more: Wheel) -> Lock:
     matrix = extended.read(path)
     return extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *more))
 
 
 def test_what_is_added_stands_at_the_end_of_the_lock(path: Path) -> None:
-    text = codec.encode(made(path)).decode()
+    text = codec.encode(extension_lock(path)).decode()
     folder = path.parent / "published/small"
-    due = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
-    due = due.replace("SCRIPT", sha256(extended.SCRIPT))
-    due = due.replace("DIGEST", extended.below(extended.read(path)).digest)
-    found = json.loads(text)
-    assert list(found)[-1] == "extends"
-    assert found["extends"] == json.loads(due)
-    assert codec.decode(text.encode(), Lock, file="lock.json") == made(path)
+    expected = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
+    expected = expected.replace("SCRIPT", sha256(extended.SCRIPT))
+    expected = expected.replace("DIGEST", extended.below(extended.read(path)).digest)
+    document = json.loads(text)
+    assert list(document)[-1] == "extends"
+    assert document["extends"] == json.loads(expected)
+    assert codec.decode(text.encode(), Lock, file="lock.json") == extension_lock(path)
 
 
 def test_settings_are_the_published_ones_changed_by_the_row(path: Path) -> None:
-    lock, old = made(path), extended.published()
+    lock, old = extension_lock(path), extended.published()
     assert lock.settings.env == {**old.settings.env, "WANDB_MODE": "offline"}
     changed = {
         key: value
@@ -102,13 +101,13 @@ def test_settings_are_the_published_ones_changed_by_the_row(path: Path) -> None:
 def test_a_row_may_say_another_command(path: Path) -> None:
     text = path.read_text(encoding="utf-8") + "    cmd: [/opt/team/train.sh]\n    entrypoint: []\n"
     path.write_text(text, encoding="utf-8")
-    settings = made(path).settings
+    settings = extension_lock(path).settings
     assert (settings.entrypoint, settings.cmd) == ((), ("/opt/team/train.sh",))
 
 
 def test_the_published_layers_come_first_and_are_the_same(path: Path) -> None:
     below = plan(extended.published(), Arch.X86_64).layers
-    layers = plan(made(path), Arch.X86_64).layers
+    layers = plan(extension_lock(path), Arch.X86_64).layers
     assert layers[: len(below)] == below, "a drop beside an added package touches none of them"
     added = layers[len(below) :]
     assert [layer.name for layer in added] == ["added-debs", "added-wandb", "added-group-1",
@@ -125,7 +124,7 @@ def test_the_published_layers_come_first_and_are_the_same(path: Path) -> None:
 
 
 def test_a_base_has_its_added_system_packages(path: Path) -> None:
-    names = [layer.name for layer in base_of(plan(made(path), Arch.X86_64)).layers]
+    names = [layer.name for layer in base_of(plan(extension_lock(path), Arch.X86_64)).layers]
     assert names == ["debian-12", "added-debs"]
 
 
@@ -152,29 +151,29 @@ def test_added_layers_may_go_over_the_published_limit(path: Path) -> None:
     ],
 )
 def test_a_change_moves_its_own_layer_only(path: Path, change, moved: str) -> None:
-    before = {layer.name: layer.id for layer in plan(made(path), Arch.X86_64).layers}
+    before = {layer.name: layer.id for layer in plan(extension_lock(path), Arch.X86_64).layers}
     change(path.parent)
-    after = {layer.name: layer.id for layer in plan(made(path), Arch.X86_64).layers}
+    after = {layer.name: layer.id for layer in plan(extension_lock(path), Arch.X86_64).layers}
     assert {name for name in before if before[name] != after[name]} == {moved}
 
 
 def test_nothing_of_an_ordinary_lock_changes() -> None:
     assert b"extends" not in codec.encode(samples.lock())
     for file in sorted((REPOSITORY / "images").glob("*/lock.json")):
-        lock = locks.read_lock(REPOSITORY / "images", file.parent.name)
+        lock = lock_file.read_lock(REPOSITORY / "images", file.parent.name)
         assert codec.encode(lock) == file.read_bytes()
-        assert locks.published_part(lock, next(iter(lock.arch))) is lock
+        assert lock_file.published_part(lock, next(iter(lock.arch))) is lock
 
 
 # -- out of date
 
 
 def test_a_fresh_lock_is_current(path: Path) -> None:
-    assert extension.stale(made(path), extended.read(path)) == ()
+    assert extension.stale(extension_lock(path), extended.read(path)) == ()
 
 
 def test_folders_of_the_base_do_not_make_a_lock_stale(path: Path) -> None:
-    lock = made(path)
+    lock = extension_lock(path)
     assert lock.extends is not None
     added = lock.extends.arch[Arch.X86_64]
     folders = {"/opt": AddedFolder(mode="0700")}
@@ -185,7 +184,7 @@ def test_folders_of_the_base_do_not_make_a_lock_stale(path: Path) -> None:
 
 
 def test_a_changed_file_is_told(path: Path) -> None:
-    lock = made(path)
+    lock = extension_lock(path)
     (path.parent / "train.sh").write_bytes(b"other")
     (result,) = extension.stale(lock, extended.read(path))
     assert result == (
@@ -197,7 +196,7 @@ def test_a_changed_file_is_told(path: Path) -> None:
 
 
 def test_another_published_target_is_told(path: Path) -> None:
-    lock = made(path)
+    lock = extension_lock(path)
     extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
     (result,) = extension.stale(lock, extended.read(path))
     assert result.startswith("it extends small sha256:")
@@ -205,7 +204,7 @@ def test_another_published_target_is_told(path: Path) -> None:
 
 
 def test_a_published_package_that_is_gone_is_told(path: Path) -> None:
-    lock = made(path)
+    lock = extension_lock(path)
     resolution = lock.arch[Arch.X86_64]
     less = tuple(wheel for wheel in resolution.wheels if wheel.package != "numpy")
     changed = msgspec.structs.replace(resolution, wheels=less)
@@ -220,13 +219,13 @@ def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> 
     old = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(render_sample.BUILT,))
     lock = msgspec.structs.replace(lock, arch={Arch.X86_64: old})
     path = extended.repository(tmp_path, lock=lock)
-    own = made(path)
-    assert own.arch[Arch.X86_64].built == (render_sample.BUILT,)
-    assert extension.stale(own, extended.read(path)) == ()
+    locked = extension_lock(path)
+    assert locked.arch[Arch.X86_64].built == (render_sample.BUILT,)
+    assert extension.stale(locked, extended.read(path)) == ()
     other = msgspec.structs.replace(render_sample.BUILT, env={})
-    changed = msgspec.structs.replace(own.arch[Arch.X86_64], built=(other,))
-    own = msgspec.structs.replace(own, arch={Arch.X86_64: changed})
-    (result,) = extension.stale(own, extended.read(path))
+    changed = msgspec.structs.replace(locked.arch[Arch.X86_64], built=(other,))
+    locked = msgspec.structs.replace(locked, arch={Arch.X86_64: changed})
+    (result,) = extension.stale(locked, extended.read(path))
     assert result == "x86_64: antlr4-python3-runtime 4.9.3 of small is not locked"
 
 
@@ -240,14 +239,14 @@ def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> 
     ],
 )
 def test_a_changed_row_is_told(path: Path, old: str, new: str, result: str) -> None:
-    lock = made(path)
+    lock = extension_lock(path)
     path.write_text(extended.MATRIX.replace(old, new), encoding="utf-8")
     reasons = extension.stale(lock, extended.read(path))
     assert any(reason.startswith(result) for reason in reasons), reasons
 
 
 def test_a_lock_of_an_extension_is_stale_in_an_ordinary_matrix(path: Path) -> None:
-    lock = made(path)
+    lock = extension_lock(path)
     reasons = extension.stale(lock, samples.matrix())
     assert reasons == ("the matrix has no target ours",)
 
@@ -256,14 +255,14 @@ def test_a_lock_of_an_extension_is_stale_in_an_ordinary_matrix(path: Path) -> No
 
 
 def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_path: Path) -> None:
-    lock, matrix = made(path), extended.read(path)
+    lock, matrix = extension_lock(path), extended.read(path)
     store = Store.open(tmp_path / "cache")
     inputs = Inputs(matrix, Context(store, Http(offline=True)))
     inputs.bring(lock, {sha256(extended.SCRIPT)})
-    kept = store.file(sha256(extended.SCRIPT))
-    assert kept is not None
-    assert kept.read_bytes() == extended.SCRIPT
-    kept.unlink()
+    stored = store.file(sha256(extended.SCRIPT))
+    assert stored is not None
+    assert stored.read_bytes() == extended.SCRIPT
+    stored.unlink()
     (path.parent / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256") as caught:
         inputs.bring(lock, {sha256(extended.SCRIPT)})
@@ -273,7 +272,7 @@ def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_pat
 def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
     (path.parent / "train.sh").unlink()
     with pytest.raises(InputError, match=r"train\.sh: No such file or directory") as caught:
-        made(path)
+        extension_lock(path)
     assert caught.value.hint == "add the file, or take it out of `files`"
 
 
@@ -284,9 +283,9 @@ def test_a_build_of_an_sdist_may_need_a_published_or_an_added_package(tmp_path: 
         "targets:\n",
         1,
     )
-    found = extended.read(extended.repository(tmp_path, text))
-    assert found.sdists["deepspeed"].requires == ("torch", "numpy", "einops")
-    assert {"torch", "numpy"} <= found.targets["ours"].pins.keys()  # the build gets these versions
+    matrix = extended.read(extended.repository(tmp_path, text))
+    assert matrix.sdists["deepspeed"].requires == ("torch", "numpy", "einops")
+    assert {"torch", "numpy"} <= matrix.targets["ours"].pins.keys()  # the build gets these versions
     path = extended.repository(tmp_path, text.replace("torch, numpy", "troch, numpy"))
     with pytest.raises(InputError) as caught:
         extended.read(path)

@@ -9,18 +9,18 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.errors import InputError, LockStale
-from imgbuild.lock import lock
+from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Variable, Wanted
 from imgbuild.values import Arch
 from tests.support import samples
 
 
 def test_a_lock_is_read_back_as_written(tmp_path):
-    made = samples.lock(samples.wheel("trl"))
-    path = lock.lock_path(tmp_path, "small")
-    codec.write(path, made)
-    assert lock.read_lock(tmp_path, "small") == made
-    assert codec.encode(lock.read_lock(tmp_path, "small")) == path.read_bytes()
+    small_lock = samples.lock(samples.wheel("trl"))
+    path = lock_file.lock_path(tmp_path, "small")
+    codec.write(path, small_lock)
+    assert lock_file.read_lock(tmp_path, "small") == small_lock
+    assert codec.encode(lock_file.read_lock(tmp_path, "small")) == path.read_bytes()
 
 
 def test_each_wheel_stands_on_a_line_of_its_own():
@@ -34,40 +34,40 @@ def test_a_lock_holds_no_address():
 
 def test_an_absent_lock_says_how_to_make_it(tmp_path):
     with pytest.raises(LockStale) as caught:
-        lock.read_lock(tmp_path, "small")
+        lock_file.read_lock(tmp_path, "small")
     assert caught.value.hint == "make it with: imgbuild lock small"
 
 
 def test_another_format_is_refused_before_it_is_read(tmp_path):
-    path = lock.lock_path(tmp_path, "small")
+    path = lock_file.lock_path(tmp_path, "small")
     codec.write(path, {"format": 99, "unheard": "of"})
     with pytest.raises(LockStale, match="lock format 99"):
-        lock.read_lock(tmp_path, "small")
+        lock_file.read_lock(tmp_path, "small")
 
 
 def test_the_lock_of_another_target_is_refused(tmp_path):
-    path = lock.lock_path(tmp_path, "large")
+    path = lock_file.lock_path(tmp_path, "large")
     codec.write(path, samples.lock())
     with pytest.raises(InputError, match="is the lock of another target") as caught:
-        lock.read_lock(tmp_path, "large")
+        lock_file.read_lock(tmp_path, "large")
     (problem,) = caught.value.problems
     assert (problem.file, problem.value, problem.expected) == (str(path), "small", "large")
 
 
 def test_a_broken_lock_names_the_file(tmp_path):
-    path = lock.lock_path(tmp_path, "small")
+    path = lock_file.lock_path(tmp_path, "small")
     damages: tuple[object, ...] = ({"format": 1, "target": 5}, {"format": "one"}, [])
     for damage in damages:
         codec.write(path, damage)
         with pytest.raises(InputError, match=r"lock\.json is not a valid lock$") as caught:
-            lock.read_lock(tmp_path, "small")
+            lock_file.read_lock(tmp_path, "small")
         assert "_Versioned" not in str(caught.value.problems[0])
         remedy = "restore it from git, or make it again with: imgbuild lock small"
         assert caught.value.hint == remedy
 
 
 def test_a_fresh_lock_is_current():
-    assert lock.stale(samples.lock(), samples.matrix()) == ()
+    assert lock_file.stale(samples.lock(), samples.matrix()) == ()
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,16 @@ def test_a_fresh_lock_is_current():
     ],
 )
 def test_a_change_of_the_matrix_is_seen_without_solving(changes, word):
-    reasons = lock.stale(samples.lock(), samples.matrix(**changes))
+    reasons = lock_file.stale(samples.lock(), samples.matrix(**changes))
     assert any(word in reason for reason in reasons), reasons
 
 
 def test_a_reason_names_the_keys_that_differ():
-    made = samples.lock(of=samples.matrix(labels={"x": "1", "y": "1"}))
-    due = samples.matrix(env={"FOO": Variable(value="a", reason=samples.REASON)}, labels={"y": "2"})
-    assert set(lock.stale(made, due)) == {
+    small_lock = samples.lock(of=samples.matrix(labels={"x": "1", "y": "1"}))
+    changed_matrix = samples.matrix(
+        env={"FOO": Variable(value="a", reason=samples.REASON)}, labels={"y": "2"}
+    )
+    assert set(lock_file.stale(small_lock, changed_matrix)) == {
         "settings.env.FOO: only the matrix has it",
         "settings.labels.x: only the lock has it",
         'settings.labels.y: the matrix says "2", the lock "1"',
@@ -98,15 +100,17 @@ def test_a_reason_names_the_keys_that_differ():
 
 
 def test_a_missing_debian_package_is_seen():
-    made = samples.lock()
-    less = msgspec.structs.replace(made.arch[Arch.X86_64], debs=(samples.deb("bash"),))
-    reasons = lock.stale(msgspec.structs.replace(made, arch={Arch.X86_64: less}), samples.matrix())
+    small_lock = samples.lock()
+    less = msgspec.structs.replace(small_lock.arch[Arch.X86_64], debs=(samples.deb("bash"),))
+    reasons = lock_file.stale(
+        msgspec.structs.replace(small_lock, arch={Arch.X86_64: less}), samples.matrix()
+    )
     assert reasons == ("x86_64: Debian package python3 is not locked",)
 
 
 def test_a_target_that_left_the_matrix_is_seen():
-    made = msgspec.structs.replace(samples.lock(), target="gone")
-    assert lock.stale(made, samples.matrix()) == ("the matrix has no target gone",)
+    small_lock = msgspec.structs.replace(samples.lock(), target="gone")
+    assert lock_file.stale(small_lock, samples.matrix()) == ("the matrix has no target gone",)
 
 
 def test_the_targets_words_win_over_the_images():

@@ -52,9 +52,9 @@ def test_the_base_of_a_published_lock_is_hardened_if_its_own_was() -> None:
     lock = samples.lock()
     hard = msgspec.structs.replace(lock.base, hardened=True)
     for base, hardened in ((lock.base, False), (hard, True)):
-        found = locked_matrix.base_of(msgspec.structs.replace(lock, base=base), ())
-        assert isinstance(found, DebianBase)
-        assert found.hardened is hardened
+        target_base = locked_matrix.base_of(msgspec.structs.replace(lock, base=base), ())
+        assert isinstance(target_base, DebianBase)
+        assert target_base.hardened is hardened
 
 
 def test_a_row_that_says_least(tmp_path: Path) -> None:
@@ -66,15 +66,15 @@ def test_a_row_that_says_least(tmp_path: Path) -> None:
 
 def test_a_table_shows_what_publishers_and_users_pinned(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
-    (found,) = published.shown(matrix, select(matrix, [extended.OWN], everything=False, arches=[]))
-    assert found.target.pins == {"torch": "2.6.0", "wandb": "0.20.1"}
+    (row,) = published.shown(matrix, select(matrix, [extended.OWN], everything=False, arches=[]))
+    assert row.target.pins == {"torch": "2.6.0", "wandb": "0.20.1"}
 
 
 def test_an_ordinary_matrix_is_read_as_ever(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
-    found = published.load(tmp_path / "matrix.yaml")
-    assert found == load(tmp_path / "matrix.yaml")
-    assert published.overlay(found, "cu124-vllm") is None
+    matrix = published.load(tmp_path / "matrix.yaml")
+    assert matrix == load(tmp_path / "matrix.yaml")
+    assert published.overlay(matrix, "cu124-vllm") is None
     with pytest.raises(InputError, match="extends no published target"):
         published.published(tmp_path / "matrix.yaml")
 
@@ -290,8 +290,8 @@ def test_two_published_targets_keep_their_own_bases(tmp_path: Path) -> None:
     text = extended.MATRIX.replace("targets:\n", "  other: {lock: published/other}\ntargets:\n")
     text += "  theirs: {extends: other, summary: on the other one}\n"
     matrix = extended.read(extended.repository(tmp_path, text))
-    found = {name: matrix.bases[target.base] for name, target in matrix.targets.items()}
-    assert (found["ours"].glibc, found["theirs"].glibc) == ("2.36", "2.41")
+    bases = {name: matrix.bases[target.base] for name, target in matrix.targets.items()}
+    assert (bases["ours"].glibc, bases["theirs"].glibc) == ("2.36", "2.41")
     assert matrix.indexes.keys() >= set(matrix.targets["theirs"].indexes.values())
 
 
@@ -310,8 +310,8 @@ def test_system_packages_come_from_the_mirrors_of_the_targets_own_base(
         "  another: {lock: published/another}\n",
     )  # fmt: skip
     matrix = extended.read(extended.repository(tmp_path, text))
-    own = msgspec.structs.replace(lock, target=extended.OWN)
-    found = sources.base_of(own, matrix)
+    project_lock = msgspec.structs.replace(lock, target=extended.OWN)
+    found = sources.base_of(project_lock, matrix)
     assert isinstance(found, DebianBase)
     urls = apt.urls(samples.deb("rsync"), found)
     assert [url.partition("pool/")[0] for url in urls] == ["https://mirror.example/debian/"]
@@ -367,7 +367,7 @@ def test_a_published_target_that_is_another_one(tmp_path: Path) -> None:
     assert "imgbuild init --refresh" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("file", [published.LOCK, published.SEAL])
+@pytest.mark.parametrize("file", [published.LOCK, published.DIGESTS_FILE])
 def test_a_copy_that_is_not_there(file: str, tmp_path: Path) -> None:
     path = extended.repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
@@ -398,5 +398,5 @@ def test_a_row_accepts_findings_and_vulnerabilities(tmp_path: Path) -> None:
       - {{check: calls, package: torch, subject: "torch:*", reason: it is never called}}
 """
     target = extended.read(extended.repository(tmp_path, text)).targets[extended.OWN]
-    assert [one.id for one in target.accept_cves] == ["CVE-2025-32434"]
-    assert [one.subject for one in target.waive] == ["torch:*"]
+    assert [accepted.id for accepted in target.accept_cves] == ["CVE-2025-32434"]
+    assert [waiver.subject for waiver in target.waive] == ["torch:*"]

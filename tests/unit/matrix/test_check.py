@@ -349,29 +349,29 @@ def test_a_secret_is_not_repeated() -> None:
 
 def test_an_environment_value_is_one_line() -> None:
     text, line, column = broken('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: §"1\\n2"')
-    found = only(text)
-    assert (found.line, found.column) == (line, column)
-    assert "several lines" in found.message
+    problem = only(text)
+    assert (problem.line, problem.column) == (line, column)
+    assert "several lines" in problem.message
 
 
 def test_an_index_of_another_cuda() -> None:
     text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
-    found = only(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
-    assert (found.line, found.column) == (line, column)
-    assert found.message == "this index is for cu126, the target for cu124"
+    problem = only(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
+    assert (problem.line, problem.column) == (line, column)
+    assert problem.message == "this index is for cu126, the target for cu124"
 
 
 def test_an_index_by_torch_needs_a_pin_of_torch() -> None:
     text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
-    found = only(text.replace('      torch: "2.6.0"\n', ""))
-    assert (found.line, found.column) == (line - 1, column)
-    assert "does not pin torch" in found.message
+    problem = only(text.replace('      torch: "2.6.0"\n', ""))
+    assert (problem.line, problem.column) == (line - 1, column)
+    assert "does not pin torch" in problem.message
 
 
 def test_a_name_too_long_for_a_tag() -> None:
     text, line, column = broken("  cu124-vllm:", "  §" + "a" * 129 + ":")
-    found = only(text)
-    assert (found.line, found.column, found.expected) == (line, column, "at most 128 letters")
+    problem = only(text)
+    assert (problem.line, problem.column, problem.expected) == (line, column, "at most 128 letters")
 
 
 def test_a_matrix_without_targets() -> None:
@@ -382,5 +382,9 @@ def test_a_matrix_without_targets() -> None:
 
 def test_the_prefix_is_a_path() -> None:
     text, line, column = broken("prefix: /opt/venv", "prefix: §venv")
-    found = next(problem for problem in problems(text) if problem.path == "image.prefix")
-    assert (found.line, found.column, found.value) == (line, column, "venv")
+    prefix_problem = next(problem for problem in problems(text) if problem.path == "image.prefix")
+    assert (prefix_problem.line, prefix_problem.column, prefix_problem.value) == (
+        line,
+        column,
+        "venv",
+    )

@@ -39,15 +39,15 @@ def test_a_prerelease_below_the_bound_is_judged_as_packaging_orders_it():
 
 
 def test_only_what_is_present_is_required():
-    known = [entry(), TRITON, entry(needs="transformers<5")]
-    assert constraints.required(known, "trl", "1.0.0", ()) == ()
-    assert constraints.required(known, "trl", "1.0.0", {"vllm"}) == ("vllm>=0.11.1",)
-    assert constraints.required(known, "trl", "0.26.2", {"vllm"}) == ()
-    assert constraints.required(known, "triton", "3.2.0", ()) == ("setuptools",)
+    entries = [entry(), TRITON, entry(needs="transformers<5")]
+    assert constraints.required(entries, "trl", "1.0.0", ()) == ()
+    assert constraints.required(entries, "trl", "1.0.0", {"vllm"}) == ("vllm>=0.11.1",)
+    assert constraints.required(entries, "trl", "0.26.2", {"vllm"}) == ()
+    assert constraints.required(entries, "triton", "3.2.0", ()) == ("setuptools",)
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "ranges"),
+    ("first", "two", "ranges"),
     [
         (">=0.27,<=1.9.2", ">=0.27,<=1.16.0", [">=0.27,<=1.16.0"]),
         (">=0.27,<=1.9.2", ">=1.0,<=1.16.0", [">=0.27,<=1.16.0"]),
@@ -61,10 +61,10 @@ def test_only_what_is_present_is_required():
         ("!=1.*", "==1.2", ["!=1.*", "==1.2"]),
     ],
 )
-def test_ranges_that_meet_become_one(one, two, ranges):
-    for pair in ((one, two), (two, one)):
+def test_ranges_that_meet_become_one(first, two, ranges):
+    for pair in ((first, two), (two, first)):
         merged = constraints.merge([entry(pair[0])], [entry(pair[1])])
-        assert sorted(item.versions for item in merged) in (sorted(ranges), sorted({one, two}))
+        assert sorted(item.versions for item in merged) in (sorted(ranges), sorted({first, two}))
         assert len(merged) == len(ranges)
 
 
@@ -72,8 +72,12 @@ def test_what_asks_more_of_the_same_versions_takes_the_place_of_the_other():
     loose, tight = entry(needs="transformers<5"), entry(needs="transformers<4.54")
     assert constraints.merge([loose], [tight]) == (tight,)
     assert constraints.merge([tight], [loose]) == (tight,)
-    one, bound = entry(needs="transformers!=5.1"), entry(needs="transformers<5")
-    assert constraints.merge([one], [bound]) == constraints.merge([bound], [one]) == (bound,)
+    excluding, bound = entry(needs="transformers!=5.1"), entry(needs="transformers<5")
+    assert (
+        constraints.merge([excluding], [bound])
+        == constraints.merge([bound], [excluding])
+        == (bound,)
+    )
     other = entry(needs="transformers!=4.1")
     assert set(constraints.merge([other], [bound])) == {other, bound}
     below = entry("==0.10.0", "transformers<4.40")
@@ -85,17 +89,17 @@ def test_two_entries_that_leave_no_version_out_stay_two():
 
 
 def test_a_widened_entry_swallows_what_it_then_covers():
-    known = [entry("==0.28.0"), entry("==1.0.0"), entry("==1.9.2")]
-    (one,) = constraints.merge(known, [entry(">=0.27,<=1.16.0", file="trl/a.py", line=4)])
-    assert (one.versions, one.file) == (">=0.27,<=1.16.0", "trl/a.py")
+    entries = [entry("==0.28.0"), entry("==1.0.0"), entry("==1.9.2")]
+    (merged,) = constraints.merge(entries, [entry(">=0.27,<=1.16.0", file="trl/a.py", line=4)])
+    assert (merged.versions, merged.file) == (">=0.27,<=1.16.0", "trl/a.py")
 
 
 def test_bounds_on_both_sides_and_other_packages_stay_apart():
-    known = constraints.merge(
+    entries = constraints.merge(
         [entry(needs="vllm>=0.11.1")],
         [entry(needs="vllm<0.20"), entry(needs="torch<2.9"), entry(package="verl")],
     )
-    assert len(known) == 4
+    assert len(entries) == 4
 
 
 def test_the_file_is_one_entry_a_line_and_reads_back(tmp_path):
@@ -171,5 +175,5 @@ def test_several_that_learn_at_once_lose_nothing(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    found = constraints.read(tmp_path / "images")
-    assert {item.versions for item in found} == {f"=={number}" for number in range(6)}
+    stored = constraints.read(tmp_path / "images")
+    assert {item.versions for item in stored} == {f"=={number}" for number in range(6)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.lock.lock import requirements
+from imgbuild.lock.lock_file import requirements
 from imgbuild.matrix import extras
 from imgbuild.matrix.load import loads
 from tests.support.matrix_text import FILE, RIGHT, check, only
@@ -27,7 +27,7 @@ WITH = RIGHT.replace("layers:\n", SETS).replace(
 def test_a_target_has_the_sets_it_names_and_its_own_entries_take_precedence() -> None:
     matrix = loads(WITH.encode(), FILE)
     target = matrix.targets["cu124-vllm"]
-    assert {name: one.spec for name, one in extras.wanted(matrix, target).items()} == {
+    assert {name: extra.spec for name, extra in extras.requirements(matrix, target).items()} == {
         "peft": ">=0.18", "trl": "", "setuptools": "",
     }  # fmt: skip
     assert requirements(matrix, "cu124-vllm") == {
@@ -54,9 +54,9 @@ def test_a_target_that_names_no_set_is_as_without_sets() -> None:
 )
 def test_what_is_wrong_with_a_set_has_a_place(old: str, new: str, path: str, message: str) -> None:
     assert old in WITH
-    found = only(WITH.replace(old, new))
-    assert found.path == path
-    assert message in found.message
+    problem = only(WITH.replace(old, new))
+    assert problem.path == path
+    assert message in problem.message
 
 
 def test_a_set_where_there_are_none() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.lock import lock as locks
-from imgbuild.lock.lock import Lock
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.load import loads
@@ -20,9 +20,9 @@ TOOLKIT = "/opt/venv/lib/python3.11/site-packages/nvidia/cu13"
 
 def locked(mode: str, **changes: object) -> Lock:
     """The lock of a target of CUDA 13.0 with `mode`."""
-    own = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
-    matrix = samples.matrix(cuda="13.0", flashinfer=own, **changes)
-    return locks.make_lock(matrix, "small", {Arch.X86_64: Resolution(wheels=())})
+    settings = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
+    matrix = samples.matrix(cuda="13.0", flashinfer=settings, **changes)
+    return lock_file.make_lock(matrix, "small", {Arch.X86_64: Resolution(wheels=())})
 
 
 @pytest.mark.parametrize("mode", ["prebuilt", "jit", "off"])
@@ -49,12 +49,12 @@ def test_jit_brings_the_compiler_of_the_cuda_release() -> None:
 
 @pytest.mark.parametrize("mode", ["prebuilt", "jit", "off"])
 def test_every_variable_of_a_mode_has_a_source(mode: str) -> None:
-    own = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
-    matrix = samples.matrix(cuda="13.0", flashinfer=own)
+    settings = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
+    matrix = samples.matrix(cuda="13.0", flashinfer=settings)
     target, base = matrix.targets["small"], matrix.bases[matrix.targets["small"].base]
-    found = flashinfer.environment(target, matrix.image, base)
-    assert found
-    assert [name for name, variable in found.items() if not variable.source] == []
+    variables = flashinfer.environment(target, matrix.image, base)
+    assert variables
+    assert [name for name, variable in variables.items() if not variable.source] == []
 
 
 @pytest.mark.parametrize("mode", ["prebuilt", "off"])
@@ -89,9 +89,9 @@ def test_a_rows_own_words_win() -> None:
 def test_flashinfer_off_and_asked_for() -> None:
     text, line, column = broken('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
     text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
-    found = only(text)
-    assert (found.line, found.column) == (line + 1, column)
-    assert found.message == "FlashInfer is off, and the target asks for flashinfer-python"
+    problem = only(text)
+    assert (problem.line, problem.column) == (line + 1, column)
+    assert problem.message == "FlashInfer is off, and the target asks for flashinfer-python"
 
 
 def test_jit_takes_its_compiler_and_its_place_from_the_mode() -> None:
@@ -104,9 +104,9 @@ def test_jit_with_a_wheel_that_is_compiled_already() -> None:
     text, line, column = broken(OFF, "    flashinfer: {mode: §jit, reason: compiled at first use}")
     text = text.replace('cuda: "12.4"', 'cuda: "13.0"')
     text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-python: torch}")
-    found = only(text)
-    assert (found.line, found.column) == (line, column)
-    assert "whose kernels are compiled already" in found.message
+    problem = only(text)
+    assert (problem.line, problem.column) == (line, column)
+    assert "whose kernels are compiled already" in problem.message
 
 
 def test_jit_may_have_a_cache_of_kernels_beside_it() -> None:
@@ -121,22 +121,22 @@ def test_off_cannot_be_turned_on_by_a_variable() -> None:
         "      VLLM_USE_V1: {", "      VLLM_USE_FLASHINFER_SAMPLER: §{value: '1', reason: faster}\n"
         "      VLLM_USE_V1: {",
     )  # fmt: skip
-    found = only(text.replace("faster", "it is faster"))
-    assert (found.line, found.column) == (line, column)
-    assert "FlashInfer is off" in found.message
+    problem = only(text.replace("faster", "it is faster"))
+    assert (problem.line, problem.column) == (line, column)
+    assert "FlashInfer is off" in problem.message
 
 
 def test_flashinfer_in_two_versions() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
     pins = 'flashinfer-python: §"0.6.12"\n      flashinfer-cubin: "0.6.11"'
     text, line, column = broken('trl: "0.18.2"', f'trl: "0.18.2"\n      {pins}')
-    found = only(text.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"'))
-    assert (found.line, found.column) == (line, column)
-    assert found.value == "0.6.11 and 0.6.12"
+    problem = only(text.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"'))
+    assert (problem.line, problem.column) == (line, column)
+    assert problem.value == "0.6.11 and 0.6.12"
 
 
 def test_the_mode_is_not_to_be_set_by_hand() -> None:
     text, line, column = broken("      VLLM_USE_V1: {", "      §IMGBUILD_FLASHINFER: {")
-    found = only(text)
-    assert (found.line, found.column) == (line, column)
-    assert "imgbuild sets this variable itself" in found.message
+    problem = only(text)
+    assert (problem.line, problem.column) == (line, column)
+    assert "imgbuild sets this variable itself" in problem.message

@@ -252,15 +252,15 @@ def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
         .replace("base: debian-12", "base: debian-13")
         .replace("arch: [x86_64]", "arch: [x86]")
     )
-    found = problems(text)
-    assert [(problem.path, problem.nearest) for problem in found] == [
+    matrix_problems = problems(text)
+    assert [(problem.path, problem.nearest) for problem in matrix_problems] == [
         ("bases.debian-12.suit", "suite"),  # unknown keys are first
         ("default_index", "main"),
         ("image.user.uid", None),
         ("targets.cu124-vllm.base", "debian-12"),
         ("targets.cu124-vllm.arch[0]", "x86_64"),
     ]
-    places = [(problem.line, problem.column) for problem in found[1:]]
+    places = [(problem.line, problem.column) for problem in matrix_problems[1:]]
     assert places == sorted(places, key=lambda place: (place[0] or 0, place[1] or 0))
 
 
@@ -274,8 +274,10 @@ def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
 )
 def test_what_follows_from_a_misspelt_key_is_not_reported(old: str, new: str) -> None:
     text, line, column = broken(old, new)
-    found = [problem for problem in problems(text) if problem.path != "targets.cu124-vllm.waived"]
-    assert [(problem.message, problem.line, problem.column) for problem in found] == [
+    matrix_problems = [
+        problem for problem in problems(text) if problem.path != "targets.cu124-vllm.waived"
+    ]
+    assert [(problem.message, problem.line, problem.column) for problem in matrix_problems] == [
         ("unknown key", line, column)
     ]
 
@@ -290,8 +292,8 @@ def test_a_value_below_a_misspelt_key_is_checked_where_it_fits() -> None:
 
 def test_a_problem_has_the_text_of_its_line() -> None:
     text, line, _ = broken("base: debian-12", "base: §debain-12")
-    found = only(text)
-    assert found.source == text.splitlines()[line - 1] == "    base: debain-12"
+    problem = only(text)
+    assert problem.source == text.splitlines()[line - 1] == "    base: debain-12"
 
 
 def test_a_problem_reads_as_one_line() -> None:
@@ -318,9 +320,9 @@ def test_the_project_matrix_is_what_two_other_readers_read() -> None:
 def test_a_folder_of_wheels_is_looked_for_beside_the_matrix(tmp_path: Path) -> None:
     text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:a b/{cuda_tag}'}\n")
     (tmp_path / "matrix.yaml").write_text(text, encoding="utf-8")
-    found = load(tmp_path / "matrix.yaml").indexes
-    assert found["own"].url == f"file://{tmp_path}/a%20b/{{cuda_tag}}/"
-    assert found["main"].url is None
+    indexes = load(tmp_path / "matrix.yaml").indexes
+    assert indexes["own"].url == f"file://{tmp_path}/a%20b/{{cuda_tag}}/"
+    assert indexes["main"].url is None
 
 
 def test_a_folder_of_wheels_below_one_whose_name_is_not_utf_8(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.values import normalize
@@ -63,7 +63,11 @@ def matrix() -> Matrix:
 def _current() -> Iterator[str]:
     """The locked targets that are not retired and have extras."""
     for name, target in matrix().targets.items():
-        if target.extras and not target.retired and locks.lock_path(ROOT / "images", name).exists():
+        if (
+            target.extras
+            and not target.retired
+            and lock_file.lock_path(ROOT / "images", name).exists()
+        ):
             yield name
 
 
@@ -74,7 +78,7 @@ def test_each_framework_has_a_target_with_extras() -> None:
 
 @pytest.mark.parametrize("name", list(_current()))
 def test_what_quick_starts_import_is_locked(name: str) -> None:
-    for arch, resolution in locks.read_lock(ROOT / "images", name).arch.items():
+    for arch, resolution in lock_file.read_lock(ROOT / "images", name).arch.items():
         have = {normalize(package) for package in resolution.versions}
         for framework, start in QUICK_STARTS.items():
             if framework in have:

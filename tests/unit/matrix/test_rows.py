@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from imgbuild.lock.lock import make_lock
+from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.load import load

@@ -49,9 +49,9 @@ def test_the_matrix_names_the_published_file() -> None:
 
 
 def test_the_schema_is_a_valid_one_of_its_dialect() -> None:
-    made = schema()
-    jsonschema.Draft202012Validator.check_schema(made)
-    assert made["$schema"] == DIALECT
+    document = schema()
+    jsonschema.Draft202012Validator.check_schema(document)
+    assert document["$schema"] == DIALECT
 
 
 def test_every_mapping_of_fixed_keys_refuses_others_and_says_what_it_is() -> None:

@@ -31,9 +31,9 @@ def matrix() -> Matrix:
 def chosen(
     matrix: Matrix, *patterns: str, everything: bool = False, arches: tuple[Arch, ...] = ()
 ) -> list[tuple[str, tuple[Arch, ...]]]:
-    found = select(matrix, patterns, everything=everything, arches=arches)
-    assert all(matrix.targets[item.name] is item.target for item in found)
-    return [(item.name, item.arches) for item in found]
+    selection = select(matrix, patterns, everything=everything, arches=arches)
+    assert all(matrix.targets[item.name] is item.target for item in selection)
+    return [(item.name, item.arches) for item in selection]
 
 
 def test_a_name(matrix: Matrix) -> None:
@@ -41,8 +41,8 @@ def test_a_name(matrix: Matrix) -> None:
 
 
 def test_the_order_is_that_of_the_matrix_and_each_comes_once(matrix: Matrix) -> None:
-    found = chosen(matrix, "gh200", "cu1*", "cu124-vllm")
-    assert [name for name, _ in found] == ["cu124-vllm", "cu130-vllm", "gh200"]
+    selection = chosen(matrix, "gh200", "cu1*", "cu124-vllm")
+    assert [name for name, _ in selection] == ["cu124-vllm", "cu130-vllm", "gh200"]
 
 
 @pytest.mark.parametrize("pattern", ["*-vllm", "cu1[23]?-vllm", "cu1*"])
@@ -122,8 +122,8 @@ def test_a_wildcard_leaves_out_what_has_not_the_architecture(
     matrix: Matrix, *, everything: bool
 ) -> None:
     patterns = () if everything else ("*",)
-    found = chosen(matrix, *patterns, everything=everything, arches=(ARM,))
-    assert found == [("cu130-vllm", (ARM,)), ("gh200", (ARM,))]
+    selection = chosen(matrix, *patterns, everything=everything, arches=(ARM,))
+    assert selection == [("cu130-vllm", (ARM,)), ("gh200", (ARM,))]
     assert left_out(matrix, patterns, everything=everything, arches=(ARM,)) == (
         "cu124-vllm on arm64 is left out: no wheel for aarch64",
     )
@@ -137,21 +137,21 @@ def test_a_wildcard_of_which_nothing_is_left(matrix: Matrix) -> None:
 
 
 def test_the_table_has_a_column_for_what_some_target_pins(matrix: Matrix) -> None:
-    found = rows(matrix, select(matrix, ["cu1*"], everything=False, arches=()))
-    assert [" ".join(line.split()) for line in aligned(cells(found))] == [
+    table_rows = rows(matrix, select(matrix, ["cu1*"], everything=False, arches=()))
+    assert [" ".join(line.split()) for line in aligned(cells(table_rows))] == [
         "target CUDA Python torch vllm trl flashinfer arch as of",
         "cu124-vllm 12.4 3.11 2.6.0 0.8.5.post1 0.18.2 off x86_64 2025-06-20",
         "cu130-vllm 13.0 3.11 2.6.0 0.8.5.post1 0.18.2 off x86_64, arm64 2025-06-20",
     ]
-    lines = aligned(cells(found))
+    lines = aligned(cells(table_rows))
     heads = ("as of", "2025", "2025")
     starts = {line.index(word) for line, word in zip(lines, heads, strict=True)}
     assert len(starts) == 1
 
 
 def test_the_table_as_markdown(matrix: Matrix) -> None:
-    found = rows(matrix, select(matrix, ["gh200"], everything=False, arches=()))
-    assert markdown(found) == [
+    table_rows = rows(matrix, select(matrix, ["gh200"], everything=False, arches=()))
+    assert markdown(table_rows) == [
         "| target | CUDA | Python | torch | vllm | trl | flashinfer | arch | as of |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         "| gh200 | 13.0 | 3.11 | 2.6.0 | 0.31.0 | 0.18.2 | off | arm64 | 2025-06-20 |",

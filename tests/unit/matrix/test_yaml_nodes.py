@@ -30,6 +30,11 @@ YAML = {
         "labels: {§on: rl}",
         (None, "YAML reads this as a truth value", "on", 'in quotes: "on"', None),
     ),
+    "a key that is a default value": (
+        "labels: {org.example.team: rl}",
+        "labels: {§=: rl}",
+        (None, "YAML reads this as a default value", "=", 'in quotes: "="', None),
+    ),
     "a key that is a list": (
         "labels: {org.example.team: rl}",
         "labels: {§[a]: rl}",
@@ -77,36 +82,36 @@ def test_the_second_of_two_targets_of_one_name_is_the_problem() -> None:
     text, line, column = broken(
         "targets:\n  cu124-vllm:", "targets:\n  cu124-vllm: {}\n  §cu124-vllm:"
     )
-    found = [problem for problem in problems(text) if "twice" in problem.message]
-    assert [(problem.line, problem.column) for problem in found] == [(line, column)]
+    duplicates = [problem for problem in problems(text) if "twice" in problem.message]
+    assert [(problem.line, problem.column) for problem in duplicates] == [(line, column)]
 
 
 def test_a_bracket_that_is_not_closed() -> None:
     text = RIGHT.replace("cmd: [bash]", "cmd: [bash")
-    found = only(text)
+    problem = only(text)
     place = text.index("env:")
-    assert found.line == text[:place].count("\n") + 1
-    assert "flow sequence" in found.message
-    assert found.value == "env:"
+    assert problem.line == text[:place].count("\n") + 1
+    assert "flow sequence" in problem.message
+    assert problem.value == "env:"
 
 
 def test_a_byte_that_is_not_utf8() -> None:
-    found = only(b"version: 1\n# caf\xe9\n")
-    assert (found.line, found.column, found.value) == (2, 6, "0xe9")
-    assert found.expected == "a file in UTF-8"
+    problem = only(b"version: 1\n# caf\xe9\n")
+    assert (problem.line, problem.column, problem.value) == (2, 6, "0xe9")
+    assert problem.expected == "a file in UTF-8"
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only words\n"])
 def test_an_empty_file(text: str) -> None:
-    found = only(text)
-    assert (found.line, found.column, found.message) == (1, 1, "the file is empty")
-    assert found.expected is not None
-    assert "version: 1" in found.expected
+    problem = only(text)
+    assert (problem.line, problem.column, problem.message) == (1, 1, "the file is empty")
+    assert problem.expected is not None
+    assert "version: 1" in problem.expected
 
 
 def test_a_file_that_is_a_list() -> None:
-    found = only("- a\n- b\n")
-    assert (found.line, found.column, found.value) == (1, 1, "a list")
+    problem = only("- a\n- b\n")
+    assert (problem.line, problem.column, problem.value) == (1, 1, "a list")
 
 
 def test_a_byte_order_mark_is_no_problem() -> None:
@@ -123,15 +128,15 @@ def test_a_bomb_of_aliases_is_refused_alias_by_alias() -> None:
 
 
 def test_deep_nesting_is_refused() -> None:
-    found = only("a: " + "[" * 5000)
-    assert found.line == 1
-    assert "deep" in found.message
+    problem = only("a: " + "[" * 5000)
+    assert problem.line == 1
+    assert "deep" in problem.message
 
 
 def test_a_file_that_is_too_big() -> None:
-    found = only(b"#" * (MAX_BYTES + 1))
-    assert found.message == "the file is too big"
-    assert found.expected == f"at most {MAX_BYTES} bytes"
+    problem = only(b"#" * (MAX_BYTES + 1))
+    assert problem.message == "the file is too big"
+    assert problem.expected == f"at most {MAX_BYTES} bytes"
 
 
 def _tree(node: yaml.Node | None) -> object:

@@ -16,17 +16,17 @@ from tests.support import images
 BOTH = (Arch.X86_64, Arch.ARM64)
 
 
-@pytest.fixture(name="one")
-def _one(tmp_path: Path) -> Layout:
-    return made(tmp_path, (Arch.X86_64,))
+@pytest.fixture(name="single")
+def _single(tmp_path: Path) -> Layout:
+    return written_layout(tmp_path, (Arch.X86_64,))
 
 
 @pytest.fixture(name="two")
 def _two(tmp_path: Path) -> Layout:
-    return made(tmp_path, BOTH)
+    return written_layout(tmp_path, BOTH)
 
 
-def made(folder: Path, arches: tuple[Arch, ...]) -> Layout:
+def written_layout(folder: Path, arches: tuple[Arch, ...]) -> Layout:
     layers = [images.layer(folder / "blobs", [images.text("word", word)]) for word in ("a", "b")]
     out = folder / "out"
     layout.write(out, {arch: images.summary(layers, arch) for arch in arches}, "tiny")
@@ -40,15 +40,15 @@ def members(data: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
-def test_archives_are_the_same_every_time(one, form):
-    first = b"".join(archive.chunks(one, Arch.X86_64, form))
-    assert first == b"".join(archive.chunks(one, Arch.X86_64, form))
+def test_archives_are_the_same_every_time(single, form):
+    first = b"".join(archive.chunks(single, Arch.X86_64, form))
+    assert first == b"".join(archive.chunks(single, Arch.X86_64, form))
     assert len(first) % 512 == 0
 
 
 def test_an_oci_archive_unpacks_to_the_layout(two, tmp_path):
-    found = members(b"".join(archive.chunks(two, None, "oci-archive")))
-    for name, data in found.items():
+    archived_files = members(b"".join(archive.chunks(two, None, "oci-archive")))
+    for name, data in archived_files.items():
         path = tmp_path / "again" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -57,27 +57,31 @@ def test_an_oci_archive_unpacks_to_the_layout(two, tmp_path):
 
 
 def test_an_oci_archive_of_one_architecture_has_no_other(two, tmp_path):
-    found = members(b"".join(archive.chunks(two, Arch.ARM64, "oci-archive")))
+    archived_files = members(b"".join(archive.chunks(two, Arch.ARM64, "oci-archive")))
     manifest = two.image(Arch.ARM64).manifest.digest
-    assert json.loads(found["index.json"])["manifests"][0]["digest"] == manifest
-    blobs = {name for name in found if name.startswith("blobs/")}
+    assert json.loads(archived_files["index.json"])["manifests"][0]["digest"] == manifest
+    blobs = {name for name in archived_files if name.startswith("blobs/")}
     other = two.image(Arch.X86_64)
     for digest in (other.manifest.digest, other.config.digest):
         assert f"blobs/sha256/{digest.removeprefix('sha256:')}" not in blobs
-    assert archive.size(two, Arch.ARM64, "oci-archive") == sum(len(found[name]) for name in blobs)
+    assert archive.size(two, Arch.ARM64, "oci-archive") == sum(
+        len(archived_files[name]) for name in blobs
+    )
 
 
-def test_a_docker_archive_lists_config_and_layers(one):
-    found = members(b"".join(archive.chunks(one, Arch.X86_64, "docker-archive", tag="me/x:1")))
-    (listing,) = json.loads(found["manifest.json"])
-    stored = one.image(Arch.X86_64)
+def test_a_docker_archive_lists_config_and_layers(single):
+    archived_files = members(
+        b"".join(archive.chunks(single, Arch.X86_64, "docker-archive", tag="me/x:1"))
+    )
+    (listing,) = json.loads(archived_files["manifest.json"])
+    stored = single.image(Arch.X86_64)
     assert listing["RepoTags"] == ["me/x:1"]
-    assert f"sha256:{sha256(found[listing['Config']])}" == stored.config.digest
-    assert [f"sha256:{sha256(found[name])}" for name in listing["Layers"]] == [
+    assert f"sha256:{sha256(archived_files[listing['Config']])}" == stored.config.digest
+    assert [f"sha256:{sha256(archived_files[name])}" for name in listing["Layers"]] == [
         layer.digest for layer in stored.layers
     ]
-    entry = json.loads(found["index.json"])["manifests"][0]
-    assert entry["digest"] == one.digest
+    entry = json.loads(archived_files["index.json"])["manifests"][0]
+    assert entry["digest"] == single.digest
     assert entry["annotations"]["io.containerd.image.name"] == "docker.io/me/x:1"
 
 
@@ -87,29 +91,29 @@ def test_a_docker_archive_of_two_architectures_is_refused(two):
 
 
 @pytest.mark.parametrize("harm", ["gone", "short"])
-def test_a_damaged_layout_ends_the_archive_with_an_error(one, harm):
-    path = one.blob(one.image(Arch.X86_64).layers[0].digest)
+def test_a_damaged_layout_ends_the_archive_with_an_error(single, harm):
+    path = single.blob(single.image(Arch.X86_64).layers[0].digest)
     data = path.read_bytes()
     path.unlink()
     if harm == "short":
         path.write_bytes(data[:-1])
     with pytest.raises(IntegrityError, match=path.name):
-        list(archive.chunks(one, Arch.X86_64, "docker-archive"))
+        list(archive.chunks(single, Arch.X86_64, "docker-archive"))
 
 
-def test_write_leaves_a_complete_file_or_none(one, tmp_path):
+def test_write_leaves_a_complete_file_or_none(single, tmp_path):
     out = tmp_path / "deep" / "tiny.tar"
-    archive.write(one.path, out, "oci-archive", "tiny")
-    assert out.read_bytes() == b"".join(archive.chunks(one, None, "oci-archive"))
-    one.blob(one.image(Arch.X86_64).layers[0].digest).unlink()
+    archive.write(single.path, out, "oci-archive", "tiny")
+    assert out.read_bytes() == b"".join(archive.chunks(single, None, "oci-archive"))
+    single.blob(single.image(Arch.X86_64).layers[0].digest).unlink()
     with pytest.raises(IntegrityError):
-        archive.write(one.path, tmp_path / "deep" / "broken.tar", "oci-archive", "tiny")
+        archive.write(single.path, tmp_path / "deep" / "broken.tar", "oci-archive", "tiny")
     assert [path.name for path in out.parent.iterdir()] == ["tiny.tar"]
 
 
-def test_an_unknown_format_is_an_error(one, tmp_path):
+def test_an_unknown_format_is_an_error(single, tmp_path):
     with pytest.raises(InputError, match="invalid archive format: 'zip'") as caught:
-        archive.write(one.path, tmp_path / "x", "zip", "tiny")
+        archive.write(single.path, tmp_path / "x", "zip", "tiny")
     assert "docker-archive" in caught.value.message
 
 

@@ -17,7 +17,7 @@ from imgbuild.values import Arch, sha256
 from tests.support import images
 
 
-def made(folder: Path, *arches: Arch) -> Layout:
+def written_layout(folder: Path, *arches: Arch) -> Layout:
     blobs = folder / "blobs"
     stack = [images.layer(blobs, [images.text(name, name * 3000)]) for name in ("one", "two")]
     summaries = {arch: images.summary(stack, arch) for arch in arches or (Arch.X86_64,)}
@@ -25,10 +25,10 @@ def made(folder: Path, *arches: Arch) -> Layout:
     return layout.read(folder / "layout")
 
 
-def paths(found: image.ImageSummary) -> list[str]:
+def paths(summary: image.ImageSummary) -> list[str]:
     """What the layers really hold."""
     tree = Merged()
-    for blob in found.layers:
+    for blob in summary.layers:
         with inflated(blob) as stream:
             tree.add(Reader(stream, "test"))
     return [path for path, _ in tree.walk()]
@@ -49,26 +49,26 @@ def tar(path: Path, files: dict[str, bytes], links: dict[str, str] | None = None
 
 @pytest.mark.parametrize("form", ["folder", "oci-archive", "docker-archive"])
 def test_one_image_in_every_form(tmp_path, form):
-    folder = made(tmp_path)
+    folder = written_layout(tmp_path)
     place = folder.path
     if form != "folder":
         place = tmp_path / "image.tar"
         archive.write(folder.path, place, form, "tiny")
-    found = image.read(place)
-    assert found.digest == folder.digest
-    assert found.configuration.architecture == "amd64"
-    assert found.configuration.config == folder.image(Arch.X86_64).settings
-    assert paths(found) == ["/one", "/two"]
+    summary = image.read(place)
+    assert summary.digest == folder.digest
+    assert summary.configuration.architecture == "amd64"
+    assert summary.configuration.config == folder.image(Arch.X86_64).settings
+    assert paths(summary) == ["/one", "/two"]
 
 
 def test_one_architecture_of_several(tmp_path):
-    folder = made(tmp_path, Arch.X86_64, Arch.ARM64)
-    found = image.read(folder.path, Arch.ARM64)
-    assert found.digest == folder.image(Arch.ARM64).manifest.digest
+    folder = written_layout(tmp_path, Arch.X86_64, Arch.ARM64)
+    summary = image.read(folder.path, Arch.ARM64)
+    assert summary.digest == folder.image(Arch.ARM64).manifest.digest
     with pytest.raises(InputError, match="holds 2 images: amd64, arm64"):
         image.read(folder.path)
     with pytest.raises(InputError, match="no image for arm64"):
-        image.read(made(tmp_path / "one").path, Arch.ARM64)
+        image.read(written_layout(tmp_path / "one").path, Arch.ARM64)
 
 
 def test_what_docker_saved_before_it_wrote_layouts(tmp_path):
@@ -83,14 +83,14 @@ def test_what_docker_saved_before_it_wrote_layouts(tmp_path):
         "c.json": config, "a/layer.tar": layer.getvalue(),
         "manifest.json": json.dumps(listing).encode(),
     }  # fmt: skip
-    found = image.read(tar(tmp_path / "old.tar", files, {"b/layer.tar": "../a/layer.tar"}))
-    assert found.digest == f"sha256:{sha256(config)}"
-    assert paths(found) == ["/file"]
-    assert len(found.layers) == 2
+    summary = image.read(tar(tmp_path / "old.tar", files, {"b/layer.tar": "../a/layer.tar"}))
+    assert summary.digest == f"sha256:{sha256(config)}"
+    assert paths(summary) == ["/file"]
+    assert len(summary.layers) == 2
 
 
 def test_what_buildkit_attaches_is_no_image(tmp_path):
-    folder = made(tmp_path).path
+    folder = written_layout(tmp_path).path
     entry = json.loads((folder / "index.json").read_bytes())["manifests"][0]
     note = {**entry, "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
     note["digest"] = "sha256:" + "0" * 64
@@ -119,7 +119,7 @@ def test_what_is_not_an_image_is_refused(tmp_path):
 
 
 def test_damage_is_an_error(tmp_path):
-    folder = made(tmp_path)
+    folder = written_layout(tmp_path)
     config = folder.blob(folder.image(Arch.X86_64).config.digest)
     shutil.copytree(folder.path, tmp_path / "gone")
     (tmp_path / "gone/blobs/sha256" / config.name).unlink()
@@ -144,7 +144,7 @@ def _with_entries(folder: Path, entries: list[dict[str, object]]) -> None:
 
 
 def test_two_images_for_one_platform_are_refused(tmp_path):
-    folder = made(tmp_path, Arch.X86_64, Arch.ARM64).path
+    folder = written_layout(tmp_path, Arch.X86_64, Arch.ARM64).path
     index = json.loads((folder / "index.json").read_bytes())["manifests"][0]
     entries = json.loads((folder / "blobs/sha256" / index["digest"][7:]).read_bytes())["manifests"]
     _with_entries(folder, entries)

@@ -101,14 +101,19 @@ def test_every_kind_of_content(tmp_path: Path) -> None:
         "e": b"",
     }
     with tarfile.open(fileobj=io.BytesIO(blob), mode="r:gz") as tar:
-        found = {info.name: info for info in tar}
-    assert list(found) == sorted(found, key=str.encode)
+        headers = {info.name: info for info in tar}
+    assert list(headers) == sorted(headers, key=str.encode)
     for folder in ("d", "z"):
-        info = found[folder]
+        info = headers[folder]
         assert (info.type, info.mode, info.uid, info.mtime) == (tarfile.DIRTYPE, 0o755, 0, MTIME)
-    own = found["z/f"]
-    assert (own.mode, own.uid, own.gid, own.mtime) == (0o700, 5, 6, 7)
-    assert (found["l"].linkname, found["m"].type) == ("d/bytes", tarfile.LNKTYPE)
+    folder_header = headers["z/f"]
+    assert (folder_header.mode, folder_header.uid, folder_header.gid, folder_header.mtime) == (
+        0o700,
+        5,
+        6,
+        7,
+    )
+    assert (headers["l"].linkname, headers["m"].type) == ("d/bytes", tarfile.LNKTYPE)
 
 
 def test_streams_are_copied_and_members_marked(tmp_path: Path) -> None:
@@ -142,10 +147,10 @@ def test_packed_layers_are_compressed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 511, 512, 65534, 65535, 65536, 131070, 131071, 1 << 20])
 def test_stored_blocks_at_their_limits(tmp_path: Path, size: int) -> None:
     raw = noise(size)
-    one, _ = written([member("a", raw)])
+    direct, _ = written([member("a", raw)])
     other, _ = written([member("a", placed(tmp_path, raw, deflate=False), size)])
-    assert one == other
-    assert contents(one) == {"a": raw}
+    assert direct == other
+    assert contents(direct) == {"a": raw}
 
 
 def test_no_members() -> None:

@@ -20,21 +20,24 @@ BOTH = (Arch.X86_64, Arch.ARM64)
 
 def make(folder: Path, *words: str, arches: tuple[Arch, ...] = (Arch.X86_64,)) -> Path:
     out = folder / "out"
-    made = [images.layer(folder / "blobs", [images.text("word", word)]) for word in words]
-    layout.write(out, {arch: images.summary(made, arch) for arch in arches}, "tiny")
+    layers = [images.layer(folder / "blobs", [images.text("word", word)]) for word in words]
+    layout.write(out, {arch: images.summary(layers, arch) for arch in arches}, "tiny")
     return out
 
 
 def test_round_trip(tmp_path):
     out = make(tmp_path, "one", "two")
-    found = layout.read(out)
-    stored = found.image(Arch.X86_64)
-    assert found.name == "tiny"
-    assert found.digest == stored.manifest.digest
-    assert found.digest == f"sha256:{sha256(found.blob(found.digest).read_bytes())}"
+    image_layout = layout.read(out)
+    stored = image_layout.image(Arch.X86_64)
+    assert image_layout.name == "tiny"
+    assert image_layout.digest == stored.manifest.digest
+    assert (
+        image_layout.digest
+        == f"sha256:{sha256(image_layout.blob(image_layout.digest).read_bytes())}"
+    )
     assert len(stored.layers) == len(stored.diff_ids) == 2
     assert stored.settings["WorkingDir"] == "/opt"
-    assert images.verified(out) == found
+    assert images.verified(out) == image_layout
     assert json.loads((out / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
     entry = json.loads((out / "index.json").read_bytes())["manifests"][0]
     assert entry["annotations"] == {"org.opencontainers.image.ref.name": "tiny"}
@@ -42,11 +45,13 @@ def test_round_trip(tmp_path):
 
 def test_two_architectures_have_an_index(tmp_path):
     out = make(tmp_path, "one", arches=BOTH)
-    found = layout.read(out)
-    assert set(found.images) == set(BOTH)
-    assert found.top.media_type.endswith("index.v1+json")
-    assert found.digest not in {stored.manifest.digest for stored in found.images.values()}
-    assert layout.check(out, found.digest)
+    image_layout = layout.read(out)
+    assert set(image_layout.images) == set(BOTH)
+    assert image_layout.top.media_type.endswith("index.v1+json")
+    assert image_layout.digest not in {
+        stored.manifest.digest for stored in image_layout.images.values()
+    }
+    assert layout.check(out, image_layout.digest)
 
 
 def test_layers_are_linked_not_copied(tmp_path):
@@ -57,16 +62,18 @@ def test_layers_are_linked_not_copied(tmp_path):
 
 
 def test_links_of_a_layout_need_no_new_hash(tmp_path, monkeypatch):
-    made = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
-    for record, path in made:
+    layer_pairs = [
+        images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")
+    ]
+    for record, path in layer_pairs:
         path.chmod(0o444)
         known_hashes.of_user().note(path, record.digest.removeprefix("sha256:"))
     reads = hashed_files(monkeypatch)
-    for layers in (made, made[:1]):  # the second removes a link of the other layer
+    for layers in (layer_pairs, layer_pairs[:1]):  # the second removes a link of the other layer
         layout.write(tmp_path / "out", {Arch.X86_64: images.summary(layers)}, "tiny")
         known_hashes._shared.cache_clear()  # as another process
         assert layout.check(tmp_path / "out", layout.read(tmp_path / "out").digest)
-    for record, path in made:
+    for record, path in layer_pairs:
         assert known_hashes.of_user().matches(path, record.digest.removeprefix("sha256:"))
     assert reads == []
 
@@ -77,9 +84,9 @@ def test_layers_are_copied_across_file_systems(tmp_path):
         pytest.skip("/dev/shm is no other file system here")
     blobs = memory / f"imgbuild-test-{os.getpid()}"
     try:
-        made = [images.layer(blobs, [images.text("word", "far")])]
+        layers = [images.layer(blobs, [images.text("word", "far")])]
         for _ in range(2):
-            layout.write(tmp_path / "out", {Arch.X86_64: images.summary(made)}, "tiny")
+            layout.write(tmp_path / "out", {Arch.X86_64: images.summary(layers)}, "tiny")
             images.verified(tmp_path / "out")
     finally:
         for path in blobs.iterdir():
@@ -94,16 +101,20 @@ def test_another_image_replaces_the_first(tmp_path):
     assert not layout.check(out, first.digest)
     assert layout.check(out, second.digest)
     stored = second.image(Arch.X86_64)
-    named = {stored.manifest.digest, stored.config.digest, *(one.digest for one in stored.layers)}
+    named = {
+        stored.manifest.digest,
+        stored.config.digest,
+        *(layer.digest for layer in stored.layers),
+    }
     assert {f"sha256:{path.name}" for path in (out / "blobs/sha256").iterdir()} == named
 
 
 def test_a_failed_write_leaves_the_old_image(tmp_path):
     out = make(tmp_path, "old")
     before = layout.read(out)
-    made = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
-    summary = images.summary(made)
-    made[1][1].unlink()
+    layers = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
+    summary = images.summary(layers)
+    layers[1][1].unlink()
     with pytest.raises(FileNotFoundError):
         layout.write(out, {Arch.X86_64: summary}, "tiny")
     assert images.verified(out) == before
@@ -113,9 +124,9 @@ def test_a_failed_write_leaves_the_old_image(tmp_path):
 
 @pytest.mark.parametrize("existed", [False, True])
 def test_a_failed_first_write_leaves_nothing(tmp_path, existed):
-    made = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
-    summary = images.summary(made)
-    made[1][1].unlink()
+    layers = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
+    summary = images.summary(layers)
+    layers[1][1].unlink()
     out = tmp_path / "new"
     if existed:
         out.mkdir()
@@ -128,8 +139,8 @@ def test_a_failed_first_write_leaves_nothing(tmp_path, existed):
 @pytest.mark.parametrize("harm", ["missing", "short", "manifest", "index", "folder"])
 def test_check_finds_incomplete_layouts(tmp_path, harm):
     out = make(tmp_path, "one", "two")
-    found = layout.read(out)
-    layer = found.blob(found.image(Arch.X86_64).layers[1].digest)
+    image_layout = layout.read(out)
+    layer = image_layout.blob(image_layout.image(Arch.X86_64).layers[1].digest)
     if harm == "missing":
         layer.unlink()
     elif harm == "short":
@@ -137,12 +148,12 @@ def test_check_finds_incomplete_layouts(tmp_path, harm):
         layer.unlink()
         layer.write_bytes(data[:-1])
     elif harm == "manifest":
-        found.blob(found.digest).write_bytes(b"{}")
+        image_layout.blob(image_layout.digest).write_bytes(b"{}")
     elif harm == "index":
         (out / "index.json").write_bytes(b"{")
     else:
         out.rename(tmp_path / "elsewhere")
-    assert not layout.check(out, found.digest)
+    assert not layout.check(out, image_layout.digest)
 
 
 @pytest.mark.parametrize(
@@ -181,27 +192,27 @@ def test_a_marker_of_a_later_patch_is_read(tmp_path):
 
 def test_a_changed_byte_is_found(tmp_path):
     out = make(tmp_path, "one")
-    found = layout.read(out)
-    path = found.blob(found.image(Arch.X86_64).layers[0].digest)
+    image_layout = layout.read(out)
+    path = image_layout.blob(image_layout.image(Arch.X86_64).layers[0].digest)
     data = bytearray(path.read_bytes())
     data[-20] ^= 1
     path.write_bytes(data)
-    assert not layout.check(out, found.digest)
+    assert not layout.check(out, image_layout.digest)
     with pytest.raises(IntegrityError, match="is damaged"):
-        found.require_intact(found.image(Arch.X86_64).layers[0].digest)
+        image_layout.require_intact(image_layout.image(Arch.X86_64).layers[0].digest)
     with pytest.raises(IntegrityError, match="has the digest"):
         images.verified(out)
 
 
 def test_a_second_write_repairs_a_damaged_layer(tmp_path):
     out = make(tmp_path, "one")
-    found = layout.read(out)
-    path = found.blob(found.image(Arch.X86_64).layers[0].digest)
+    image_layout = layout.read(out)
+    path = image_layout.blob(image_layout.image(Arch.X86_64).layers[0].digest)
     data = path.read_bytes()
     path.unlink()
     path.write_bytes(bytes(len(data)))
     make(tmp_path, "one")
-    assert images.verified(out) == found
+    assert images.verified(out) == image_layout
 
 
 def others(name: str | None, second: str | None = None) -> list[dict[str, object]]:
@@ -258,11 +269,11 @@ def test_a_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "link", no_links)
     out = make(tmp_path, "one")
-    found = images.verified(out)
-    path = found.blob(found.image(Arch.X86_64).layers[0].digest)
+    image_layout = images.verified(out)
+    path = image_layout.blob(image_layout.image(Arch.X86_64).layers[0].digest)
     path.write_bytes(bytes(path.stat().st_size))
     make(tmp_path, "one")
-    assert images.verified(out) == found
+    assert images.verified(out) == image_layout
 
 
 def test_a_file_system_without_links_and_modes_has_a_layout(tmp_path, monkeypatch):
@@ -292,9 +303,9 @@ def test_a_file_in_the_way_is_an_input_error(tmp_path):
 
 
 def test_a_layer_of_another_size_is_an_error(tmp_path):
-    made = [images.layer(tmp_path / "blobs", [images.text("word", "one")])]
-    summary = images.summary(made)
-    made[0][1].write_bytes(b"short")
+    layers = [images.layer(tmp_path / "blobs", [images.text("word", "one")])]
+    summary = images.summary(layers)
+    layers[0][1].write_bytes(b"short")
     with pytest.raises(IntegrityError, match="has 5 bytes"):
         layout.write(tmp_path / "out", {Arch.X86_64: summary}, "tiny")
 
@@ -321,6 +332,6 @@ def test_a_document_of_another_size_is_an_error(more, document, tmp_path):
 
 
 def test_a_missing_architecture_is_an_error(tmp_path):
-    found = layout.read(make(tmp_path, "one"))
+    image_layout = layout.read(make(tmp_path, "one"))
     with pytest.raises(InputError, match="has no image for arm64, only x86_64"):
-        found.image(Arch.ARM64)
+        image_layout.image(Arch.ARM64)

@@ -74,33 +74,33 @@ def merged(*stack: list[Given]) -> Merged:
 def facts(tree: Merged) -> dict[str, tuple[object, ...]]:
     """What is compared of each path; a file with several names tells the first of them."""
     first: dict[int, str] = {}
-    found: dict[str, tuple[object, ...]] = {}
+    rows: dict[str, tuple[object, ...]] = {}
     for path, node in tree.walk():
         mode = None if node.kind == "symlink" else node.mode
         same = first.setdefault(id(node), path) if node.kind != "folder" else path
-        found[path] = (node.kind, mode, node.target, node.digest.hex(), same)
-    return found
+        rows[path] = (node.kind, mode, node.target, node.digest.hex(), same)
+    return rows
 
 
 def on_disk(root: Path) -> dict[str, tuple[object, ...]]:
     """The same of a folder."""
     first: dict[int, str] = {}
-    found: dict[str, tuple[object, ...]] = {}
+    rows: dict[str, tuple[object, ...]] = {}
     walked = [
         os.path.join(base, name) for base, folders, files in os.walk(root)
         for name in (*folders, *files)
     ]  # fmt: skip
-    parts = {one: tuple(os.path.relpath(one, root).split("/")) for one in walked}
-    for one in sorted(walked, key=lambda each: parts[each]):
-        seen = os.lstat(one)
+    parts = {location: tuple(os.path.relpath(location, root).split("/")) for location in walked}
+    for location in sorted(walked, key=lambda each: parts[each]):
+        seen = os.lstat(location)
         kind = MODES[stat.S_IFMT(seen.st_mode)]
-        path = "/" + "/".join(parts[one])
+        path = "/" + "/".join(parts[location])
         mode = None if kind == "symlink" else stat.S_IMODE(seen.st_mode)
-        target = str(Path(one).readlink()) if kind == "symlink" else ""
-        digest = hashlib.sha256(Path(one).read_bytes()).hexdigest() if kind == "file" else ""
+        target = str(Path(location).readlink()) if kind == "symlink" else ""
+        digest = hashlib.sha256(Path(location).read_bytes()).hexdigest() if kind == "file" else ""
         same = first.setdefault(seen.st_ino, path) if kind != "folder" else path
-        found[path] = (kind, mode, target, digest, same)
-    return found
+        rows[path] = (kind, mode, target, digest, same)
+    return rows
 
 
 # A folder that gave way to a link, and one that is named by way of that link.

@@ -91,19 +91,19 @@ def test_our_own_layers_come_out_as_they_went_in(tmp_path, root):
     unpacked([blob], root)
     for member in members:
         path = root / member.path
-        found = path.lstat()
+        file_status = path.lstat()
         if member.kind is MemberKind.LINK:
             assert str(path.readlink()) == member.target
             continue
         if member.kind is MemberKind.HARD:
             assert path.samefile(root / member.target)
             continue
-        assert stat.S_IMODE(found.st_mode) == member.mode
-        assert int(found.st_mtime) == member.mtime
+        assert stat.S_IMODE(file_status.st_mode) == member.mode
+        assert int(file_status.st_mtime) == member.mtime
         if isinstance(member.content, bytes):
             assert path.read_bytes() == member.content
         if ROOT:
-            assert (found.st_uid, found.st_gid) == (member.uid, member.gid)
+            assert (file_status.st_uid, file_status.st_gid) == (member.uid, member.gid)
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can give files away")
@@ -111,9 +111,11 @@ def test_root_keeps_owners(tmp_path, root):
     member = Member(path="mine", uid=1234, gid=70_000_000, size=1, content=b"x", mode=0o4750)
     _, blob = images.layer(tmp_path, [member])
     unpacked([blob], root)
-    found = (root / "mine").stat()
-    assert (found.st_uid, found.st_gid) == (1234, 70_000_000)
-    assert stat.S_IMODE(found.st_mode) == 0o4750  # the change of owner comes first: it drops setuid
+    file_status = (root / "mine").stat()
+    assert (file_status.st_uid, file_status.st_gid) == (1234, 70_000_000)
+    assert (
+        stat.S_IMODE(file_status.st_mode) == 0o4750
+    )  # the change of owner comes first: it drops setuid
 
 
 def test_umask_has_no_say(tmp_path, root):

@@ -19,7 +19,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.learn import loop
 from imgbuild.learn.boundaries import ReleaseCatalogue
-from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.accepted import Waiver
 from imgbuild.matrix.model import Drop, Matrix, PackageIndex
@@ -27,7 +27,7 @@ from imgbuild.pipeline import audit_lock, audit_set
 from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.support import audited, samples, shelves
+from tests.support import audited, release_index, samples
 from tests.support.local_index import LocalIndex
 from tests.support.servers import Site
 from tests.unit.learn.test_removed_attributes import GONE, HEAD, OLD, READER
@@ -39,30 +39,38 @@ CALLS = ("calls",)
 
 def index() -> LocalIndex:
     """Transformers with an attribute and without it; a vLLM of the time before, which reads it."""
-    made = LocalIndex()
+    local_index = LocalIndex()
     old = {"4.0.0": {**HEAD, "transformers/base.py": OLD}}
-    shelves.publish(made, "transformers", old, year=2023)
-    shelves.publish(made, "transformers", {"5.0.0": {**HEAD, "transformers/base.py": GONE}})
+    release_index.publish(local_index, "transformers", old, year=2023)
+    release_index.publish(
+        local_index, "transformers", {"5.0.0": {**HEAD, "transformers/base.py": GONE}}
+    )
     reader = {"vllm/__init__.py": READER.format(expression="tokenizer.extended")}
-    shelves.publish(made, "vllm", {"0.8.5": reader}, year=2023)
-    made.wheel("pip", "25.1", uploaded="2023-01-01T00:00:00Z")
-    return made
+    release_index.publish(local_index, "vllm", {"0.8.5": reader}, year=2023)
+    local_index.wheel("pip", "25.1", uploaded="2023-01-01T00:00:00Z")
+    return local_index
 
 
 class AuditedLock:
     """A lock of what `index` has, and what may read it."""
 
     def __init__(
-        self, folder: Path, shelf: ReleaseCatalogue, site: Site, waivers: tuple[Waiver, ...]
+        self,
+        folder: Path,
+        release_catalogue: ReleaseCatalogue,
+        site: Site,
+        waivers: tuple[Waiver, ...],
     ):
         pins = {"vllm": "0.8.5", "transformers": "5.0.0"}
         matrix = samples.matrix(waive=waivers, pins=pins, as_of=datetime.date(2100, 1, 1))
         here = PackageIndex(url=site.url("simple"))
         self.matrix: Matrix = msgspec.structs.replace(matrix, indexes={"pypi": here})
-        self.shelf = shelf
+        self.release_catalogue = release_catalogue
         self.site = site
-        found = {name: shelf.releases(name)[-1] for name in ("pip", "transformers", "vllm")}
-        wheels = tuple(shelf.wheel(name, release) for name, release in found.items())
+        releases = {
+            name: release_catalogue.releases(name)[-1] for name in ("pip", "transformers", "vllm")
+        }
+        wheels = tuple(release_catalogue.wheel(name, release) for name, release in releases.items())
         self.resolution = Resolution(wheels=wheels)
         self.lock: Lock = make_lock(self.matrix, "small", {Arch.X86_64: self.resolution})
         self.store = Store.open(folder / "audit")
@@ -80,75 +88,80 @@ class AuditedLock:
         return Inputs(self.matrix, Context(self.store, http))
 
     def audit(self, *, offline: bool = False) -> tuple[Finding, ...]:
-        own = self.inputs(offline=offline)
-        return audit_lock.audit_lock(self.lock, Arch.X86_64, own, checks=CALLS).findings
+        inputs = self.inputs(offline=offline)
+        return audit_lock.audit_lock(self.lock, Arch.X86_64, inputs, checks=CALLS).findings
 
 
 @contextlib.contextmanager
 def package_set(folder: Path, *waivers: Waiver) -> Iterator[AuditedLock]:
-    with shelves.shelf(folder, index()) as (shelf, site):
-        yield AuditedLock(folder, shelf, site, waivers)
+    with release_index.release_catalogue(folder, index()) as (release_catalogue, site):
+        yield AuditedLock(folder, release_catalogue, site, waivers)
 
 
 def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) -> None:
-    with package_set(tmp_path) as one:
-        (found,) = one.audit()
-        assert (found.severity, found.check) == (Severity.ERROR, "calls")
-        assert found.evidence is not None
-        assert (found.evidence.relation, found.evidence.subject) == (Relation.ATTRIBUTE, SUBJECT)
-        settled = loop.audit_of(one.resolution, one.shelf, Terms(target="small"))
-        assert [item for item in settled.findings if item.check == "calls"] == [found]
+    with package_set(tmp_path) as audited_lock:
+        (finding,) = audited_lock.audit()
+        assert (finding.severity, finding.check) == (Severity.ERROR, "calls")
+        assert finding.evidence is not None
+        assert (finding.evidence.relation, finding.evidence.subject) == (
+            Relation.ATTRIBUTE,
+            SUBJECT,
+        )
+        settled = loop.audit_of(
+            audited_lock.resolution, audited_lock.release_catalogue, Terms(target="small")
+        )
+        assert [item for item in settled.findings if item.check == "calls"] == [finding]
         machine = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
         request = audit_set.SetRequest(
             machine=machine,
-            index=lambda: one.site.url("simple"),
-            context=Context(one.store, Http(attempts=1)),
+            index=lambda: audited_lock.site.url("simple"),
+            context=Context(audited_lock.store, Http(attempts=1)),
             terms=Terms(),
             checks=CALLS,
         )
-        versions = one.resolution.versions
+        versions = audited_lock.resolution.versions
         listed = PinList(pins={name: Pin(version=each) for name, each in versions.items()})
         pinned = audit_set.audit_pins(listed, request)
-        assert (pinned.findings, pinned.unread) == ((found,), ())
+        assert (pinned.findings, pinned.unread) == ((finding,), ())
 
 
 def test_a_waiver_of_it_is_used_and_not_called_unused(tmp_path: Path) -> None:
-    with package_set(tmp_path, WAIVER) as one:
-        (found,) = one.audit()
-        assert found.severity is Severity.NOTE
-        assert found.message.endswith("(accepted: it is never called)")
+    with package_set(tmp_path, WAIVER) as audited_lock:
+        (finding,) = audited_lock.audit()
+        assert finding.severity is Severity.NOTE
+        assert finding.message.endswith("(accepted: it is never called)")
         terms = Terms(target="small", waivers=(WAIVER,))
-        settled = loop.audit_of(one.resolution, one.shelf, terms)
-        assert [item for item in settled.findings if item.check == "calls"] == [found]
+        settled = loop.audit_of(audited_lock.resolution, audited_lock.release_catalogue, terms)
+        assert [item for item in settled.findings if item.check == "calls"] == [finding]
 
 
 def test_offline_it_is_answered_from_what_was_kept_or_refused(tmp_path: Path) -> None:
-    with package_set(tmp_path) as one:
-        one.download()
+    with package_set(tmp_path) as audited_lock:
+        audited_lock.download()
         with pytest.raises(FetchFailed, match="simple/vllm/ is not in the cache") as caught:
-            one.audit(offline=True)
+            audited_lock.audit(offline=True)
         assert caught.value.message.startswith("older releases of packages of small: ")
         assert caught.value.hint == "run once without --offline"
-        first = one.audit()
-        asked = len(one.site.requests)
-        assert one.audit(offline=True) == first
-        assert len(one.site.requests) == asked
+        first = audited_lock.audit()
+        request_count = len(audited_lock.site.requests)
+        assert audited_lock.audit(offline=True) == first
+        assert len(audited_lock.site.requests) == request_count
 
 
 def audited_folder(folder: Path) -> tuple[Matrix, Lock, Resolution]:
     """A lock whose wheels lie in a folder of this machine; what one imports the other has not."""
     wheels = folder / "wheels"
     trainer = "from vllm import Gone\n\nclass GRPOTrainer: ...\n"
-    found = []
+    locked_wheels = []
     for package, source in (("trl", trainer), ("vllm", "class New: ...\n")):
         wheel, _ = audited.wheel(wheels, package, "9.0", {f"{package}/__init__.py": source})
-        found.append(audited.changed(wheel, index="own"))
+        locked_wheels.append(audited.changed(wheel, index="own"))
     assigned = {"trl": "own", "vllm": "own"}
     matrix = samples.matrix(pins={"trl": "9.0", "vllm": "9.0"}, indexes=assigned)
-    own = PackageIndex(url=f"{wheels.as_uri()}/", flat=True, upload_times="none")
+    folder_index = PackageIndex(url=f"{wheels.as_uri()}/", flat=True, upload_times="none")
     nowhere = PackageIndex(url="http://127.0.0.1:9/simple")
-    matrix = msgspec.structs.replace(matrix, indexes={"pypi": nowhere, "own": own})
-    resolution = Resolution(wheels=tuple(found))
+    matrix = msgspec.structs.replace(matrix, indexes={"pypi": nowhere, "own": folder_index})
+    resolution = Resolution(wheels=tuple(locked_wheels))
     return matrix, make_lock(matrix, "small", {Arch.X86_64: resolution}), resolution
 
 
@@ -158,7 +171,7 @@ def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[st
     store = Store.open(tmp_path / "cache")
     inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
     report = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=checks)
-    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     assert audited.subjects(errors) == ["vllm:Gone"]
     here = [store.file(wheel.sha256) is not None for wheel in resolution.wheels]
     assert here == [checks == CHECKS] * 2  # for code alone they stay where they are
@@ -190,8 +203,8 @@ def test_offline_what_only_a_server_has_is_counted(tmp_path: Path) -> None:
 
 
 def test_an_architecture_that_the_lock_has_not_is_said(tmp_path: Path) -> None:
-    with package_set(tmp_path) as one, pytest.raises(LockStale) as caught:
-        audit_lock.audit_lock(one.lock, Arch.ARM64, one.inputs())
+    with package_set(tmp_path) as audited_lock, pytest.raises(LockStale) as caught:
+        audit_lock.audit_lock(audited_lock.lock, Arch.ARM64, audited_lock.inputs())
     assert caught.value.message == "the lock of small is for x86_64, not for arm64"
     assert caught.value.hint == "imgbuild lock small"
 

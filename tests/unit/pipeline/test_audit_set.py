@@ -57,7 +57,7 @@ class Asked:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Iterator[Asked]:
+def auditor(tmp_path: Path) -> Iterator[Asked]:
     index, builds = LocalIndex(), LocalIndex()
     index.wheel("torch", "2.10.0", files={"torch/__init__.py": b"class Gone: ...\n"})
     index.wheel("user", "1.0", ["torch>=2.8"], files={"user.py": USER})
@@ -72,21 +72,21 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
 
 
 def errors(report: Report) -> list[str]:
-    return [one.message for one in report.findings if one.severity is Severity.ERROR]
+    return [finding.message for finding in report.findings if finding.severity is Severity.ERROR]
 
 
 def unread(report: Report) -> Mapping[str, bool]:
-    return {one.what: one.required for one in report.unread}
+    return {part.what: part.required for part in report.unread}
 
 
-def test_a_build_for_a_cuda_release_is_read_from_its_own_index(asked: Asked) -> None:
-    (error,) = errors(asked.audit("user==1.0", "torch==2.10.0+cu130"))
+def test_a_build_for_a_cuda_release_is_read_from_its_own_index(auditor: Asked) -> None:
+    (error,) = errors(auditor.audit("user==1.0", "torch==2.10.0+cu130"))
     assert error.startswith("user 1.0 imports Gone from torch, which torch 2.10.0+cu130 does not")
-    assert errors(asked.audit("user==1.0", "torch==2.10.0")) == []
+    assert errors(auditor.audit("user==1.0", "torch==2.10.0")) == []
 
 
-def test_a_build_that_no_index_has_is_read_as_its_public_version(asked: Asked) -> None:
-    report = asked.audit("user==1.0", "torch==2.10.0+cu118")
+def test_a_build_that_no_index_has_is_read_as_its_public_version(auditor: Asked) -> None:
+    report = auditor.audit("user==1.0", "torch==2.10.0+cu118")
     assert (errors(report), report.ok) == ([], True)
     assert unread(report) == {"torch==2.10.0+cu118": False}
 
@@ -95,51 +95,51 @@ def test_a_build_that_no_index_has_is_read_as_its_public_version(asked: Asked) -
     ("python", "count"), [("3.10", 1), ("3.11", 0), ("3.12", 1), ("3.13", 0), ("3.14", 1)]
 )
 def test_a_python_that_no_base_has_is_known_by_its_names_only(
-    asked: Asked, python: str, count: int
+    auditor: Asked, python: str, count: int
 ) -> None:
     machine = Tags(python=python, glibc="2.36", arch=Arch.X86_64)
-    report = asked.audit("needy==1.0", "odd==1.0", partial=True, machine=machine)
-    lines = [one for one in report.unread if "standard library" in one.what]
-    assert [(one.what, one.required) for one in lines] == [
+    report = auditor.audit("needy==1.0", "odd==1.0", partial=True, machine=machine)
+    lines = [part for part in report.unread if "standard library" in part.what]
+    assert [(part.what, part.required) for part in lines] == [
         (f"what the standard library of Python {python[:4]} does", False)
     ] * count
 
 
-def test_a_component_of_another_cuda_release_than_torch_s(asked: Asked) -> None:
-    (error,) = errors(asked.audit("torch==2.10.0+cu126", "nvidia-cuda-nvcc==12.8.93"))
+def test_a_component_of_another_cuda_release_than_torch_s(auditor: Asked) -> None:
+    (error,) = errors(auditor.audit("torch==2.10.0+cu126", "nvidia-cuda-nvcc==12.8.93"))
     assert error.startswith("nvidia-cuda-nvcc 12.8.93 is not of CUDA 12.6")
 
 
-def test_of_a_package_without_a_wheel_the_version_is_compared(asked: Asked) -> None:
-    report = asked.audit("needy==1.0", "odd==3.0")
+def test_of_a_package_without_a_wheel_the_version_is_compared(auditor: Asked) -> None:
+    report = auditor.audit("needy==1.0", "odd==3.0")
     assert errors(report) == ["needy 1.0 needs odd<2, and odd is 3.0"]
     assert unread(report) == {"odd==3.0": True}
-    fitting = asked.audit("needy==1.0", "odd==1.0")
+    fitting = auditor.audit("needy==1.0", "odd==1.0")
     assert (errors(fitting), fitting.ok) == ([], False)
 
 
-def test_what_named_packages_require_beside_is_no_error(asked: Asked) -> None:
-    assert errors(asked.audit("needy==1.0", partial=True)) == []
-    assert len(errors(asked.audit("needy==1.0"))) > 0
+def test_what_named_packages_require_beside_is_no_error(auditor: Asked) -> None:
+    assert errors(auditor.audit("needy==1.0", partial=True)) == []
+    assert len(errors(auditor.audit("needy==1.0"))) > 0
 
 
 @pytest.mark.parametrize("partial", [True, False])
-def test_an_extra_is_asked_for(asked: Asked, partial: bool) -> None:
-    assert errors(asked.audit("rays==2.0", "click==8.0", partial=partial)) == []
+def test_an_extra_is_asked_for(auditor: Asked, partial: bool) -> None:
+    assert errors(auditor.audit("rays==2.0", "click==8.0", partial=partial)) == []
     extra = ("rays[default]==2.0", "click==8.0")
-    (absent,) = errors(asked.audit(*extra, partial=partial))
+    (absent,) = errors(auditor.audit(*extra, partial=partial))
     assert "aiohttp is not in this package set" in absent
-    (older,) = errors(asked.audit(*extra, "aiohttp==3.0", partial=partial))
+    (older,) = errors(auditor.audit(*extra, "aiohttp==3.0", partial=partial))
     assert older.endswith("and aiohttp is 3.0")
 
 
-def test_a_report_is_kept_until_it_is_asked_for_again(asked: Asked) -> None:
-    first = asked.audit("user==1.0", "torch==2.10.0")
-    asked.site.requests.clear()
-    assert asked.audit("user==1.0", "torch==2.10.0") == first
-    assert asked.site.requests == []
-    assert asked.audit("user==1.0", "torch==2.10.0", again=True) == first
-    assert asked.audit("user==1.0", "torch==2.10.0+cu130") != first
+def test_a_report_is_kept_until_it_is_asked_for_again(auditor: Asked) -> None:
+    first = auditor.audit("user==1.0", "torch==2.10.0")
+    auditor.site.requests.clear()
+    assert auditor.audit("user==1.0", "torch==2.10.0") == first
+    assert auditor.site.requests == []
+    assert auditor.audit("user==1.0", "torch==2.10.0", again=True) == first
+    assert auditor.audit("user==1.0", "torch==2.10.0+cu130") != first
 
 
 @pytest.mark.parametrize(

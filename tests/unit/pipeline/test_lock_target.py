@@ -6,7 +6,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.learn.constraints_file import add_constraints
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Flashinfer
@@ -30,19 +30,19 @@ LEARNED = Constraint(
 
 
 def project(folder, *wheels):
-    found = Project(matrix=folder / "matrix.yaml")
+    small_project = Project(matrix=folder / "matrix.yaml")
     lock = samples.lock(*wheels)
-    codec.write(locks.lock_path(found.images, "small"), lock)
+    codec.write(lock_file.lock_path(small_project.images, "small"), lock)
     for name, text in current.requirement_files(lock).items():
-        codec.write_bytes(found.images / "small" / name, text.encode())
-    return found
+        codec.write_bytes(small_project.images / "small" / name, text.encode())
+    return small_project
 
 
 def test_a_lock_that_goes_against_what_was_learned_is_stale_and_says_why(tmp_path):
-    found = project(tmp_path, samples.wheel("trl", "1.2.0"), samples.wheel("vllm", "0.8.5"))
-    add_constraints(found.images, [LEARNED], Store.open(tmp_path / "cache"))
+    small_project = project(tmp_path, samples.wheel("trl", "1.2.0"), samples.wheel("vllm", "0.8.5"))
+    add_constraints(small_project.images, [LEARNED], Store.open(tmp_path / "cache"))
     with pytest.raises(LockStale) as caught:
-        current.read_current(found, samples.matrix(), "small")
+        current.read_current(small_project, samples.matrix(), "small")
     assert (
         "x86_64: trl>=1.0,<=1.16.0 needs vllm>=0.11.1 (imports, "
         "trl/generation/vllm_client.py:43, vllm.utils.network_utils; added in 0.11.1); "
@@ -54,10 +54,10 @@ def test_a_lock_that_goes_against_what_was_learned_is_stale_and_says_why(tmp_pat
     "others", [[("trl", "0.18.2"), ("vllm", "0.8.5")], [("trl", "1.2.0")], [("vllm", "0.8.5")]]
 )
 def test_what_was_learned_of_others_leaves_a_lock_alone(tmp_path, others):
-    found = project(tmp_path, *(samples.wheel(*pair) for pair in others))
-    add_constraints(found.images, [LEARNED], Store.open(tmp_path / "cache"))
-    with pytest.raises(LockStale) as caught:  # it has no seal here: nothing else is wrong with it
-        current.read_current(found, samples.matrix(), "small")
+    small_project = project(tmp_path, *(samples.wheel(*pair) for pair in others))
+    add_constraints(small_project.images, [LEARNED], Store.open(tmp_path / "cache"))
+    with pytest.raises(LockStale) as caught:  # it has no digests here
+        current.read_current(small_project, samples.matrix(), "small")
     assert "trl" not in caught.value.message
 
 
@@ -80,8 +80,8 @@ def test_an_audit_with_errors_fails_with_all_of_them_and_status_4():
 
 @pytest.mark.parametrize("mode", ["jit", "prebuilt"])
 def test_a_mode_of_a_flashinfer_that_is_not_there_is_refused(mode):
-    own = Flashinfer(mode=mode, reason=samples.REASON)
-    matrix = samples.matrix(cuda="13.0", flashinfer=own)
+    settings = Flashinfer(mode=mode, reason=samples.REASON)
+    matrix = samples.matrix(cuda="13.0", flashinfer=settings)
     lock_target.refuse_mode(samples.lock(samples.wheel("flashinfer-python"), of=matrix))
     with pytest.raises(InputError, match=f"small: the matrix says flashinfer: {mode}, and no") as e:
         lock_target.refuse_mode(samples.lock(samples.wheel("vllm"), of=matrix))
@@ -92,8 +92,8 @@ def test_a_mode_of_a_flashinfer_that_is_not_there_is_refused(mode):
 
 def test_a_package_set_without_flashinfer_still_has_the_compiler_that_deepspeed_asks_for():
     matrix = load(ROOT / "matrix.yaml")
-    lock = locks.make_lock(matrix, "cu130-trl", {})
-    like = locks.make_lock(matrix, "cu130-deepspeed", {})
+    lock = lock_file.make_lock(matrix, "cu130-trl", {})
+    like = lock_file.make_lock(matrix, "cu130-deepspeed", {})
     assert lock.settings.labels["dev.imgbuild.flashinfer"] == "off"
     assert lock.settings.links == like.settings.links
     for name in ("CUDA_HOME", "LIBRARY_PATH"):

@@ -35,24 +35,24 @@ def test_an_image_is_built_if_it_is_missing(
     session: Session, sample: Sample, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.configure(verbosity=0, json=False)
-    found = run_target.find(session, TARGET, None)
-    assert (found.layout, found.arches) == (None, (ARCH,))
-    made = run_target.built(session, found, ARCH)
-    assert made.image(ARCH).manifest.digest == sample.seal.arch[ARCH].manifest
+    target_image = run_target.find(session, TARGET, None)
+    assert (target_image.layout, target_image.arches) == (None, (ARCH,))
+    built_layout = run_target.built(session, target_image, ARCH)
+    assert built_layout.image(ARCH).manifest.digest == sample.target_digests.arch[ARCH].manifest
     result = capsys.readouterr().err
     assert f"{TARGET} is not built: building it, nothing to download" in result
     again = run_target.find(session, TARGET, None)
-    assert again.layout == made
-    assert run_target.built(session, again, ARCH) == made
+    assert again.layout == built_layout
+    assert run_target.built(session, again, ARCH) == built_layout
     assert "building it" not in capsys.readouterr().err
 
 
 def test_the_configuration_is_known_before_the_image_is_built(
     session: Session, sample: Sample
 ) -> None:
-    found = run_target.find(session, TARGET, None)
-    before = found.config(ARCH)
-    run_target.built(session, found, ARCH)
+    target_image = run_target.find(session, TARGET, None)
+    before = target_image.config(ARCH)
+    run_target.built(session, target_image, ARCH)
     assert run_target.find(session, TARGET, None).config(ARCH) == before
     assert before.workdir == sample.lock.settings.workdir
 
@@ -64,12 +64,12 @@ def test_another_image_than_that_of_the_lock_is_built_again(session: Session) ->
 
 
 def test_an_image_without_a_current_lock_is_used(session: Session, sample: Sample) -> None:
-    made = run_target.built(session, run_target.find(session, TARGET, None), ARCH)
+    built_layout = run_target.built(session, run_target.find(session, TARGET, None), ARCH)
     sample.edit("as_of: 2025-06-20", "as_of: 2025-06-21")
     changed = open_session(sample.folder, Options())
-    found = run_target.find(changed, TARGET, None)
-    assert (found.layout, found.locked) == (made, None)
-    assert run_target.built(changed, found, ARCH) == made
+    target_image = run_target.find(changed, TARGET, None)
+    assert (target_image.layout, target_image.locked) == (built_layout, None)
+    assert run_target.built(changed, target_image, ARCH) == built_layout
 
 
 def test_without_image_and_lock(session: Session) -> None:
@@ -82,19 +82,21 @@ def test_without_image_and_lock(session: Session) -> None:
 def test_the_size_to_download(session: Session, sample: Sample) -> None:
     inputs = open_inputs(session)
     measure = run_target.download_size
-    assert measure(sample.lock, sample.seal, ARCH, inputs.store) == 0
+    assert measure(sample.lock, sample.target_digests, ARCH, inputs.store) == 0
     wheel = sample.wheels["trl"]
     inputs.drop([wheel.sha256])
-    assert measure(sample.lock, sample.seal, ARCH, inputs.store) == wheel.size
+    assert measure(sample.lock, sample.target_digests, ARCH, inputs.store) == wheel.size
 
 
 def test_apptainers_command_before_there_is_a_sif(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.configure(verbosity=0, json=False)
-    found = run_target.find(session, TARGET, None)
-    made = run_target.command(found, ContainerRequest(command=("true",)), through="apptainer")
-    assert made.command[-2:] == (f"{found.place}.sif", "true")
+    target_image = run_target.find(session, TARGET, None)
+    invocation = run_target.command(
+        target_image, ContainerRequest(command=("true",)), through="apptainer"
+    )
+    assert invocation.command[-2:] == (f"{target_image.place}.sif", "true")
     assert f"imgbuild build {TARGET} --format sif" in capsys.readouterr().err
     with pytest.raises(InputError, match="no single command does this"):
-        run_target.command(found, ContainerRequest(), through="root")
+        run_target.command(target_image, ContainerRequest(), through="root")

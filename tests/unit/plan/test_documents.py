@@ -8,7 +8,7 @@ import imgbuild
 from imgbuild.oci import documents
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.plan import documents as image
+from imgbuild.plan import image_documents
 from imgbuild.values import Arch, sha256
 from tests.support import images
 
@@ -25,8 +25,8 @@ GOLDEN = [
 
 
 def test_config_follows_the_specification():
-    found = json.loads(image.config(images.plan(), DIFF_IDS))
-    assert found == {
+    config = json.loads(image_documents.config(images.plan(), DIFF_IDS))
+    assert config == {
         "architecture": "amd64",
         "os": "linux",
         "created": images.CREATED,
@@ -47,55 +47,60 @@ def test_config_follows_the_specification():
 
 def test_golden_bytes():
     # Every published digest follows from these: if this fails, digests of all images move.
-    config = image.config(images.plan(), DIFF_IDS)
+    config = image_documents.config(images.plan(), DIFF_IDS)
     manifest = oci_documents.manifest(config, RECORDS)
     index = oci_documents.index({Arch.X86_64: manifest, Arch.ARM64: manifest})
     assert [sha256(data) for data in (config, manifest, index)] == GOLDEN
 
 
 def test_the_bytes_contain_no_version_of_a_tool():
-    config = image.config(images.plan(), DIFF_IDS)
+    config = image_documents.config(images.plan(), DIFF_IDS)
     for data in (config, oci_documents.manifest(config, RECORDS)):
         assert imgbuild.__version__.encode() not in data
 
 
 def test_arm64_has_its_variant():
-    found = json.loads(image.config(images.plan(Arch.ARM64), DIFF_IDS))
-    assert (found["architecture"], found["variant"]) == ("arm64", "v8")
+    config = json.loads(image_documents.config(images.plan(Arch.ARM64), DIFF_IDS))
+    assert (config["architecture"], config["variant"]) == ("arm64", "v8")
 
 
 def test_manifest_names_config_and_layers_in_order():
-    config = image.config(images.plan(), DIFF_IDS)
-    found = json.loads(oci_documents.manifest(config, RECORDS))
-    assert found["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
-    assert found["config"] == {
+    config = image_documents.config(images.plan(), DIFF_IDS)
+    manifest = json.loads(oci_documents.manifest(config, RECORDS))
+    assert manifest["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
+    assert manifest["config"] == {
         "mediaType": "application/vnd.oci.image.config.v1+json",
         "digest": f"sha256:{sha256(config)}",
         "size": len(config),
     }
     gzip = "application/vnd.oci.image.layer.v1.tar+gzip"
-    assert found["layers"] == [
+    assert manifest["layers"] == [
         {"mediaType": gzip, "digest": record.digest, "size": record.size} for record in RECORDS
     ]
 
 
 def test_a_base_layer_keeps_its_compression():
     types = {RECORDS[0].digest: documents.LAYER_ZSTD}
-    found = json.loads(oci_documents.manifest(b"{}", RECORDS, media_types=types))
-    assert [layer["mediaType"].rpartition("+")[2] for layer in found["layers"]] == ["zstd", "gzip"]
+    manifest = json.loads(oci_documents.manifest(b"{}", RECORDS, media_types=types))
+    assert [layer["mediaType"].rpartition("+")[2] for layer in manifest["layers"]] == [
+        "zstd",
+        "gzip",
+    ]
 
 
 def test_index_is_sorted_and_names_platforms():
     manifests = {Arch.X86_64: b"x86", Arch.ARM64: b"arm"}
-    found = json.loads(oci_documents.index(manifests))["manifests"]
-    assert found == json.loads(oci_documents.index(dict(reversed(manifests.items()))))["manifests"]
-    assert [entry["platform"] for entry in found] == [
+    entries = json.loads(oci_documents.index(manifests))["manifests"]
+    assert (
+        entries == json.loads(oci_documents.index(dict(reversed(manifests.items()))))["manifests"]
+    )
+    assert [entry["platform"] for entry in entries] == [
         {"architecture": "arm64", "os": "linux", "variant": "v8"},
         {"architecture": "amd64", "os": "linux"},
     ]
-    assert found[0]["digest"] == f"sha256:{sha256(b'arm')}"
+    assert entries[0]["digest"] == f"sha256:{sha256(b'arm')}"
 
 
 def test_layers_and_diff_ids_must_match():
     with pytest.raises(ValueError, match="shorter"):
-        image.config(images.plan(), DIFF_IDS[:1])
+        image_documents.config(images.plan(), DIFF_IDS[:1])

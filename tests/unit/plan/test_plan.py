@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.lock.lock import LayerRules
+from imgbuild.lock.lock_file import LayerRules
 from imgbuild.matrix.model import Drop
 from imgbuild.plan.cut import cut_wheels
 from imgbuild.plan.plan import (
@@ -99,10 +99,10 @@ def test_every_wheel_is_in_exactly_one_layer():
 
 
 def test_ids_do_not_depend_on_the_target_or_the_day():
-    one = samples.lock()
+    first = samples.lock()
     other = samples.lock(of=samples.matrix(as_of=datetime.date(2026, 1, 1), summary="another"))
     other = msgspec.structs.replace(other, target="other")
-    assert [layer.id for layer in plan(one, Arch.X86_64).layers] == [
+    assert [layer.id for layer in plan(first, Arch.X86_64).layers] == [
         layer.id for layer in plan(other, Arch.X86_64).layers
     ]
 
@@ -181,8 +181,10 @@ def test_a_hardened_base_has_layers_of_its_own() -> None:
     plain = samples.matrix()
     base = msgspec.structs.replace(plain.bases["debian-12"], hardened=True)
     hard = msgspec.structs.replace(plain, bases={"debian-12": base})
-    one, other = (plan(samples.lock(of=each), Arch.X86_64).layers for each in (plain, hard))
-    moved = [new.name for old, new in zip(one, other, strict=True) if old.id != new.id]
+    plain_layers, other = (
+        plan(samples.lock(of=each), Arch.X86_64).layers for each in (plain, hard)
+    )
+    moved = [new.name for old, new in zip(plain_layers, other, strict=True) if old.id != new.id]
     assert moved == ["debian-12", "files"]
     (files,) = (layer.recipe for layer in other if isinstance(layer.recipe, FilesRecipe))
     assert files.private

@@ -34,8 +34,8 @@ def test_no_file_is_no_records(tmp_path):
 
 
 def test_equal_records_are_merged():
-    one = Records(layers={ID: layer(1)})
-    assert records.merge(one, [one]) == one
+    layer_records = Records(layers={ID: layer(1)})
+    assert records.merge(layer_records, [layer_records]) == layer_records
 
 
 def test_different_records_for_one_layer_are_an_error():

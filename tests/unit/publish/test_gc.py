@@ -122,9 +122,11 @@ def test_deletion_leaves_other_images_and_their_attachments(registry):
     assert {new, attached[0]} <= left
     assert old not in left
     tags = ("small", "small-20260101", *sweep.old[0].attached)
-    found = [tag for tag in tags if place.client.resolve(place.repository.tagged(tag))]
-    assert found == ["small"]
-    assert [one.digest for one in place.client.referrers(place.repository, new)] == [attached[0]]
+    resolved = [tag for tag in tags if place.client.resolve(place.repository.tagged(tag))]
+    assert resolved == ["small"]
+    assert [referrer.digest for referrer in place.client.referrers(place.repository, new)] == [
+        attached[0]
+    ]
     assert place.find().old == ()
 
 

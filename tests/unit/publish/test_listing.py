@@ -14,10 +14,10 @@ from imgbuild.attest import bundle
 from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
 from imgbuild.oci import documents
 from imgbuild.publish import listing, push, tag
-from imgbuild.registry import artifacts, manifests
+from imgbuild.registry import artifact_store, manifests
 from imgbuild.registry.client import Client, NotFound
-from imgbuild.registry.reference import Reference
-from imgbuild.show import diff, diff_sides
+from imgbuild.registry.image_reference import Reference
+from imgbuild.show import diff_sides, image_diff
 from imgbuild.values import Arch
 from tests.support import registry_project
 from tests.support.inprocess_project import TARGET, Command, json_of
@@ -45,21 +45,21 @@ def test_images_are_listed_with_all_their_tags(place):
     place.push()
     push.push(place.work(), place.both())
     place.registry.page = 2
-    found = listing.listing(CLIENT, [place.repository])
-    one, two = found.entries
-    assert (one.tags, one.dates, one.target) == (TAGS, ("20261121",), TARGET)
-    assert one.versions == {"torch": "2.6.0", "trl": "0.18.2", "vllm": "0.8.5.post1"}
-    assert (one.digest, one.size) == (
-        place.sample.seal.digest,
-        place.sample.seal.arch["x86_64"].size,
+    image_listing = listing.listing(CLIENT, [place.repository])
+    first, two = image_listing.entries
+    assert (first.tags, first.dates, first.target) == (TAGS, ("20261121",), TARGET)
+    assert first.versions == {"torch": "2.6.0", "trl": "0.18.2", "vllm": "0.8.5.post1"}
+    assert (first.digest, first.size) == (
+        place.sample.target_digests.digest,
+        place.sample.target_digests.arch["x86_64"].size,
     )
     assert (list(two.arch), two.target) == ([Arch.ARM64, Arch.X86_64], BOTH)
-    assert found.sum == one.size + two.size
-    held = sum(len(data) for data in place.registry.blobs.values())
-    held += sum(
+    assert image_listing.sum == first.size + two.size
+    stored_size = sum(len(data) for data in place.registry.blobs.values())
+    stored_size += sum(
         len(data) for data, kind in place.registry.manifests.values() if kind == documents.MANIFEST
     )
-    assert found.size == held
+    assert image_listing.size == stored_size
 
 
 def test_tags_of_what_is_attached_are_left_out_and_others_said(place):
@@ -79,11 +79,11 @@ def test_tags_of_what_is_attached_are_left_out_and_others_said(place):
 def test_an_image_that_is_damaged_hides_no_other(place):
     place.push()
     push.push(place.work(), place.both())
-    held = place.registry
-    digest = held.tags[NAME, TARGET]
-    data, kind = held.manifests[NAME, digest]
+    registry = place.registry
+    digest = registry.tags[NAME, TARGET]
+    data, kind = registry.manifests[NAME, digest]
     config = (NAME, json.loads(data)["config"]["digest"])
-    blob = held.blobs.pop(config)
+    blob = registry.blobs.pop(config)
 
     def _other() -> str:
         entries = listing.listing(CLIENT, [place.repository]).entries
@@ -94,15 +94,15 @@ def test_an_image_that_is_damaged_hides_no_other(place):
         return entries[0].other
 
     assert "404" in _other()
-    held.blobs[config] = blob[:-1] + b" "
+    registry.blobs[config] = blob[:-1] + b" "
     assert f"expected {len(blob)} bytes, {config[1]}" in _other()
-    held.blobs[config] = blob
-    held.manifests[NAME, digest] = (data[:-1], kind)
+    registry.blobs[config] = blob
+    registry.manifests[NAME, digest] = (data[:-1], kind)
     assert f"for {NAME}@{digest}" in _other()
-    held.manifests[NAME, digest] = (data, kind)
-    held.faults.append(Fault(f"GET .*/manifests/{digest}", status=404))
+    registry.manifests[NAME, digest] = (data, kind)
+    registry.faults.append(Fault(f"GET .*/manifests/{digest}", status=404))
     assert str(place.repository) in _other()
-    held.faults.append(Fault("GET .*/blobs/", times=9, status=403))
+    registry.faults.append(Fault("GET .*/blobs/", times=9, status=403))
     with pytest.raises(FetchFailed, match="403"):
         listing.listing(CLIENT, [place.repository])
 
@@ -123,8 +123,8 @@ def test_all_repositories_of_a_registry(place):
 def test_a_tag_is_put_on_what_is_whole(place):
     done = push.push(place.work(tag=False), place.both())
     reference = Reference(place.registry.host, NAME, digest=done.digest)
-    made = tag.tag(CLIENT, reference, ["good", "2026"])
-    assert [(tag.name, tag.before, tag.moved) for tag in made] == [
+    tag_changes = tag.tag(CLIENT, reference, ["good", "2026"])
+    assert [(tag.name, tag.before, tag.moved) for tag in tag_changes] == [
         ("good", "", True), ("2026", "", True)
     ]  # fmt: skip
     assert place.tags() == dict.fromkeys(("good", "2026"), done.digest)
@@ -165,7 +165,7 @@ def test_a_push_puts_no_tag_where_a_part_goes_while_the_rest_is_sent(place):
     assert "push it again" in str(caught.value.hint)
     assert place.tags() == {}
     place.push()
-    assert place.tags() == dict.fromkeys(TAGS, place.sample.seal.digest)
+    assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "-x", "x" * 129])
@@ -186,24 +186,24 @@ def test_targets_locks_folders_and_references_are_sides(place):
         diff_sides.side(str(name), CLIENT, matrix)
         for name in (TARGET, folder, folder / "lock.json", place.reference(TARGET))
     ]
-    assert [one.complete for one in sides] == [True, True, True, False]
-    assert [one.arch[Arch.X86_64].layers for one in sides] == [
+    assert [side.complete for side in sides] == [True, True, True, False]
+    assert [side.arch[Arch.X86_64].layers for side in sides] == [
         sides[0].arch[Arch.X86_64].layers
     ] * 4
-    for one in sides:
-        found = diff.between(sides[0], one)
-        assert (found.arch[Arch.X86_64].changes, found.arch[Arch.X86_64].pull) == ((), 0)
+    for side in sides:
+        difference = image_diff.between(sides[0], side)
+        assert (difference.arch[Arch.X86_64].changes, difference.arch[Arch.X86_64].pull) == ((), 0)
 
 
 def test_an_image_that_carries_its_lock_is_a_whole_side(place):
     push.push(place.work(attach=True), place.both())
-    found = diff_sides.side(str(place.reference(BOTH)), CLIENT, place.sample.matrix)
-    own = diff_sides.side(BOTH, CLIENT, place.sample.matrix)
-    assert found.complete
-    assert found.arch == own.arch
+    registry_side = diff_sides.side(str(place.reference(BOTH)), CLIENT, place.sample.matrix)
+    project_side = diff_sides.side(BOTH, CLIENT, place.sample.matrix)
+    assert registry_side.complete
+    assert registry_side.arch == project_side.arch
     digest = place.registry.tags[NAME, BOTH]
-    one = json.loads(place.registry.manifests[NAME, digest][0])["manifests"][0]["digest"]
-    by_digest = diff_sides.side(f"{place.repository}@{one}", CLIENT, place.sample.matrix)
+    image_digest = json.loads(place.registry.manifests[NAME, digest][0])["manifests"][0]["digest"]
+    by_digest = diff_sides.side(f"{place.repository}@{image_digest}", CLIENT, place.sample.matrix)
     assert (by_digest.complete, list(by_digest.arch)) == (True, [Arch.ARM64])
 
 
@@ -212,10 +212,10 @@ def test_a_lock_of_another_image_is_not_believed(place):
     push.push(place.work(attach=True), place.both())
     target = place.push()
     here = manifests.fetch(CLIENT.http, place.reference(TARGET)).descriptor
-    (lock, *_) = artifacts.find(
+    (lock, *_) = artifact_store.find(
         CLIENT, place.repository, place.registry.tags[NAME, BOTH], bundle.ARTIFACT_TYPE
     )
-    artifacts.attach(CLIENT, place.repository, here, bundle.ARTIFACT_TYPE, lock.files, {})
+    artifact_store.attach(CLIENT, place.repository, here, bundle.ARTIFACT_TYPE, lock.files, {})
     assert here.digest == target.digest
     side = diff_sides.side(str(place.reference(TARGET)), CLIENT, place.sample.matrix)
     assert not side.complete
@@ -249,7 +249,7 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
     assert "lacking" in dry.stdout
     assert not note.exists()
     done = imgbuild(*words, "--digest-file", str(note))
-    line = f"{TARGET} {where}@{place.sample.seal.digest}\n"
+    line = f"{TARGET} {where}@{place.sample.target_digests.digest}\n"
     assert (done.status, done.stdout, note.read_text()) == (0, line, line)
     (again,) = json_of(imgbuild(*words, "--json"))
     assert again["sent"] == 0
@@ -257,7 +257,7 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
     assert plain == TARGET
     assert re.fullmatch(rf"{TARGET}-20[0-9]{{6}}", dated)
     assert imgbuild("registry", "tag", f"{where}:{TARGET}", "good").stdout == (
-        f"{where}:good {place.sample.seal.digest}\n"
+        f"{where}:good {place.sample.target_digests.digest}\n"
     )
     listed = imgbuild("registry", "ls", where)
     assert f"{where}:{TARGET},{dated},good" in listed.stdout
@@ -268,7 +268,7 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
     assert compared["arch"]["x86_64"]["pull"] == 0
     out = tmp_path / "pulled"
     pulled = imgbuild("pull", f"{where}:good", "--output", str(out))
-    assert pulled.stdout == f"{place.sample.seal.digest} {out}\n"
+    assert pulled.stdout == f"{place.sample.target_digests.digest} {out}\n"
 
 
 def test_push_says_where_it_cannot_go(place, imgbuild):

@@ -16,12 +16,12 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
-from imgbuild.lock.lock import Lock, make_lock
+from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.publish import mirror
 from imgbuild.publish.mirror import LockedInputs, MirrorPush
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.system import known_hashes
 from imgbuild.values import Arch
 from tests.support import memory_registry, samples
@@ -56,7 +56,7 @@ class Sample:
 
     def sent(self) -> list[str]:
         """What was put, in order."""
-        return [one.path for one in self.registry.asked("^PUT ")]
+        return [request.path for request in self.registry.received_requests("^PUT ")]
 
 
 @pytest.fixture
@@ -88,13 +88,15 @@ def test_files_go_first_then_the_artifact_and_its_newest_tag_last(sample):
     puts = sample.sent()
     assert [path.rpartition("/")[2] for path in puts[-2:]] == [stays, newest]
     assert all("/blobs/uploads/" in path for path in puts[:-2])
-    (held,) = filled.artifacts
-    assert held.tagged
-    assert held.lacking == ()
-    assert sample.registry.tags[NAME, newest] == sample.registry.tags[NAME, stays] == held.artifact
-    assert sample.registry.manifests[NAME, held.artifact][0] == data
-    kept = {digest for name, digest in sample.registry.blobs if name == NAME}
-    assert {layer["digest"] for layer in json.loads(data)["layers"]} <= kept
+    (artifact,) = filled.artifacts
+    assert artifact.tagged
+    assert artifact.lacking == ()
+    assert (
+        sample.registry.tags[NAME, newest] == sample.registry.tags[NAME, stays] == artifact.artifact
+    )
+    assert sample.registry.manifests[NAME, artifact.artifact][0] == data
+    stored = {digest for name, digest in sample.registry.blobs if name == NAME}
+    assert {layer["digest"] for layer in json.loads(data)["layers"]} <= stored
 
 
 def test_a_second_push_writes_nothing_and_another_target_only_what_is_its_own(sample):
@@ -135,7 +137,7 @@ def test_a_dry_run_writes_nothing(sample):
     assert (filled.sent, filled.dry_run) == (2, True)
     assert filled.artifacts[0].lacking_size == filled.sent_size
     assert sample.sent() == []
-    assert not sample.registry.asked("^(POST|PATCH|DELETE) ")
+    assert not sample.registry.received_requests("^(POST|PATCH|DELETE) ")
 
 
 def test_a_registry_that_fails_gets_no_tag_and_the_next_run_goes_on(sample):
@@ -181,15 +183,15 @@ def test_a_file_of_another_size_in_the_registry_is_said(sample):
 
 
 def test_status_names_what_is_lacking_and_whether_a_tag_keeps_the_rest(sample):
-    (held,) = sample.status()
+    (artifact,) = sample.status()
     files = [wheel.file for wheel in sample.lock.arch[X86].wheels]
-    assert (list(held.lacking), held.tagged, held.files) == (files, False, 2)
+    assert (list(artifact.lacking), artifact.tagged, artifact.files) == (files, False, 2)
     sample.push()
-    (held,) = sample.status()
-    assert (held.lacking, held.lacking_size, held.tagged) == ((), 0, True)
+    (artifact,) = sample.status()
+    assert (artifact.lacking, artifact.lacking_size, artifact.tagged) == ((), 0, True)
     del sample.registry.blobs[NAME, f"sha256:{sample.lock.arch[X86].wheels[1].sha256}"]
-    (held,) = sample.status()
-    assert (list(held.lacking), held.tagged) == ([files[1]], True)
+    (artifact,) = sample.status()
+    assert (list(artifact.lacking), artifact.tagged) == ([files[1]], True)
 
 
 def test_dropping_takes_only_what_was_fetched_for_it(sample):

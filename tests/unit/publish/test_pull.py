@@ -14,7 +14,7 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.oci import documents, layout
 from imgbuild.publish import pull, push
 from imgbuild.registry.client import Client, NotFound
-from imgbuild.registry.reference import Reference
+from imgbuild.registry.image_reference import Reference
 from imgbuild.values import Arch
 from tests.support import images, registry_project
 from tests.support.inprocess_project import TARGET
@@ -28,12 +28,12 @@ CLIENT = Client(first_wait=0.001, attempts=3)
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A registry that has both targets, and an empty cache."""
-    for made in registry_project.place(tmp_path, monkeypatch):
-        made.push()
-        push.push(made.work(), made.both())
-        made.forget(monkeypatch)
-        made.registry.requests.clear()
-        yield made
+    for prepared in registry_project.place(tmp_path, monkeypatch):
+        prepared.push()
+        push.push(prepared.work(), prepared.both())
+        prepared.forget(monkeypatch)
+        prepared.registry.requests.clear()
+        yield prepared
 
 
 def pulled(place: Place, out: Path, tag: str = BOTH, arch: Arch | None = None) -> pull.Pulled:
@@ -50,17 +50,19 @@ def layer(place: Place) -> str:
 
 def test_the_layout_has_the_digest_and_the_documents_of_the_registry(place, tmp_path):
     done = pulled(place, tmp_path / "image")
-    found = images.verified(tmp_path / "image")
-    assert found.digest == done.digest == place.registry.tags[NAME, BOTH]
-    assert found.name == BOTH
-    assert set(found.images) == set(Arch)
+    pulled_layout = images.verified(tmp_path / "image")
+    assert pulled_layout.digest == done.digest == place.registry.tags[NAME, BOTH]
+    assert pulled_layout.name == BOTH
+    assert set(pulled_layout.images) == set(Arch)
     assert done.reference == f"{place.repository}@{done.digest}"
     for (_, digest), (data, _) in place.registry.manifests.items():
-        if digest == found.digest or digest in done.arch.values():
-            assert found.blob(digest).read_bytes() == data
-    assert done.size == sum(path.stat().st_size for path in found.path.glob("blobs/sha256/*")) - (
-        found.top.size
-    ) + sum(layer.size for layer in found.image(Arch.ARM64).layers)
+        if digest == pulled_layout.digest or digest in done.arch.values():
+            assert pulled_layout.blob(digest).read_bytes() == data
+    assert done.size == sum(
+        path.stat().st_size for path in pulled_layout.path.glob("blobs/sha256/*")
+    ) - (pulled_layout.top.size) + sum(
+        layer.size for layer in pulled_layout.image(Arch.ARM64).layers
+    )
 
 
 def test_a_second_pull_moves_nothing(place, tmp_path):
@@ -68,7 +70,7 @@ def test_a_second_pull_moves_nothing(place, tmp_path):
     place.registry.requests.clear()
     again = pulled(place, tmp_path / "image")
     assert (again.unchanged, again.moved) == (True, 0)
-    assert len(place.registry.asked("GET .*/blobs/")) == len(Arch)  # the configurations
+    assert len(place.registry.received_requests("GET .*/blobs/")) == len(Arch)  # the configurations
 
 
 def test_layers_of_the_cache_are_linked_and_those_of_the_layout_kept(place, tmp_path, monkeypatch):
@@ -105,15 +107,15 @@ def test_a_layout_with_another_image_is_refused_before_any_download(place, tmp_p
         pulled(place, tmp_path / "image", TARGET)
     assert "--output" in (caught.value.hint or "")
     assert images.verified(tmp_path / "image").name == BOTH
-    assert len(place.registry.asked("GET .*/blobs/")) == 1  # the configuration
+    assert len(place.registry.received_requests("GET .*/blobs/")) == 1  # the configuration
 
 
 def test_one_architecture_keeps_its_own_digest(place, tmp_path):
     done = pulled(place, tmp_path / "image", arch=Arch.ARM64)
     assert done.arch == {Arch.ARM64: done.digest}
-    found = images.verified(tmp_path / "image")
-    assert found.digest == done.digest != place.registry.tags[NAME, BOTH]
-    assert found.top.platform == {"architecture": "arm64", "os": "linux", "variant": "v8"}
+    pulled_layout = images.verified(tmp_path / "image")
+    assert pulled_layout.digest == done.digest != place.registry.tags[NAME, BOTH]
+    assert pulled_layout.top.platform == {"architecture": "arm64", "os": "linux", "variant": "v8"}
 
 
 @pytest.mark.parametrize("tag", [TARGET, BOTH])
@@ -121,7 +123,7 @@ def test_an_image_of_one_architecture_is_not_pulled_for_another(place, tmp_path,
     index = json.loads(place.registry.manifests[NAME, place.registry.tags[NAME, tag]][0])
     if "manifests" in index:
         index["manifests"] = [
-            one for one in index["manifests"] if one["platform"]["architecture"] == "amd64"
+            entry for entry in index["manifests"] if entry["platform"]["architecture"] == "amd64"
         ]
         data = json.dumps(index).encode()
         place.registry.manifests[NAME, named(data)] = (data, documents.INDEX)
@@ -137,8 +139,12 @@ def test_a_download_goes_on_where_it_broke(place, tmp_path):
     place.registry.faults.append(Fault(f"GET .*/blobs/{digest}", times=2, cut_answer=700))
     pulled(place, tmp_path / "image")
     images.verified(tmp_path / "image")
-    asked = place.registry.asked(f"GET .*/blobs/{digest}")
-    assert [one.headers.get("Range") for one in asked] == [None, "bytes=700-", "bytes=1400-"]
+    requests = place.registry.received_requests(f"GET .*/blobs/{digest}")
+    assert [request.headers.get("Range") for request in requests] == [
+        None,
+        "bytes=700-",
+        "bytes=1400-",
+    ]
 
 
 def test_a_pull_that_failed_goes_on_from_what_it_has(place, tmp_path):
@@ -151,8 +157,8 @@ def test_a_pull_that_failed_goes_on_from_what_it_has(place, tmp_path):
     place.registry.requests.clear()
     pulled(place, tmp_path / "image")
     images.verified(tmp_path / "image")
-    asked = place.registry.asked(f"GET .*/blobs/{digest}")
-    assert [one.headers.get("Range") for one in asked] == ["bytes=300-"]
+    requests = place.registry.received_requests(f"GET .*/blobs/{digest}")
+    assert [request.headers.get("Range") for request in requests] == ["bytes=300-"]
 
 
 def test_a_registry_that_gives_other_bytes(place, tmp_path):

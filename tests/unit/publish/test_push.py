@@ -39,24 +39,27 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 def sent(place: Place) -> Counter[str]:
     """How often each blob was put, by its digest."""
-    done = (one.path.rpartition("digest=")[2] for one in place.registry.asked("PUT .*digest="))
+    done = (
+        request.path.rpartition("digest=")[2]
+        for request in place.registry.received_requests("PUT .*digest=")
+    )
     return Counter(text.replace("%3A", ":") for text in done)
 
 
 # -- plans
 
 
-def test_a_plan_has_the_digests_of_the_seal(place):
-    made = place.both()
-    assert made.top.digest == made.sealed.digest
-    assert made.top.media_type == documents.INDEX
-    assert made.small_documents == (*made.manifests, made.top)
-    assert [document.digest for document in made.manifests] == [
-        made.sealed.arch[arch].manifest for arch in made.arches
+def test_a_plan_has_the_locked_digests(place):
+    push_plan = place.both()
+    assert push_plan.top.digest == push_plan.target_digests.digest
+    assert push_plan.top.media_type == documents.INDEX
+    assert push_plan.small_documents == (*push_plan.manifests, push_plan.top)
+    assert [document.digest for document in push_plan.manifests] == [
+        push_plan.target_digests.arch[arch].manifest for arch in push_plan.arches
     ]
-    digests = [blob.digest for blob in made.blobs]
+    digests = [blob.digest for blob in push_plan.blobs]
     assert len(digests) == len(set(digests))
-    shared = next(blob for blob in made.blobs if blob.name == "trl")
+    shared = next(blob for blob in push_plan.blobs if blob.name == "trl")
     assert shared.arches == (Arch.ARM64, Arch.X86_64)
 
 
@@ -66,36 +69,36 @@ def test_tags_say_what_an_image_is(place):
     some = place.both(Arch.ARM64)
     assert some.tags == (f"{BOTH}-arm64-20261121", f"{BOTH}-arm64")
     assert some.top == some.small_documents[0]
-    assert some.top.digest == whole.sealed.arch[Arch.ARM64].manifest
+    assert some.top.digest == whole.target_digests.arch[Arch.ARM64].manifest
     base = place.plan(only_base=True)
     assert (base.tags[-1], base.only_base) == (f"{TARGET}-base", True)
 
 
 def test_the_base_is_the_one_that_dockerfiles_name(place):
-    made = place.plan(only_base=True)
+    push_plan = place.plan(only_base=True)
     plans = [plan(place.sample.lock, Arch.X86_64)]
-    assert made.top.digest == dockerfile.base_digest(place.sample.seal, plans)
-    push.push(place.work(), made)
-    assert (NAME, made.top.digest) in place.registry.manifests
+    assert push_plan.top.digest == dockerfile.base_digest(place.sample.target_digests, plans)
+    push.push(place.work(), push_plan)
+    assert (NAME, push_plan.top.digest) in place.registry.manifests
 
 
 # -- what is sent, and in which order
 
 
 def test_blobs_come_first_then_manifests_then_tags(place):
-    made = place.both()
-    done = push.push(place.work(), made)
-    digests = {document.digest: number for number, document in enumerate(made.small_documents)}
+    push_plan = place.both()
+    done = push.push(place.work(), push_plan)
+    digests = {document.digest: number for number, document in enumerate(push_plan.small_documents)}
     kinds = []
-    for one in place.registry.asked("PUT "):
-        target = one.path.rpartition("/manifests/")[2]
-        kinds.append(digests.get(target, 9) if "/manifests/" in one.path else -1)
+    for request in place.registry.received_requests("PUT "):
+        target = request.path.rpartition("/manifests/")[2]
+        kinds.append(digests.get(target, 9) if "/manifests/" in request.path else -1)
     assert kinds == sorted(kinds)
     assert set(kinds) == {-1, 0, 1, 2, 9}
-    assert place.tags() == dict.fromkeys(made.tags, made.sealed.digest)
-    held = {digest: len(data) for (_, digest), data in place.registry.blobs.items()}
-    assert held == {blob.digest: blob.size for blob in made.blobs}
-    assert done.sent == sum(held.values())
+    assert place.tags() == dict.fromkeys(push_plan.tags, push_plan.target_digests.digest)
+    stored_sizes = {digest: len(data) for (_, digest), data in place.registry.blobs.items()}
+    assert stored_sizes == {blob.digest: blob.size for blob in push_plan.blobs}
+    assert done.sent == sum(stored_sizes.values())
     assert {row.state for row in done.blobs} == {BlobState.SENT}
 
 
@@ -128,10 +131,10 @@ def test_what_the_registry_has_is_neither_built_nor_fetched(place, monkeypatch):
 
 def test_layers_of_a_layout_on_disk_are_used(place, monkeypatch):
     work = place.work()
-    made = place.plan()
+    push_plan = place.plan()
     folder = work.project.output(TARGET) / "blobs/sha256"
     folder.mkdir(parents=True)
-    for blob in made.blobs:
+    for blob in push_plan.blobs:
         path = Store.open().blob(blob.digest) if blob.name == "debian-12" else None
         if path is not None:
             (folder / path.name).write_bytes(path.read_bytes())
@@ -164,18 +167,18 @@ def test_a_dry_run_says_what_a_push_moves_and_does_nothing(place):
 
 def test_targets_share_their_layers(place):
     plans = [place.plan(), place.both()]
-    for made in plans:
-        push.push(place.work(), made)
+    for push_plan in plans:
+        push.push(place.work(), push_plan)
     assert set(sent(place).values()) == {1}
-    assert set(sent(place)) == {blob.digest for made in plans for blob in made.blobs}
+    assert set(sent(place)) == {blob.digest for push_plan in plans for blob in push_plan.blobs}
 
 
 def test_pushes_at_once_send_each_blob_once(place):
     works = [place.work(), place.work(), place.work()]
-    made = place.both()
+    push_plan = place.both()
     done = []
     threads = [
-        threading.Thread(target=lambda work=work: done.append(push.push(work, made)))
+        threading.Thread(target=lambda work=work: done.append(push.push(work, push_plan)))
         for work in works
     ]
     for thread in threads:
@@ -183,7 +186,7 @@ def test_pushes_at_once_send_each_blob_once(place):
     for thread in threads:
         thread.join()
     assert set(sent(place).values()) == {1}
-    assert sum(item.sent for item in done) == sum(blob.size for blob in made.blobs)
+    assert sum(item.sent for item in done) == sum(blob.size for blob in push_plan.blobs)
     assert len(done) == len(works)
 
 
@@ -197,28 +200,28 @@ def test_without_tags_only_the_digest_is_there(place):
 
 
 def test_layers_are_mounted_and_then_not_made(place, monkeypatch):
-    made = place.plan()
+    push_plan = place.plan()
     push.push(
-        msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), made
+        msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), push_plan
     )
     place.forget(monkeypatch)
-    rows = push.dry_run(place.work("o"), [made])[0].blobs
+    rows = push.dry_run(place.work("o"), [push_plan])[0].blobs
     assert {(row.state, row.source) for row in rows} == {
         (BlobState.MOUNTABLE, str(place.registry.repository("o")))
     }
-    done = push.push(place.work("o"), made)
+    done = push.push(place.work("o"), push_plan)
     assert {row.state for row in done.blobs} == {BlobState.MOUNTED}
     assert done.sent == 0
     assert set(place.tags()) == set(TAGS)
 
 
 def test_a_registry_that_mounts_nothing_gets_the_bytes(place):
-    made = place.plan()
+    push_plan = place.plan()
     push.push(
-        msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), made
+        msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), push_plan
     )
     place.registry.mounts = False
-    done = push.push(place.work("o"), made)
+    done = push.push(place.work("o"), push_plan)
     assert {row.state for row in done.blobs} == {BlobState.SENT}
     assert place.registry.sessions == {}  # what it opened in vain is closed
 
@@ -236,8 +239,8 @@ def test_what_is_attached_comes_before_the_tags_and_only_once(place):
     done = push.push(place.work(attach=True), place.both())
     assert len(done.attached) == len(set(done.attached)) > len(Arch)
     puts = [
-        one.path.rpartition("/")[2].partition("?")[0]
-        for one in place.registry.asked("PUT .*/manifests/")
+        request.path.rpartition("/")[2].partition("?")[0]
+        for request in place.registry.received_requests("PUT .*/manifests/")
     ]
     assert max(map(puts.index, done.attached)) < min(map(puts.index, done_tags(done)))
     place.registry.requests.clear()
@@ -266,7 +269,10 @@ def test_a_key_signs_before_a_tag_is_put(place, tmp_path):
     work = msgspec.structs.replace(place.work(attach=True), key=keys.load_private(key))
     done = push.push(work, place.plan())
     assert done.signed == (done.digest,)
-    puts = [one.path.rpartition("/")[2] for one in place.registry.asked("PUT .*/manifests/")]
+    puts = [
+        request.path.rpartition("/")[2]
+        for request in place.registry.received_requests("PUT .*/manifests/")
+    ]
     assert puts[-2:] == list(done_tags(done))
     bundles = work.client.referrers(place.repository, done.digest, forms.BUNDLE)
     assert bundles
@@ -298,7 +304,7 @@ def refused(place: Place, kind: type[ImgbuildError], *words: str) -> None:
     assert place.tags() == {}
     place.registry.faults.clear()
     place.push()
-    assert place.tags() == dict.fromkeys(TAGS, place.sample.seal.digest)
+    assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
 
 
 @pytest.mark.parametrize("where", [BLOB, "POST .*/blobs/uploads/", MANIFEST, "HEAD .*/blobs/"])
@@ -312,13 +318,13 @@ def test_a_registry_that_always_fails_gets_no_tag(place, where):
 def test_a_registry_that_fails_once_is_asked_again(place, where, status):
     place.registry.faults.append(Fault(where, status=status, headers={"Retry-After": "0"}))
     place.push()
-    assert place.tags() == dict.fromkeys(TAGS, place.sample.seal.digest)
+    assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
 
 
 def test_a_line_that_breaks_in_the_middle_of_a_blob(place):
     place.registry.faults += [Fault(BLOB, times=3, cut_request=100), Fault(BLOB, mute=True)]
     place.push()
-    assert place.tags() == dict.fromkeys(TAGS, place.sample.seal.digest)
+    assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
 
 
 @pytest.mark.parametrize("number", [1, 4, 7])
@@ -342,7 +348,7 @@ def test_what_is_interrupted_goes_on_where_it_was(place, number, monkeypatch):
     done = place.push()
     assert {row.digest for row in done.blobs if row.state is BlobState.PRESENT} == arrived
     assert set(sent(place).values()) == {1}
-    assert place.tags() == dict.fromkeys(TAGS, place.sample.seal.digest)
+    assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
 
 
 def test_a_blob_of_another_size_is_not_believed(place):
@@ -377,7 +383,7 @@ def test_a_registry_that_gives_another_manifest_than_it_was_given(place):
         answer.body = b'{"schemaVersion":2}'
 
     place.registry.faults.append(
-        Fault(f"GET .*/manifests/{place.sample.seal.digest}", times=50, edit=_lie)
+        Fault(f"GET .*/manifests/{place.sample.target_digests.digest}", times=50, edit=_lie)
     )
     refused(place, IntegrityError, "gives sha256:")
 

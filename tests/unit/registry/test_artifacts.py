@@ -9,8 +9,8 @@ import pytest
 
 from imgbuild.errors import ImgbuildError, IntegrityError
 from imgbuild.oci.documents import MANIFEST, Descriptor
-from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import ArtifactFile
+from imgbuild.registry import artifact_store
+from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.values import sha256
 from tests.support import memory_registry
@@ -27,8 +27,8 @@ FILES = {
 
 @pytest.fixture(params=[True, False], ids=["referrers", "tag"])
 def registry(request, alone):
-    with memory_registry.serve(Registry(referrers_api=request.param)) as made:
-        yield made
+    with memory_registry.serve(Registry(referrers_api=request.param)) as server:
+        yield server
 
 
 @pytest.fixture
@@ -54,82 +54,84 @@ def image(client: Client, registry: Registry) -> Descriptor:
 
 def test_a_file_that_the_registry_lost_is_put_again(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    made = artifacts.attach(client, repository, subject, KIND, FILES)
+    digest = artifact_store.attach(client, repository, subject, KIND, FILES)
     lost = f"sha256:{sha256(FILES['b.json'].data)}"
     del registry.blobs["me/image", lost]
     with pytest.raises(ImgbuildError, match=lost):
-        artifacts.find(client, repository, subject.digest, KIND)
-    assert artifacts.find(client, repository, subject.digest, KIND, skip_damaged=True) == []
-    assert artifacts.attach(client, repository, subject, KIND, FILES) == made
-    assert len(artifacts.find(client, repository, subject.digest, KIND)) == 1
+        artifact_store.find(client, repository, subject.digest, KIND)
+    assert artifact_store.find(client, repository, subject.digest, KIND, skip_damaged=True) == []
+    assert artifact_store.attach(client, repository, subject, KIND, FILES) == digest
+    assert len(artifact_store.find(client, repository, subject.digest, KIND)) == 1
     before = len(registry.requests)
-    assert artifacts.attach(client, repository, subject, KIND, FILES) == made
-    assert {one.method for one in registry.requests[before:]} <= {"GET", "HEAD"}
+    assert artifact_store.attach(client, repository, subject, KIND, FILES) == digest
+    assert {request.method for request in registry.requests[before:]} <= {"GET", "HEAD"}
 
 
 def test_what_is_attached_is_found_again(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    made = artifacts.attach(client, repository, subject, KIND, FILES, {"about": "it"})
-    (found,) = artifacts.find(client, repository, subject.digest, KIND)
-    assert found.descriptor.digest == made
-    assert (found.artifact_type, found.subject) == (KIND, subject.digest)
-    assert found.annotations == {"about": "it"}
-    assert {name: part.data for name, part in found.files.items()} == {
+    digest = artifact_store.attach(client, repository, subject, KIND, FILES, {"about": "it"})
+    (artifact,) = artifact_store.find(client, repository, subject.digest, KIND)
+    assert artifact.descriptor.digest == digest
+    assert (artifact.artifact_type, artifact.subject) == (KIND, subject.digest)
+    assert artifact.annotations == {"about": "it"}
+    assert {name: part.data for name, part in artifact.files.items()} == {
         name: part.data for name, part in FILES.items()
     }
-    assert found.files["b.json"].annotations["own"] == "word"
-    assert artifacts.find(client, repository, subject.digest, "application/other") == []
-    assert len(artifacts.find(client, repository, subject.digest)) == 1
+    assert artifact.files["b.json"].annotations["own"] == "word"
+    assert artifact_store.find(client, repository, subject.digest, "application/other") == []
+    assert len(artifact_store.find(client, repository, subject.digest)) == 1
 
 
 def test_manifest_is_what_the_specification_says(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    made = artifacts.attach(client, repository, subject, KIND, FILES)
-    data, media_type = registry.manifests["me/image", made]
-    found = json.loads(data)
-    assert media_type == found["mediaType"] == MANIFEST
-    assert found["artifactType"] == KIND
-    assert found["config"] == {
+    digest = artifact_store.attach(client, repository, subject, KIND, FILES)
+    data, media_type = registry.manifests["me/image", digest]
+    document = json.loads(data)
+    assert media_type == document["mediaType"] == MANIFEST
+    assert document["artifactType"] == KIND
+    assert document["config"] == {
         "mediaType": "application/vnd.oci.empty.v1+json",
         "digest": "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
         "size": 2,
     }
-    assert found["subject"] == {
+    assert document["subject"] == {
         "mediaType": MANIFEST, "digest": subject.digest, "size": subject.size
     }  # fmt: skip
-    titles = [one["annotations"]["org.opencontainers.image.title"] for one in found["layers"]]
+    titles = [
+        layer["annotations"]["org.opencontainers.image.title"] for layer in document["layers"]
+    ]
     assert titles == ["a.bin", "b.json"]
 
 
 def test_second_time_nothing_moves(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    first = artifacts.attach(client, repository, subject, KIND, FILES)
+    first = artifact_store.attach(client, repository, subject, KIND, FILES)
     before = len(registry.requests)
-    assert artifacts.attach(client, repository, subject, KIND, FILES) == first
-    assert {asked.method for asked in registry.requests[before:]} <= {"GET", "HEAD"}
+    assert artifact_store.attach(client, repository, subject, KIND, FILES) == first
+    assert {request.method for request in registry.requests[before:]} <= {"GET", "HEAD"}
     # Another content is another artifact beside the first.
     other = {"a.bin": ArtifactFile(data=b"other", media_type="application/octet-stream")}
-    artifacts.attach(client, repository, subject, KIND, other)
-    assert len(artifacts.find(client, repository, subject.digest, KIND)) == 2
+    artifact_store.attach(client, repository, subject, KIND, other)
+    assert len(artifact_store.find(client, repository, subject.digest, KIND)) == 2
 
 
 def test_artifact_that_was_removed_is_attached_again(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    made = artifacts.attach(client, repository, subject, KIND, FILES)
-    del registry.manifests["me/image", made]  # as a registry's own clean-up does
-    assert artifacts.find(client, repository, subject.digest, KIND) == []
-    artifacts.attach(client, repository, subject, KIND, FILES)
-    assert len(artifacts.find(client, repository, subject.digest, KIND)) == 1
+    digest = artifact_store.attach(client, repository, subject, KIND, FILES)
+    del registry.manifests["me/image", digest]  # as a registry's own clean-up does
+    assert artifact_store.find(client, repository, subject.digest, KIND) == []
+    artifact_store.attach(client, repository, subject, KIND, FILES)
+    assert len(artifact_store.find(client, repository, subject.digest, KIND)) == 1
 
 
 @pytest.mark.parametrize("name", ["a.bin", "b.json", "manifest"])
 def test_flipped_byte_is_refused(client: Client, registry: Registry, name: str):
     repository, subject = registry.repository("me/image"), image(client, registry)
     files = {**FILES, "a.bin": ArtifactFile(data=b"words", media_type="application/octet-stream")}
-    made = artifacts.attach(client, repository, subject, KIND, files)
+    digest = artifact_store.attach(client, repository, subject, KIND, files)
     if name == "manifest":
-        data, media_type = registry.manifests["me/image", made]
-        registry.manifests["me/image", made] = (
+        data, media_type = registry.manifests["me/image", digest]
+        registry.manifests["me/image", digest] = (
             data.replace(b"b.json", b"c.json"),
             media_type,
         )
@@ -137,17 +139,17 @@ def test_flipped_byte_is_refused(client: Client, registry: Registry, name: str):
         key = ("me/image", f"sha256:{sha256(files[name].data)}")
         registry.blobs[key] = bytes([registry.blobs[key][0] ^ 1]) + registry.blobs[key][1:]
     with pytest.raises(ImgbuildError) as caught:
-        artifacts.find(client, repository, subject.digest, KIND)
+        artifact_store.find(client, repository, subject.digest, KIND)
     assert caught.value.exit_code == 9
 
 
 def test_artifact_of_another_image_is_refused(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
-    made = artifacts.attach(client, repository, subject, KIND, FILES)
-    size = len(registry.manifests["me/image", made][0])
+    digest = artifact_store.attach(client, repository, subject, KIND, FILES)
+    size = len(registry.manifests["me/image", digest][0])
     other = f"sha256:{'e' * 64}"
     index = {"schemaVersion": 2, "mediaType": memory_registry.INDEX, "manifests": [{
-        "mediaType": MANIFEST, "digest": made, "size": size, "artifactType": KIND,
+        "mediaType": MANIFEST, "digest": digest, "size": size, "artifactType": KIND,
     }]}  # fmt: skip
 
     def lie(answer: memory_registry.Answer) -> None:
@@ -157,18 +159,18 @@ def test_artifact_of_another_image_is_refused(client: Client, registry: Registry
     fault = memory_registry.Fault("GET .*(/referrers/|/manifests/sha256-)", times=9, edit=lie)
     registry.faults.append(fault)
     with pytest.raises(IntegrityError, match=f"attached to {other}, and refers to"):
-        artifacts.find(client, repository, other, KIND)
+        artifact_store.find(client, repository, other, KIND)
 
 
 def test_one_large_blob_in_many_attachments_is_read_once(client, registry, monkeypatch):
     repository, subject = registry.repository("me/image"), image(client, registry)
     large = {"large": ArtifactFile(data=bytes(1000), media_type="application/octet-stream")}
     for number in range(5):
-        artifacts.attach(client, repository, subject, KIND, large, {"number": str(number)})
+        artifact_store.attach(client, repository, subject, KIND, large, {"number": str(number)})
     registry.requests.clear()
-    found = artifacts.find(client, repository, subject.digest, KIND)
-    assert len({id(one.files["large"].data) for one in found}) == 1
-    assert len(registry.asked(f"GET .*/blobs/sha256:{sha256(bytes(1000))}")) == 1
-    monkeypatch.setattr(artifacts, "LIMIT", 999)
+    attachments = artifact_store.find(client, repository, subject.digest, KIND)
+    assert len({id(attachment.files["large"].data) for attachment in attachments}) == 1
+    assert len(registry.received_requests(f"GET .*/blobs/sha256:{sha256(bytes(1000))}")) == 1
+    monkeypatch.setattr(artifact_store, "LIMIT", 999)
     with pytest.raises(IntegrityError, match="more than 999 bytes are attached"):
-        artifacts.find(client, repository, subject.digest, KIND)
+        artifact_store.find(client, repository, subject.digest, KIND)

@@ -32,8 +32,8 @@ BASIC = "Basic " + base64.b64encode(b"me:s3cr3t-word").decode()
 class Registry:
     """A registry of one layout. `mode`: open, basic, bearer (for anybody), or login (bearer)."""
 
-    def __init__(self, found: layout.Layout, mode: str) -> None:
-        self.found = found
+    def __init__(self, image_layout: layout.Layout, mode: str) -> None:
+        self.found = image_layout
         self.mode = mode
         self.token = "token-number-1"
         self.seen: list[tuple[str, str]] = []
@@ -52,7 +52,9 @@ class Registry:
         self.servers = [
             http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) for kind in (Front, Back)
         ]
-        self.host, self.storage = (f"127.0.0.1:{one.server_address[1]}" for one in self.servers)
+        self.host, self.storage = (
+            f"127.0.0.1:{server.server_address[1]}" for server in self.servers
+        )
         for server in self.servers:
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -66,13 +68,13 @@ class Registry:
         parts = urlsplit(request.path)
         self.seen.append((parts.path, given))
         if parts.path == "/token":
-            asked = parse_qs(parts.query)
-            right = asked["scope"] == ["repository:me/base:pull"] and asked["service"] == ["test"]
+            query = parse_qs(parts.query)
+            right = query["scope"] == ["repository:me/base:pull"] and query["service"] == ["test"]
             allowed = right and (self.mode == "bearer" or given == BASIC)
             request.answer(200 if allowed else 401, json.dumps({"token": self.token}).encode())
             return
-        wanted = {"open": "", "basic": BASIC}.get(self.mode, f"Bearer {self.token}")
-        if wanted and given != wanted:
+        expected = {"open": "", "basic": BASIC}.get(self.mode, f"Bearer {self.token}")
+        if expected and given != expected:
             realm = self.realm or f"http://{self.host}/token"
             challenge = (
                 'Basic realm="test"'
@@ -114,8 +116,8 @@ class Quiet(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(name="source")
 def _source(tmp_path: Path) -> layout.Layout:
-    made = [images.layer(tmp_path / "b", [images.text("word", word)]) for word in ("a", "b")]
-    layout.write(tmp_path / "l", {arch: images.summary(made, arch) for arch in BOTH}, "base")
+    layers = [images.layer(tmp_path / "b", [images.text("word", word)]) for word in ("a", "b")]
+    layout.write(tmp_path / "l", {arch: images.summary(layers, arch) for arch in BOTH}, "base")
     return layout.read(tmp_path / "l")
 
 
@@ -155,7 +157,7 @@ def test_every_kind_of_login_reads_the_same_image(served, source, tmp_path):
         stored = source.image(arch)
         assert base.manifest == stored.manifest.digest
         assert tuple(layer.diff_id for layer in base.layers) == stored.diff_ids
-        assert [layer.digest for layer in base.layers] == [one.digest for one in stored.layers]
+        assert [layer.digest for layer in base.layers] == [layer.digest for layer in stored.layers]
         assert base.settings == stored.settings
         base_image.fetch_layers(
             name(served), [layer.locked for layer in base.layers], Context(store, Http())
@@ -252,7 +254,7 @@ def test_an_index_without_the_architecture_lists_what_it_has(served, source):
 
 
 @pytest.mark.parametrize(
-    ("found", "kept"),
+    ("media_type", "expected"),
     [
         ("application/vnd.docker.image.rootfs.diff.tar.gzip", documents.LAYER_GZIP),
         ("application/vnd.docker.image.rootfs.diff.tar", documents.LAYER),
@@ -260,15 +262,15 @@ def test_an_index_without_the_architecture_lists_what_it_has(served, source):
         ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", None),
     ],
 )
-def test_types_of_layers(served, source, found, kept):
+def test_types_of_layers(served, source, media_type, expected):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
-    text = put(served, manifest.replace(documents.LAYER_GZIP.encode(), found.encode()))
-    if kept is None:
-        with pytest.raises(InputError, match=re.escape(f"the type {found}")):
+    text = put(served, manifest.replace(documents.LAYER_GZIP.encode(), media_type.encode()))
+    if expected is None:
+        with pytest.raises(InputError, match=re.escape(f"the type {media_type}")):
             base_image.base(text, Arch.X86_64)
         return
     base = base_image.base(text, Arch.X86_64)
-    assert {layer.media_type for layer in base.layers} == {kept}
+    assert {layer.media_type for layer in base.layers} == {expected}
 
 
 def test_garbage_is_an_input_error(served):
@@ -291,10 +293,10 @@ D = f"sha256:{'a' * 64}"
     ],
 )
 def test_references(text, server):
-    found = base_image.parse(text)
-    assert found.digest == D
+    reference = base_image.parse(text)
+    assert reference.digest == D
     locked = LockedFile(file="layer", size=1, sha256=D.removeprefix("sha256:"))
-    assert Client().file_request(found.repository, locked).urls() == [f"{server}/blobs/{D}"]
+    assert Client().file_request(reference.repository, locked).urls() == [f"{server}/blobs/{D}"]
 
 
 @pytest.mark.parametrize("text", ["debian", "debian:12", "debian@sha256:12", f"@{D}", ""])

@@ -95,7 +95,7 @@ def test_a_download_goes_on_from_what_is_there(client, registry, tmp_path, range
     assert (tmp_path / "blob").read_bytes() == DATA
     assert sum(counted) == BLOB.size
     if had == BLOB.size:
-        assert registry.asked("GET .*/blobs/") == []
+        assert registry.received_requests("GET .*/blobs/") == []
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -106,8 +106,10 @@ def test_a_download_that_breaks_goes_on(client, registry, tmp_path, ranges):
     registry.faults.append(Fault("GET .*/blobs/", status=500))
     client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
     assert (tmp_path / "blob").read_bytes() == DATA
-    asked = [one.headers.get("Range") for one in registry.asked("GET .*/blobs/")]
-    assert asked == [None, "bytes=100000-", "bytes=100000-"]
+    range_headers = [
+        request.headers.get("Range") for request in registry.received_requests("GET .*/blobs/")
+    ]
+    assert range_headers == [None, "bytes=100000-", "bytes=100000-"]
 
 
 def test_a_wrong_beginning_is_replaced(client, registry, tmp_path):

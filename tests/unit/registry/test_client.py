@@ -14,7 +14,7 @@ from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import manifests, pages
 from imgbuild.registry.client import Client, NotFound, bytes_source
-from imgbuild.registry.reference import Reference
+from imgbuild.registry.image_reference import Reference
 from imgbuild.system.console import console
 from tests.support import memory_registry
 from tests.support.memory_registry import Answer, Fault, Registry, named, says
@@ -79,9 +79,13 @@ def test_a_manifest_there_and_back(client, registry, by):
         manifest(), documents.MANIFEST, digest
     )  # fmt: skip
     assert client.resolve(reference) == fetched.descriptor
-    assert [one.method for one in registry.asked("/manifests/")] == ["PUT", "GET", "HEAD"]
-    asked = registry.asked("GET .*/manifests/")[0].headers["Accept"]
-    assert [kind for kind in manifests.TYPES if kind not in asked] == []
+    assert [request.method for request in registry.received_requests("/manifests/")] == [
+        "PUT",
+        "GET",
+        "HEAD",
+    ]
+    accept_header = registry.received_requests("GET .*/manifests/")[0].headers["Accept"]
+    assert [kind for kind in manifests.TYPES if kind not in accept_header] == []
 
 
 @pytest.mark.parametrize("target", ["none", OTHER])
@@ -106,25 +110,25 @@ def test_what_is_not_there(client, registry, target):
 def test_a_head_that_does_not_tell_is_followed_by_a_get(client, registry, fault):
     digest = push(client, registry)
     registry.faults.append(fault)
-    found = client.resolve(at(registry, "one"))
-    assert found == Descriptor(documents.MANIFEST, digest, len(manifest()))
-    assert len(registry.asked("GET .*/manifests/")) == 1
+    descriptor = client.resolve(at(registry, "one"))
+    assert descriptor == Descriptor(documents.MANIFEST, digest, len(manifest()))
+    assert len(registry.received_requests("GET .*/manifests/")) == 1
 
 
 def test_a_head_that_contradicts_the_digest_is_not_believed(client, registry):
     digest = push(client, registry)
     registry.faults.append(Fault("HEAD .*/manifests/", edit=says("Docker-Content-Digest", OTHER)))
-    found = client.resolve(at(registry, digest))
-    assert found is not None
-    assert found.digest == digest
+    descriptor = client.resolve(at(registry, digest))
+    assert descriptor is not None
+    assert descriptor.digest == digest
 
 
 def test_a_registry_that_tells_no_digests(client, registry):
     registry.tells_digest = False
     digest = push(client, registry)
-    found = client.resolve(at(registry, "one"))
-    assert found is not None
-    assert found.digest == client.manifest(at(registry, digest)).digest == digest
+    descriptor = client.resolve(at(registry, "one"))
+    assert descriptor is not None
+    assert descriptor.digest == client.manifest(at(registry, digest)).digest == digest
 
 
 @pytest.mark.parametrize("target", ["one", "digest"])
@@ -169,8 +173,8 @@ def test_a_busy_registry_is_asked_again(client, registry, status, where):
     registry.faults.append(Fault(where, times=2, status=status))
     digest = push(client, registry)
     assert client.manifest(at(registry, "one")).digest == digest
-    found = client.resolve(at(registry, "one"))
-    assert found is not None
+    descriptor = client.resolve(at(registry, "one"))
+    assert descriptor is not None
 
 
 def test_an_answer_to_a_put_that_is_lost(client, registry):
@@ -201,7 +205,7 @@ def test_a_manifest_is_put_again_when_a_blob_is_not_found_for_a_moment(client, r
     body = b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN"}]}'
     registry.faults.append(Fault("PUT .*/manifests/", times=2, status=400, body=body))
     push(client, registry)
-    assert [one.method for one in registry.requests].count("PUT") >= 3
+    assert [request.method for request in registry.requests].count("PUT") >= 3
 
 
 # -- lists
@@ -213,7 +217,7 @@ def test_lists_are_read_to_their_end(client, registry, page):
         push(client, registry, tag=f"tag-{number}")
     registry.page = page
     assert list(client.tags(registry.repository("me/x"))) == [f"tag-{n}" for n in range(5)]
-    assert len(registry.asked("/tags/list")) == -(-5 // (page or 5))
+    assert len(registry.received_requests("/tags/list")) == -(-5 // (page or 5))
     for name in ("a", "b/c"):
         client.put_manifest(
             registry.repository(name), b'{"manifests": []}', documents.INDEX, tag="x"
@@ -252,15 +256,15 @@ def test_pages_in_a_circle_end(client, registry):
 def test_pages_without_end_end(client, registry, monkeypatch):
     monkeypatch.setattr(pages, "PAGES", 5)
     push(client, registry)
-    asked = iter(range(1000))
+    page_numbers = iter(range(1000))
 
     def _another(answer: memory_registry.Answer) -> None:
-        answer.headers["Link"] = f'</v2/me/x/tags/list?last={next(asked)}>; rel="next"'
+        answer.headers["Link"] = f'</v2/me/x/tags/list?last={next(page_numbers)}>; rel="next"'
 
     registry.faults.append(Fault("GET .*/tags/list", times=1000, edit=_another))
     with pytest.raises(FetchFailed, match="the pages of this list are more than 5"):
         list(client.tags(registry.repository("me/x")))
-    assert len(registry.asked("/tags/list")) == 6
+    assert len(registry.received_requests("/tags/list")) == 6
 
 
 def test_a_page_elsewhere_is_refused(client, registry):
@@ -324,9 +328,9 @@ def test_warnings_are_passed_on_once(client, registry, capsys):
         assert client.resolve(at(registry, "one")) is not None
     with pytest.raises(NotFound):
         client.manifest(at(registry, "none"))
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.count(f'{registry.host} says: this tag goes on "Monday"') == 1
-    assert said.count("says: and [31m more") == 1
-    assert "says: not here any more" in said
-    assert "stale" not in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert output.count(f'{registry.host} says: this tag goes on "Monday"') == 1
+    assert output.count("says: and [31m more") == 1
+    assert "says: not here any more" in output
+    assert "stale" not in output
     assert client.manifest(at(registry, "one")).digest == digest

@@ -15,7 +15,7 @@ from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import uploads
 from imgbuild.registry.client import Client, bytes_source
-from imgbuild.registry.reference import Reference, Repository
+from imgbuild.registry.image_reference import Reference, Repository
 from tests.support import memory_registry
 from tests.support.memory_registry import Asked, Fault, Registry, says
 
@@ -53,7 +53,7 @@ def _logins(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    known = {registry.host: MINE, victim.host: VICTIMS}
+    logins_by_host = {registry.host: MINE, victim.host: VICTIMS}
     if request.param == "netrc":  # it knows no ports: both are this machine
         lines = "machine localhost login me password victims-word\n"
         (tmp_path / "netrc").write_text(lines)
@@ -63,17 +63,19 @@ def _logins(
     elif request.param == "keyring":
         monkeypatch.setattr(
             "imgbuild.http.credentials._from_keyring",
-            lambda url, *_: next((known[one] for one in known if f"//{one}/" in url), None),
+            lambda url, *_: next(
+                (logins_by_host[host] for host in logins_by_host if f"//{host}/" in url), None
+            ),
         )
     else:
-        write_config(tmp_path, known)
+        write_config(tmp_path, logins_by_host)
 
 
-def write_config(folder: Path, known: dict[str, Login]) -> None:
+def write_config(folder: Path, logins_by_host: dict[str, Login]) -> None:
     (folder / "docker").mkdir(exist_ok=True)
     auths = {
         host: {"auth": base64.b64encode(":".join(login).encode()).decode()}
-        for host, login in known.items()
+        for host, login in logins_by_host.items()
     }
     (folder / "docker/config.json").write_text(json.dumps({"auths": auths}))
 
@@ -84,7 +86,7 @@ def client(chunk: int | None = None) -> Client:
 
 def result(registry: Registry) -> list[Asked]:
     """The requests that brought a secret."""
-    return [one for one in registry.requests if "Authorization" in one.headers]
+    return [request for request in registry.requests if "Authorization" in request.headers]
 
 
 def holds_an_image(victim: Registry) -> None:
@@ -108,7 +110,7 @@ def test_an_upload_that_is_sent_to_another_registry_writes_nothing_there(
     assert victim.requests
     assert result(victim) == []
     assert victim.granted == []
-    assert victim.asked("DELETE") == []
+    assert victim.received_requests("DELETE") == []
     assert set(victim.tags) == {("victim", "latest")}
 
 
@@ -124,7 +126,7 @@ def test_what_was_sent_to_a_registry_itself_does_not_help(registry, victim):
     with pytest.raises(FetchFailed, match="401"):
         pusher.upload(registry.repository("me/x"), BLOB)
     assert result(victim) == []
-    assert [one for one in victim.requests if "Cookie" in one.headers] == []
+    assert [request for request in victim.requests if "Cookie" in request.headers] == []
     # And the other way round: what was refused there is not remembered for it.
     pusher.upload(victim.repository("me/x"), bytes_source(b"more"))
 
@@ -158,7 +160,7 @@ def test_redirects_of_writes(registry, victim, where, work):
     registry.faults.append(Fault(where, times=9, status=307, headers={"Location": place}))
     with pytest.raises(FetchFailed, match="401 Unauthorized"):
         work(registry.repository("me/x"))
-    assert victim.asked("/manifests/latest")
+    assert victim.received_requests("/manifests/latest")
     assert result(victim) == []
     assert victim.granted == []
     assert victim.tags["victim", "latest"] == memory_registry.named(MANIFEST)
@@ -172,11 +174,13 @@ def test_redirects_of_reads_bring_no_login_and_may_get_a_token_of_nobodys(regist
     registry.faults.append(Fault("GET", times=9, status=307, headers={"Location": place}))
     with pytest.raises(FetchFailed, match="401"):
         client().manifest(Reference(registry.host, "me/x", "one"))
-    assert [one for one in result(victim) if "/v2/" in one.path or "/token" in one.path] == []
+    assert [
+        request for request in result(victim) if "/v2/" in request.path or "/token" in request.path
+    ] == []
     victim.login = None
     if victim.auth == "bearer":
-        found = client().manifest(Reference(registry.host, "me/x", "one"))
-        assert found.data == MANIFEST
+        fetched = client().manifest(Reference(registry.host, "me/x", "one"))
+        assert fetched.data == MANIFEST
         assert victim.granted == [("repository:victim:pull",)]
 
 
@@ -200,7 +204,7 @@ def test_the_next_page_of_a_list_that_lies_in_another_registry(registry, victim)
     victim.faults.append(Fault("tags/list", status=200, body=b'{"tags": []}', headers=answer))
     with pytest.raises(FetchFailed, match="401"):
         list(client().tags(registry.repository("me/x")))
-    assert len(victim.asked("at=1")) >= 1
+    assert len(victim.received_requests("at=1")) >= 1
     assert result(victim) == []
 
 
@@ -215,7 +219,7 @@ def test_from_elsewhere_nothing_leads_back(registry, victim):
     with pytest.raises(FetchFailed, match="401"):
         client().blob(registry.repository("me/x"), whole)
     assert result(registry)
-    assert [one for one in result(registry) if "private" in one.path] == []
+    assert [request for request in result(registry) if "private" in request.path] == []
 
 
 @pytest.mark.parametrize(
@@ -237,7 +241,7 @@ def test_a_token_server_is_a_web_server(victim, tmp_path, realm):
     )
     with pytest.raises(FetchFailed, match="token server, which is not a web address"):
         client().has(victim.repository("me/x"), BLOB.digest)
-    assert "of-another-service" not in str([one.headers for one in victim.requests])
+    assert "of-another-service" not in str([request.headers for request in victim.requests])
 
 
 @pytest.mark.parametrize("place", ["http://localhost:x/y", "http://[/y", "http://localhost:99999/"])
@@ -277,5 +281,5 @@ def test_dockers_login_goes_before_that_of_netrc(registry, tmp_path, monkeypatch
     with pytest.raises(FetchFailed):
         list(client().tags(registry.repository("me/image")))
     token = base64.b64encode(":".join(MINE).encode()).decode()
-    sent = {asked.headers.get("Authorization") for asked in registry.requests}
+    sent = {request.headers.get("Authorization") for request in registry.requests}
     assert sent == {None, f"Basic {token}"}

@@ -15,7 +15,7 @@ from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
 from imgbuild.registry.client import Client, bytes_source
 from imgbuild.registry.hosts import Certificates, Endpoint, endpoints
-from imgbuild.registry.reference import Reference
+from imgbuild.registry.image_reference import Reference
 from imgbuild.system.console import console
 from tests.support import memory_registry
 from tests.support.memory_registry import Fault, Registry, says
@@ -121,7 +121,7 @@ def test_containerds_form_is_read(tmp_path):
 
 def test_without_a_server_the_host_itself_is_the_last(tmp_path):
     describe(tmp_path, "docker.io", '[host."https://m"]\n')
-    assert [one.address for one in endpoints("docker.io")] == [
+    assert [endpoint.address for endpoint in endpoints("docker.io")] == [
         "https://m/v2", "https://registry-1.docker.io/v2"
     ]  # fmt: skip
 
@@ -129,8 +129,10 @@ def test_without_a_server_the_host_itself_is_the_last(tmp_path):
 def test_hosts_that_nobody_describes_have_a_default(tmp_path):
     describe(tmp_path, "_default", '[host."https://m"]\n')
     describe(tmp_path, "own.example.com", "")
-    assert [one.address for one in endpoints("h")] == ["https://m/v2", "https://h/v2"]
-    assert [one.address for one in endpoints("own.example.com")] == ["https://own.example.com/v2"]
+    assert [endpoint.address for endpoint in endpoints("h")] == ["https://m/v2", "https://h/v2"]
+    assert [endpoint.address for endpoint in endpoints("own.example.com")] == [
+        "https://own.example.com/v2"
+    ]
 
 
 def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
@@ -139,8 +141,8 @@ def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
     (tmp_path / "b/h/ca.crt").touch()
     (tmp_path / "c/h").mkdir(parents=True)
     (tmp_path / "c/h/hosts.toml").write_text('server = "https://other"')
-    found = Certificates((tmp_path / "b/h/ca.crt",))
-    assert endpoints("h", (), places) == (Endpoint("h", "https://h/v2", certificates=found),)
+    certificates = Certificates((tmp_path / "b/h/ca.crt",))
+    assert endpoints("h", (), places) == (Endpoint("h", "https://h/v2", certificates=certificates),)
 
 
 @pytest.mark.parametrize(
@@ -240,23 +242,23 @@ def test_headers_go_to_their_endpoint_alone(tmp_path, registry, mirror):
     client().upload(registry.repository("me/x"), BLOB)
     del mirror.requests[:]
     client().blob(registry.repository("me/x"), WHOLE)
-    assert [(one.server, one.headers.get("x-key")) for one in mirror.requests] == [
+    assert [(request.server, request.headers.get("x-key")) for request in mirror.requests] == [
         ("registry", "k"), ("storage", None)
     ]  # fmt: skip
-    assert [one for one in registry.requests if "x-key" in one.headers] == []
+    assert [request for request in registry.requests if "x-key" in request.headers] == []
 
 
 def test_headers_do_not_go_where_another_registry_points(tmp_path, registry, mirror):
     describe(tmp_path, mirror.host, f'server = "http://{mirror.host}"\n[header]\nx-key = "k"\n')
     pusher = client()
     pusher.upload(mirror.repository("me/x"), BLOB)
-    assert {one.headers.get("x-key") for one in mirror.requests} == {"k"}
+    assert {request.headers.get("x-key") for request in mirror.requests} == {"k"}
     del mirror.requests[:]
     place = f"http://{mirror.host}/v2/me/x/blobs/uploads/none"
     registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
     with pytest.raises(FetchFailed):
         pusher.upload(registry.repository("me/x"), BLOB)
-    assert {one.headers.get("x-key") for one in mirror.requests} == {None}
+    assert {request.headers.get("x-key") for request in mirror.requests} == {None}
 
 
 # -- certificates
@@ -293,22 +295,22 @@ def test_an_authority_of_ones_own(tmp_path, monkeypatch, authority, form):
         if form == "environment":
             monkeypatch.setenv("SSL_CERT_FILE", str(place / "ca.crt"))
         there_and_back(registry)
-        assert {one.server for one in registry.requests} == {"registry", "storage"}
+        assert {request.server for request in registry.requests} == {"registry", "storage"}
         assert registry.granted
 
 
-@pytest.mark.parametrize("own", ["pair", "single file", "docker"])
-def test_a_certificate_of_ones_own(tmp_path, monkeypatch, authority, own):
+@pytest.mark.parametrize("form", ["pair", "single file", "docker"])
+def test_a_certificate_of_ones_own(tmp_path, monkeypatch, authority, form):
     issued = authority.issue_cert("me@example.com")
     with memory_registry.serve(Registry(), secure(authority, clients=True)) as registry:
         words = {"pair": '[["me.cert", "me.key"]]', "single file": '"both.pem"', "docker": "[]"}
-        text = f'server = "https://{registry.host}"\nca = "ca.crt"\nclient = {words[own]}'
+        text = f'server = "https://{registry.host}"\nca = "ca.crt"\nclient = {words[form]}'
         place = describe(tmp_path, registry.host, text)
         authority.cert_pem.write_to_path(str(place / "ca.crt"))
         issued.private_key_pem.write_to_path(str(place / "me.key"))
         issued.cert_chain_pems[0].write_to_path(str(place / "me.cert"))
         issued.private_key_and_cert_chain_pem.write_to_path(str(place / "both.pem"))
-        if own == "docker":
+        if form == "docker":
             (place / "hosts.toml").unlink()
             monkeypatch.setattr(hosts, "LOCAL", re.compile("nothing"))
         there_and_back(registry)
@@ -325,7 +327,7 @@ def test_a_certificate_of_ones_own_is_shown_to_its_registry_alone(tmp_path, auth
         issued.private_key_and_cert_chain_pem.write_to_path(str(place / "both.pem"))
         with pytest.raises(FetchFailed):
             there_and_back(registry)
-        assert {one.server for one in registry.requests} == {"registry"}
+        assert {request.server for request in registry.requests} == {"registry"}
         assert registry.begun
 
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imgbuild.errors import InputError
-from imgbuild.registry.reference import Reference, Repository, parse, parse_repository
+from imgbuild.registry.image_reference import Reference, Repository, parse, parse_repository
 
 D = f"sha256:{'a' * 64}"
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("debian", Reference("docker.io", "library/debian")),
         ("debian:12", Reference("docker.io", "library/debian", "12")),
@@ -28,10 +28,10 @@ D = f"sha256:{'a' * 64}"
         ("h:1/a__b-c.d---e", Reference("h:1", "a__b-c.d---e")),
     ],
 )
-def test_references(text, found):
-    assert parse(text) == found
-    assert found.target == (found.digest or found.tag or "")
-    assert found.repository == Repository(found.host, found.name)
+def test_references(text, expected):
+    assert parse(text) == expected
+    assert expected.target == (expected.digest or expected.tag or "")
+    assert expected.repository == Repository(expected.host, expected.name)
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def listed(registry: Registry, subject: str) -> list[dict[str, object]]:
     """The entries under the tag of a subject."""
     data, kind = registry.manifests[NAME, registry.tags[NAME, tag(subject)]]
     assert kind == INDEX
-    found: list[dict[str, object]] = json.loads(data)["manifests"]
-    return found
+    entries: list[dict[str, object]] = json.loads(data)["manifests"]
+    return entries
 
 
 def test_referrers_are_found(client, registry):
@@ -77,15 +77,19 @@ def test_referrers_are_found(client, registry):
     second = refer(client, registry, subject, STATEMENT)
     elsewhere = refer(client, registry, other, SBOM)
     repository = registry.repository(NAME)
-    found = client.referrers(repository, subject)
-    assert {one.digest for one in found} == {first, second}
-    assert {one.artifact_type for one in found} == {SBOM, STATEMENT}
-    assert [one.annotations for one in found if one.digest == first] == [{"name": "sbom"}]
-    assert [one.digest for one in client.referrers(repository, subject, SBOM)] == [first]
+    referrers = client.referrers(repository, subject)
+    assert {referrer.digest for referrer in referrers} == {first, second}
+    assert {referrer.artifact_type for referrer in referrers} == {SBOM, STATEMENT}
+    assert [referrer.annotations for referrer in referrers if referrer.digest == first] == [
+        {"name": "sbom"}
+    ]
+    assert [referrer.digest for referrer in client.referrers(repository, subject, SBOM)] == [first]
     assert client.referrers(repository, subject, "none/such") == ()
-    assert [one.digest for one in client.referrers(repository, other)] == [elsewhere]
-    for one in found:
-        assert client.resolve(memory_registry.reference(registry, NAME, one.digest)) is not None
+    assert [referrer.digest for referrer in client.referrers(repository, other)] == [elsewhere]
+    for referrer in referrers:
+        assert (
+            client.resolve(memory_registry.reference(registry, NAME, referrer.digest)) is not None
+        )
     tags = {target for _, target in registry.tags}
     assert tags == (set() if registry.referrers_api else {tag(subject), tag(other)})
 
@@ -97,15 +101,17 @@ def test_nothing_refers(client, registry):
 def test_a_subject_that_is_not_there_has_referrers_too(client, registry):
     subject = f"sha256:{'0' * 64}"
     first = refer(client, registry, subject, SBOM)
-    assert [one.digest for one in client.referrers(registry.repository(NAME), subject)] == [first]
+    assert [
+        referrer.digest for referrer in client.referrers(registry.repository(NAME), subject)
+    ] == [first]
 
 
 def test_the_type_of_the_configuration_stands_for_a_missing_one(client, registry):
     subject = put(client, registry)
     descriptor = {"mediaType": documents.MANIFEST, "digest": subject, "size": 2}
     put(client, registry, subject=descriptor)
-    found = client.referrers(registry.repository(NAME), subject)
-    assert [one.artifact_type for one in found] == [documents.CONFIG]
+    referrers = client.referrers(registry.repository(NAME), subject)
+    assert [referrer.artifact_type for referrer in referrers] == [documents.CONFIG]
 
 
 @pytest.mark.parametrize("filters", [True, False])
@@ -113,13 +119,13 @@ def test_the_type_of_the_configuration_stands_for_a_missing_one(client, registry
 def test_pages_and_filters_of_the_api(client, filters, page):
     with memory_registry.serve(Registry(filters=filters, page=page)) as registry:
         subject = put(client, registry)
-        wanted = {refer(client, registry, subject, SBOM, annotations={"n": f"{n}"})
+        expected = {refer(client, registry, subject, SBOM, annotations={"n": f"{n}"})
                   for n in range(3)}  # fmt: skip
         refer(client, registry, subject, STATEMENT)
         repository = registry.repository(NAME)
-        found = client.referrers(repository, subject, SBOM)
-        assert {one.digest for one in found} == wanted
-        assert len(found) == 3
+        referrers = client.referrers(repository, subject, SBOM)
+        assert {referrer.digest for referrer in referrers} == expected
+        assert len(referrers) == 3
         assert len(client.referrers(repository, subject)) == 4
 
 
@@ -141,7 +147,7 @@ def test_the_same_manifest_is_listed_once(client, plain):
     for _ in range(2):
         refer(client, plain, subject, SBOM)
     assert len(listed(plain, subject)) == 1
-    assert len(plain.asked(f"PUT .*/{tag(subject)}")) == 1
+    assert len(plain.received_requests(f"PUT .*/{tag(subject)}")) == 1
 
 
 def test_entries_of_others_stay_as_they_are(client, plain):
@@ -153,7 +159,7 @@ def test_entries_of_others_stay_as_they_are(client, plain):
     data = json.dumps(index, indent=1).encode()
     client.put_manifest(plain.repository(NAME), data, INDEX, tag=tag(subject))
     ours = refer(client, plain, subject, SBOM)
-    assert [one["digest"] for one in listed(plain, subject)] == [theirs, ours]
+    assert [row["digest"] for row in listed(plain, subject)] == [theirs, ours]
     assert listed(plain, subject)[0] == entry
 
 
@@ -168,7 +174,7 @@ def test_an_entry_that_another_writer_took_away_is_written_again(client, plain):
 
     plain.faults.append(Fault(f"PUT .*/{tag(subject)}", edit=_overwrite))
     second = refer(client, plain, subject, STATEMENT)
-    assert [one["digest"] for one in listed(plain, subject)] == [first, second]
+    assert [row["digest"] for row in listed(plain, subject)] == [first, second]
 
 
 def test_two_who_write_all_the_time_end_in_an_error(client, plain):
@@ -189,8 +195,8 @@ def test_every_way_to_have_no_api(client, plain, status):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM)
     plain.faults.append(Fault("GET .*/referrers/", status=status, body=b"<html>no</html>"))
-    found = client.referrers(plain.repository(NAME), subject)
-    assert [one.digest for one in found] == [first]
+    referrers = client.referrers(plain.repository(NAME), subject)
+    assert [referrer.digest for referrer in referrers] == [first]
 
 
 def test_a_page_for_people_is_no_api(client, plain):
@@ -200,8 +206,8 @@ def test_a_page_for_people_is_no_api(client, plain):
     plain.faults.append(
         Fault("GET .*/referrers/", status=200, headers=headers, body=b"<html>hello</html>")
     )
-    found = client.referrers(plain.repository(NAME), subject)
-    assert [one.digest for one in found] == [first]
+    referrers = client.referrers(plain.repository(NAME), subject)
+    assert [referrer.digest for referrer in referrers] == [first]
 
 
 def test_a_refusal_is_no_missing_api(client, registry):
@@ -229,6 +235,6 @@ def test_a_referrer_that_is_deleted_is_not_listed_any_more(client, registry):
     second = refer(client, registry, subject, STATEMENT)
     repository = registry.repository(NAME)
     assert client.delete(repository, first)
-    assert [one.digest for one in client.referrers(repository, subject)] == [second]
+    assert [referrer.digest for referrer in client.referrers(repository, subject)] == [second]
     assert client.delete(repository, second)
     assert client.referrers(repository, subject) == ()

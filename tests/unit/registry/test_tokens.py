@@ -17,8 +17,8 @@ from imgbuild.errors import FetchFailed, ImgbuildError, InputError
 from imgbuild.oci.documents import MANIFEST, Descriptor
 from imgbuild.registry import logins, tokens, uploads
 from imgbuild.registry.client import Client, UploadOutcome, bytes_source
+from imgbuild.registry.image_reference import HUB, Reference
 from imgbuild.registry.logins import RegistryLogin
-from imgbuild.registry.reference import HUB, Reference
 from imgbuild.system.console import console
 from tests.support import memory_registry
 from tests.support.memory_registry import SECRET, Fault, Registry
@@ -93,8 +93,8 @@ def test_threads_share_a_token(registry, tmp_path):
 def test_a_mount_asks_for_both_repositories(registry, tmp_path):
     log_in(tmp_path, registry.host)
     client().upload(registry.repository("me/other"), BLOB)
-    own, other = registry.repository("me/x"), registry.repository("me/other")
-    assert client().mount(own, BLOB.digest, BLOB.size, other)
+    repository, other = registry.repository("me/x"), registry.repository("me/other")
+    assert client().mount(repository, BLOB.digest, BLOB.size, other)
     assert ("repository:me/x:pull,push", "repository:me/other:pull") in registry.granted
 
 
@@ -142,8 +142,8 @@ def test_a_token_is_renewed_before_it_is_refused(registry, tmp_path, monkeypatch
     pusher.upload(registry.repository("me/x"), bytes_source(b"c"))
     assert len(registry.granted) == 2
     # It was not used any more, so that no body is sent in vain.
-    sent = registry.asked("/v2/")
-    assert [one for one in sent if "Authorization" not in one.headers] == sent[:1]
+    sent = registry.received_requests("/v2/")
+    assert [request for request in sent if "Authorization" not in request.headers] == sent[:1]
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,17 @@ def test_an_identity_token_is_traded_for_another(registry, tmp_path):
     write_config(tmp_path, auths={registry.host: entry})
     client().upload(registry.repository("me/x"), BLOB)
     assert registry.granted == [("repository:me/x:pull,push",)]
-    assert all("identity-secret" not in f"{one.path} {one.headers}" for one in registry.requests)
+    assert all(
+        "identity-secret" not in f"{request.path} {request.headers}"
+        for request in registry.requests
+    )
 
 
 def test_a_registry_token_is_used_as_it_is(registry, tmp_path):
     registry.tokens["my-own-token"] = (("repository:me/x:pull,push",), None)
     write_config(tmp_path, auths={registry.host: {"registrytoken": "my-own-token"}})
     client().upload(registry.repository("me/x"), BLOB)
-    assert registry.asked("/token") == []
+    assert registry.received_requests("/token") == []
 
 
 # -- who gets what
@@ -176,9 +179,9 @@ def test_other_servers_get_no_token(registry, tmp_path, locations):
     assert client().blob(repository, WHOLE) == DATA
     client().download(repository, WHOLE, tmp_path / "blob")
     assert (tmp_path / "blob").read_bytes() == DATA
-    away = [one for one in registry.requests if one.server == "storage"]
+    away = [request for request in registry.requests if request.server == "storage"]
     assert away
-    assert [one for one in away if "Authorization" in one.headers] == []
+    assert [request for request in away if "Authorization" in request.headers] == []
 
 
 @pytest.mark.parametrize("entry", [{"auth": base64.b64encode(b"me:word").decode()},
@@ -189,7 +192,7 @@ def test_a_login_is_not_sent_elsewhere_without_tls(registry, tmp_path, entry):
     with pytest.raises(FetchFailed, match="has no TLS") as caught:
         client().upload(registry.repository("me/x"), BLOB)
     assert "word" not in caught.value.message
-    assert [one for one in registry.requests if one.server == "storage"] == []
+    assert [request for request in registry.requests if request.server == "storage"] == []
 
 
 @pytest.mark.parametrize("login", [None, ("me", "wrong-word")])
@@ -233,11 +236,11 @@ def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
     patient = Client(first_wait=0.001, timeout=(5, 5), reporter=console)
     patient.upload(registry.repository("me/x"), BLOB)
     patient.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
-    said = caplog.text + "".join(capfd.readouterr())
+    output = caplog.text + "".join(capfd.readouterr())
     console.configure(verbosity=0, json=False)
-    assert "trying again" in said
+    assert "trying again" in output
     secrets = (SECRET, LOGIN[1], base64.b64encode(":".join(LOGIN).encode()).decode())
-    assert [word for word in (*secrets, *registry.tokens) if word in said] == []
+    assert [word for word in (*secrets, *registry.tokens) if word in output] == []
 
 
 def test_a_token_server_that_is_busy_is_asked_again(registry, tmp_path):
@@ -258,7 +261,7 @@ def test_a_token_server_that_answers_nonsense(registry, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "found"),
+    ("header", "expected"),
     [
         ('Basic realm="x"', [("basic", {"realm": "x"})]),
         ("Basic", [("basic", {})]),
@@ -277,13 +280,15 @@ def test_a_token_server_that_answers_nonsense(registry, tmp_path):
         ("", []),
     ],
 )  # fmt: skip
-def test_challenges(header, found):
-    assert [(one.scheme, one.fields) for one in tokens.challenges(header)] == found
+def test_challenges(header, expected):
+    assert [
+        (challenge.scheme, challenge.fields) for challenge in tokens.challenges(header)
+    ] == expected
 
 
 def test_scopes_of_one_thing_are_merged():
-    wanted = ("repository:a:pull", "repository:b/c:pull", "repository:a:pull,push", "registry:c:*")
-    assert tokens.merged(wanted) == (
+    scopes = ("repository:a:pull", "repository:b/c:pull", "repository:a:pull,push", "registry:c:*")
+    assert tokens.merged(scopes) == (
         "repository:a:pull,push", "repository:b/c:pull", "registry:c:*"
     )  # fmt: skip
 
@@ -311,7 +316,7 @@ def test_the_hubs_login_has_names_of_its_own(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("entry", "found"),
+    ("entry", "expected"),
     [
         ({}, RegistryLogin()),
         ({"username": "me", "password": "x"}, RegistryLogin(("me", "x"))),
@@ -320,9 +325,9 @@ def test_the_hubs_login_has_names_of_its_own(tmp_path, name):
         ({"registrytoken": "t"}, RegistryLogin(None, "", "t")),
     ],
 )
-def test_entries_of_dockers_configuration(tmp_path, entry, found):
+def test_entries_of_dockers_configuration(tmp_path, entry, expected):
     write_config(tmp_path, auths={"h": entry}, HttpHeaders={"x": "y"})
-    assert logins.find("h") == found
+    assert logins.find("h") == expected
 
 
 @pytest.mark.parametrize("named", [True, False])

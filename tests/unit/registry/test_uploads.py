@@ -67,15 +67,15 @@ def push(
 
 def sizes(registry: Registry, where: str) -> list[int]:
     """How many bytes the matching requests brought."""
-    return [one.size for one in registry.asked(where)]
+    return [request.size for request in registry.received_requests(where)]
 
 
 def test_one_piece(client, registry):
     assert push(client, registry) is UploadOutcome.UPLOADED
     assert sizes(registry, PUT) == [len(DATA)]
-    assert registry.asked(PATCH) == []
+    assert registry.received_requests(PATCH) == []
     assert push(client, registry) is UploadOutcome.PRESENT
-    assert len(registry.asked(PUT)) == 1
+    assert len(registry.received_requests(PUT)) == 1
 
 
 def test_an_empty_blob(client, registry):
@@ -86,9 +86,9 @@ def test_an_empty_blob(client, registry):
 def test_chunks(registry, chunk, count):
     client = Client(chunk=chunk)
     assert push(client, registry) is UploadOutcome.UPLOADED
-    assert len(registry.asked(PATCH)) == count
+    assert len(registry.received_requests(PATCH)) == count
     assert sizes(registry, PUT) == [0]
-    ranges = [one.headers["Content-Range"] for one in registry.asked(PATCH)]
+    ranges = [request.headers["Content-Range"] for request in registry.received_requests(PATCH)]
     assert ranges[0] == f"0-{min(chunk, len(DATA)) - 1}"
     assert ranges[-1].endswith(f"-{len(DATA) - 1}")
 
@@ -104,25 +104,27 @@ def test_the_least_chunk_is_the_registrys(registry):
 def test_every_kind_of_location(registry, locations, chunk):
     registry.locations = locations
     push(Client(chunk=chunk), registry)
-    sent = registry.asked(f"{PUT}|{PATCH}")
-    assert {one.server for one in sent} == {"storage" if locations == "foreign" else "registry"}
+    sent = registry.received_requests(f"{PUT}|{PATCH}")
+    assert {request.server for request in sent} == {
+        "storage" if locations == "foreign" else "registry"
+    }
     if locations != "foreign":
-        assert all(f"_state={SECRET}" in one.path for one in sent)
+        assert all(f"_state={SECRET}" in request.path for request in sent)
 
 
 # -- mounts
 
 
 def mount(client, registry, name):
-    own, other = registry.repository("me/x"), registry.repository(name)
-    return client.mount(own, BLOB.digest, BLOB.size, other)
+    repository, other = registry.repository("me/x"), registry.repository(name)
+    return client.mount(repository, BLOB.digest, BLOB.size, other)
 
 
 def test_a_blob_of_a_neighbour_is_mounted(client, registry):
     push(client, registry, name="me/other")
-    before = len(registry.asked(PUT))
+    before = len(registry.received_requests(PUT))
     assert mount(client, registry, "me/other")
-    assert len(registry.asked(PUT)) == before
+    assert len(registry.received_requests(PUT)) == before
     assert registry.blobs["me/x", BLOB.digest] == DATA
     assert registry.sessions == {}
 
@@ -151,7 +153,7 @@ def test_other_registries_are_not_asked_to_mount(client, registry):
     with memory_registry.serve(Registry()) as other:
         neighbour = other.repository("me/x")
         assert not client.mount(registry.repository("me/x"), BLOB.digest, BLOB.size, neighbour)
-    assert registry.asked("mount=") == []
+    assert registry.received_requests("mount=") == []
 
 
 # -- lines that break
@@ -174,7 +176,7 @@ def test_after_a_break_later_blobs_go_in_chunks(client, registry):
     push(client, registry, other)
     assert sizes(registry, PATCH) == [100_000, 100_000, 50_000]
     push(Client(), registry, bytes_source(b"another client"))
-    assert len(registry.asked(PATCH)) == 3
+    assert len(registry.received_requests(PATCH)) == 3
 
 
 def test_a_registry_that_forgets_broken_parts_is_sent_chunks(client, registry):
@@ -205,7 +207,7 @@ def test_an_answer_that_is_lost(client, registry, where):
     outcome = client.upload(registry.repository("me/x"), BLOB, advance=counter)
     assert (outcome, counter.total) == (UploadOutcome.UPLOADED, BLOB.size)
     assert registry.blobs["me/x", BLOB.digest] == DATA
-    assert len(registry.asked(PUT)) == 1  # it arrived, and is not sent again
+    assert len(registry.received_requests(PUT)) == 1  # it arrived, and is not sent again
 
 
 def test_a_lost_answer_to_a_chunk(registry):
@@ -232,7 +234,7 @@ def test_an_upload_that_is_gone_begins_anew(client, registry):
     registry.faults.append(Fault("GET .*/uploads/", edit=_forget))
     registry.faults.append(Fault(PUT, cut_request=1000))
     push(client, registry)
-    assert len(registry.asked("POST .*/uploads/")) == 2
+    assert len(registry.received_requests("POST .*/uploads/")) == 2
 
 
 def test_what_is_too_large_in_one_piece_goes_in_chunks(client, registry):
@@ -244,21 +246,21 @@ def test_what_is_too_large_in_one_piece_goes_in_chunks(client, registry):
 # -- lies
 
 
-@pytest.mark.parametrize("held", ["0-999999", "0-299999", "nonsense", ""])
-def test_a_range_that_cannot_be_is_not_believed(registry, held):
+@pytest.mark.parametrize("range_header", ["0-999999", "0-299999", "nonsense", ""])
+def test_a_range_that_cannot_be_is_not_believed(registry, range_header):
     def _lie(answer: Answer) -> None:
-        answer.headers["Range"] = held
+        answer.headers["Range"] = range_header
 
     registry.faults.append(Fault(PATCH, edit=_lie))
     push(Client(chunk=100_000, first_wait=0.001), registry)
 
 
-@pytest.mark.parametrize("held", ["0-199999", "0-99", "0-0", "0-299999", "0-300000", ""])
-def test_a_wrong_place_to_go_on_from(client, registry, held):
+@pytest.mark.parametrize("range_header", ["0-199999", "0-99", "0-0", "0-299999", "0-300000", ""])
+def test_a_wrong_place_to_go_on_from(client, registry, range_header):
     """It says of an upload with 1000 bytes that it has more, or less."""
 
     def _lie(answer: Answer) -> None:
-        answer.headers["Range"] = held
+        answer.headers["Range"] = range_header
 
     registry.faults.append(Fault("GET .*/uploads/", edit=_lie))
     registry.faults.append(Fault(PUT, cut_request=1000))
@@ -309,8 +311,8 @@ def test_an_upload_that_is_stopped_is_not_left_open(client, registry, where):
     registry.faults.append(Fault(PUT, times=99, status=503))
     with pytest.raises(Stopped):
         client.upload(registry.repository("me/x"), BLOB, advance=_advance)
-    assert len(registry.asked("POST")) == len(registry.asked("DELETE")) == 1
-    assert len(registry.asked(PUT)) <= 1
+    assert len(registry.received_requests("POST")) == len(registry.received_requests("DELETE")) == 1
+    assert len(registry.received_requests(PUT)) <= 1
     assert registry.sessions == {}
     assert registry.blobs == {}
 
@@ -369,7 +371,7 @@ def test_a_refusal_is_final_and_says_what_the_registry_says(client, registry):
     with pytest.raises(FetchFailed, match="403 Forbidden: DENIED: quota is used up") as caught:
         client.upload(registry.repository("me/x"), BLOB)
     assert f"docker login {registry.host}" in str(caught.value.hint)
-    assert len(registry.asked(PUT)) == 1
+    assert len(registry.received_requests(PUT)) == 1
     assert registry.sessions == {}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild import project as projects
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.matrix.load import load
 from imgbuild.render import bake, write
 
@@ -21,7 +21,7 @@ COMMITTED = sorted((ROOT / "images").glob("*/Dockerfile"))
 def test_committed_dockerfiles_are_current():
     project = projects.find(ROOT)
     matrix = load(project.matrix)
-    chosen = [locks.read_lock(project.images, name) for name in project.sealed()]
+    chosen = [lock_file.read_lock(project.images, name) for name in project.locked_targets()]
     assert chosen
     write.check(project, matrix, chosen)
 
@@ -42,11 +42,11 @@ def test_exceptions_of_the_linter_have_reasons():
         text = path.read_text(encoding="utf-8")
         ignored = re.findall(r"^# hadolint ignore=(.+)$", text, re.MULTILINE)
         assert ignored
-        assert all(re.fullmatch(r"DL\d+  # .{8,}", one) for one in ignored)
+        assert all(re.fullmatch(r"DL\d+  # .{8,}", exception) for exception in ignored)
 
 
 def test_the_bake_file_has_every_dockerfile():
-    found = json.loads((ROOT / bake.FILE).read_bytes())
-    contexts = {target["context"] for target in found["target"].values()}
+    document = json.loads((ROOT / bake.FILE).read_bytes())
+    contexts = {target["context"] for target in document["target"].values()}
     assert contexts == {f"images/{path.parent.name}" for path in COMMITTED}
-    assert sorted(found["target"]) == found["group"]["default"]["targets"]
+    assert sorted(document["target"]) == document["group"]["default"]["targets"]

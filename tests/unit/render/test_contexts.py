@@ -10,7 +10,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.render import contexts
 from imgbuild.values import Arch
@@ -35,8 +35,8 @@ class Sample:
     def of(self, *wheels: Wheel) -> Lock:
         """The lock of these wheels."""
         lock = samples.lock()
-        found = msgspec.structs.replace(lock.arch[Arch.X86_64], wheels=wheels)
-        return msgspec.structs.replace(lock, arch={Arch.X86_64: found})
+        resolution = msgspec.structs.replace(lock.arch[Arch.X86_64], wheels=wheels)
+        return msgspec.structs.replace(lock, arch={Arch.X86_64: resolution})
 
     def put(self, lock: Lock | None = None) -> contexts.Wheels:
         """Leave the wheels in the folder."""
@@ -53,8 +53,12 @@ def sample(tmp_path: Path) -> Sample:
 
 
 def test_wheels_lie_under_their_own_names_and_take_no_room(sample):
-    made = sample.put()
-    assert (made.files, made.made, made.size) == (3, 3, sum(each.size for each in sample.wheels))
+    summary = sample.put()
+    assert (summary.files, summary.made, summary.size) == (
+        3,
+        3,
+        sum(each.size for each in sample.wheels),
+    )
     for wheel in sample.wheels:
         stored = sample.inputs.store.file(wheel.sha256)
         assert stored is not None
@@ -68,8 +72,8 @@ def test_a_second_time_nothing_is_done(sample):
 
 def test_wheels_of_another_lock_go(sample):
     sample.put()
-    made = sample.put(sample.of(*sample.wheels[:1]))
-    assert (made.files, sample.names()) == (1, [sample.wheels[0].file])
+    summary = sample.put(sample.of(*sample.wheels[:1]))
+    assert (summary.files, sample.names()) == (1, [sample.wheels[0].file])
 
 
 def test_another_file_of_that_name_is_replaced(sample):

@@ -9,9 +9,9 @@ import pytest
 
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import extension
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import Extended
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
 from imgbuild.plan.plan import base_of, plan
 from imgbuild.render import committed
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
@@ -30,20 +30,20 @@ def locked(matrix: Extended) -> Lock:
 
 
 def rendered(matrix: Extended, lock: Lock) -> Dockerfile:
-    sealed = seals.seal(lock, extended.records([plan(lock, Arch.X86_64)]))
-    return dockerfile(lock, sealed, matrix)
+    target_digests = image_digests.digests_of(lock, extended.records([plan(lock, Arch.X86_64)]))
+    return dockerfile(lock, target_digests, matrix)
 
 
 def test_wheels_and_files_of_the_sum(matrix: Extended) -> None:
     lock = locked(matrix)
-    made = rendered(matrix, lock)
-    (stage,) = made.stages
+    rendering = rendered(matrix, lock)
+    (stage,) = rendering.stages
     installed = [each for install in stage.installs for each in install.requirements]
     assert {"torch==2.6.0", "wandb==0.20.1", "einops==0.8.1"} <= set(installed)
-    assert [(file.path, file.mode) for file in made.files.files if "team" in file.path] == [
+    assert [(file.path, file.mode) for file in rendering.files.files if "team" in file.path] == [
         ("/opt/team/train.sh", "0755")
     ]
-    assert [link.path for link in made.files.links] == ["/opt/team/start"]
+    assert [link.path for link in rendering.files.links] == ["/opt/team/start"]
     beside = committed.copied(lock, [Arch.X86_64], matrix)
     assert beside["files/opt/team/train.sh"] == extended.SCRIPT
 
@@ -51,8 +51,8 @@ def test_wheels_and_files_of_the_sum(matrix: Extended) -> None:
 def test_the_base_is_the_one_with_added_system_packages(matrix: Extended) -> None:
     lock = locked(matrix)
     planned = base_of(plan(lock, Arch.X86_64))
-    known = extended.records([plan(lock, Arch.X86_64)])
-    manifest = seals.documents(planned, known).manifest
+    layer_records = extended.records([plan(lock, Arch.X86_64)])
+    manifest = image_digests.documents(planned, layer_records).manifest
     assert rendered(matrix, lock).base.digest == digest_of(manifest)
     assert len(planned.layers) == 2
 

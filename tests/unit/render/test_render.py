@@ -13,7 +13,7 @@ from packaging.pylock import Pylock
 from imgbuild import project as projects
 from imgbuild.errors import InputError
 from imgbuild.lock import requirements
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.model import Drop
 from imgbuild.plan import current
@@ -30,15 +30,15 @@ NO_TEMPLATES = Path("/nonexistent")
 def value(*arches: Arch) -> Dockerfile:
     matrix = render_sample.matrix(*arches)
     lock = render_sample.lock(matrix)
-    return dockerfile(lock, render_sample.seal(lock), matrix)
+    return dockerfile(lock, render_sample.digests_of(lock), matrix)
 
 
-def text(made: Dockerfile) -> str:
-    return templates.render("dockerfile.j2", made, images=NO_TEMPLATES)
+def text(rendering: Dockerfile) -> str:
+    return templates.render("dockerfile.j2", rendering, images=NO_TEMPLATES)
 
 
 @pytest.mark.parametrize(
-    ("name", "made"),
+    ("name", "renderer"),
     [
         ("Dockerfile", lambda: text(value())),
         ("Dockerfile.x86_64", lambda: text(value(Arch.X86_64))),
@@ -47,8 +47,8 @@ def text(made: Dockerfile) -> str:
         ("small.sh", lambda: script.text(_script(), "small", NO_TEMPLATES)),
     ],
 )
-def test_golden_texts(name, made, golden):
-    golden(GOLDEN / name, made())
+def test_golden_texts(name, renderer, golden):
+    golden(GOLDEN / name, renderer())
 
 
 def _online() -> Dockerfile:
@@ -57,13 +57,13 @@ def _online() -> Dockerfile:
     return online.online(value(), lock, reference, render_sample.address)
 
 
-def _definition(made: Dockerfile) -> str:
-    return apptainer.text(made, Arch.ARM64, "small-arm64", NO_TEMPLATES)
+def _definition(rendering: Dockerfile) -> str:
+    return apptainer.text(rendering, Arch.ARM64, "small-arm64", NO_TEMPLATES)
 
 
 def _script() -> script.Script:
     lock = render_sample.lock()
-    return script.script(lock, render_sample.seal(lock), Arch.X86_64, render_sample.address)
+    return script.script(lock, render_sample.digests_of(lock), Arch.X86_64, render_sample.address)
 
 
 def test_every_locked_wheel_is_installed_once_on_each_architecture():
@@ -73,7 +73,10 @@ def test_every_locked_wheel_is_installed_once_on_each_architecture():
         installed = [
             name
             for install in stage.installs
-            for name in (*install.requirements, *(one.requirement for one in install.omissions))
+            for name in (
+                *install.requirements,
+                *(omission.requirement for omission in install.omissions),
+            )
         ]
         assert sorted(installed) == sorted(
             f"{package}=={version}" for package, version in resolution.versions.items()
@@ -89,7 +92,9 @@ def test_the_requirements_beside_it_have_every_hash():
 
 
 def test_rows_of_dropped_files_are_those_of_record():
-    (omission,) = [one for install in value().stages[0].installs for one in install.omissions]
+    (omission,) = [
+        omission for install in value().stages[0].installs for omission in install.omissions
+    ]
     rows = [re.compile(row.replace("\\/", "/")) for row in omission.rows]
     record = ["../../../bin/fastapi,sha256=x,1", "fastapi_cli/extra/a/b.py,,", "fastapi_cli/x.py,,"]
     assert [any(row.search(line) for row in rows) for line in record] == [True, True, False]
@@ -100,7 +105,7 @@ def test_without_uv_there_is_no_dockerfile():
     matrix = render_sample.matrix()
     lock = render_sample.without(render_sample.lock(matrix), "uv")
     with pytest.raises(InputError, match="small: a Dockerfile installs with uv"):
-        dockerfile(lock, render_sample.seal(lock), matrix)
+        dockerfile(lock, render_sample.digests_of(lock), matrix)
 
 
 def test_online_needs_to_know_a_registry():
@@ -110,14 +115,14 @@ def test_online_needs_to_know_a_registry():
 
 
 def test_online_has_an_address_of_every_file_and_no_named_context():
-    made = text(_online())
+    rendered_text = text(_online())
     lock = render_sample.lock()
     for wheel in lock.arch[Arch.ARM64].wheels:
-        assert f"https://index.example/{wheel.package}/{wheel.file}" in made
-    assert "antlr4-python3-runtime-4.9.3.tar.gz" in made
-    assert "antlr4_python3_runtime-4.9.3-py3-none-any.whl" not in made  # no index has it
-    assert not re.search(r"from=wheels[, ]", made)
-    assert "FROM base" not in made
+        assert f"https://index.example/{wheel.package}/{wheel.file}" in rendered_text
+    assert "antlr4-python3-runtime-4.9.3.tar.gz" in rendered_text
+    assert "antlr4_python3_runtime-4.9.3-py3-none-any.whl" not in rendered_text  # no index has it
+    assert not re.search(r"from=wheels[, ]", rendered_text)
+    assert "FROM base" not in rendered_text
 
 
 def _needing(*wheels: Wheel) -> Lock:
@@ -125,7 +130,8 @@ def _needing(*wheels: Wheel) -> Lock:
     lock = render_sample.lock()
     built = msgspec.structs.replace(render_sample.BUILT, requires=wheels)
     arches = {
-        arch: msgspec.structs.replace(found, built=(built,)) for arch, found in lock.arch.items()
+        arch: msgspec.structs.replace(resolution, built=(built,))
+        for arch, resolution in lock.arch.items()
     }
     return msgspec.structs.replace(lock, arch=arches)
 
@@ -135,13 +141,15 @@ def test_a_build_takes_the_targets_own_wheels_on_each_architecture():
     other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
     lock = _needing(torch, samples.wheel("setuptools", "80.9.0"))
-    own = render_sample.wheels(lock)["torch"]
+    torch_wheel = render_sample.wheels(lock)["torch"]
     files = online.build_files(lock, [Arch.ARM64])
     (text,) = (data.decode() for data in files.values())
     assert list(files) == ["build-antlr4-python3-runtime-arm64.txt"]
-    assert f"torch==2.6.0 --hash=sha256:{own.sha256}\n" in text
-    made = script.script(lock, render_sample.seal(lock), Arch.ARM64, render_sample.address)
-    (needs,) = [each.requires for each in made.alone if each.sdist]
+    assert f"torch==2.6.0 --hash=sha256:{torch_wheel.sha256}\n" in text
+    install_script = script.script(
+        lock, render_sample.digests_of(lock), Arch.ARM64, render_sample.address
+    )
+    (needs,) = [each.requires for each in install_script.alone if each.sdist]
     assert [line.plain.partition("=")[0] for line in needs] == ["setuptools"]  # torch is there
 
 
@@ -160,9 +168,11 @@ def test_what_is_built_may_lose_files_too():
     lock = render_sample.lock()
     drop = Drop(package="antlr4-python3-runtime", paths=("bin/pygrun",), reason="trl ships it too")
     lock = msgspec.structs.replace(lock, drop=(*lock.drop, drop))
-    made = dockerfile(lock, render_sample.seal(lock), render_sample.matrix())
-    made = online.online(made, lock, "registry.example/base@sha256:0", render_sample.address)
-    steps = text(made).split("\nRUN ")
+    rendering = dockerfile(lock, render_sample.digests_of(lock), render_sample.matrix())
+    rendering = online.online(
+        rendering, lock, "registry.example/base@sha256:0", render_sample.address
+    )
+    steps = text(rendering).split("\nRUN ")
     (step,) = [step for step in steps if "PYTHONPATH=/tmp/build" in step and "amd64" in step]
     places = [
         step.index(words)
@@ -173,7 +183,9 @@ def test_what_is_built_may_lose_files_too():
         )
     ]
     assert places == sorted(places)
-    assert "# Without some files of antlr4-python3-runtime==4.9.3: trl ships it too" in text(made)
+    assert "# Without some files of antlr4-python3-runtime==4.9.3: trl ships it too" in text(
+        rendering
+    )
 
 
 def test_online_takes_a_registry_base_where_it_is():
@@ -184,16 +196,16 @@ def test_online_takes_a_registry_base_where_it_is():
     assert online.reference(value(), lock, None) == image
 
 
-def _head(made: Dockerfile) -> str:
-    return text(made).partition("\nARG ")[0]
+def _head(rendering: Dockerfile) -> str:
+    return text(rendering).partition("\nARG ")[0]
 
 
 def test_commands_in_heads_name_one_platform():
     """A machine without emulation builds no other one."""
-    for made in (value(), _online()):
-        (named,) = re.findall(r"docker buildx build .*--platform (\S+)", _head(made))
+    for rendering in (value(), _online()):
+        (named,) = re.findall(r"docker buildx build .*--platform (\S+)", _head(rendering))
         assert named == "linux/amd64"
-        (several,) = re.findall(r"^# --platform (\S+) builds both", _head(made), re.MULTILINE)
+        (several,) = re.findall(r"^# --platform (\S+) builds both", _head(rendering), re.MULTILINE)
         assert sorted(several.split(",")) == ["linux/amd64", "linux/arm64"]
     arm = value(Arch.ARM64)
     assert re.findall(r"--platform (\S+)", _head(arm)) == ["linux/arm64"]
@@ -202,8 +214,8 @@ def test_commands_in_heads_name_one_platform():
 def test_a_head_elsewhere_than_beside_the_lock_says_so():
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
-    made = dockerfile(lock, render_sample.seal(lock), matrix, [Arch.ARM64])
-    head = _head(msgspec.structs.replace(made, kept=False))
+    rendering = dockerfile(lock, render_sample.digests_of(lock), matrix, [Arch.ARM64])
+    head = _head(msgspec.structs.replace(rendering, kept=False))
     assert "beside it" not in head
     assert "images/small" not in head
     assert "--builder docker" not in head, "which builds what is beside the lock"
@@ -219,13 +231,13 @@ def test_texts_of_one_architecture_name_their_own_file():
 
 
 def test_bake_names_have_no_dots_and_contexts_are_by_digest():
-    made = msgspec.structs.replace(value(), target="cu130-vllm0.20.2")
-    (name,) = bake.bake([made])["target"]
+    rendering = msgspec.structs.replace(value(), target="cu130-vllm0.20.2")
+    (name,) = bake.bake([rendering])["target"]
     assert name == "cu130-vllm0_20_2"
-    found = bake.bake([made])["target"][name]
-    assert sorted(found["platforms"]) == ["linux/amd64", "linux/arm64"]
-    assert found["contexts"]["base"].endswith(f"@{made.base.digest}")
-    assert found["network"] == "none"
+    bake_target = bake.bake([rendering])["target"][name]
+    assert sorted(bake_target["platforms"]) == ["linux/amd64", "linux/arm64"]
+    assert bake_target["contexts"]["base"].endswith(f"@{rendering.base.digest}")
+    assert bake_target["network"] == "none"
     assert re.fullmatch(r"[A-Za-z0-9_-]+", name)
 
 
@@ -240,9 +252,9 @@ def test_pylock_is_read_by_packaging_and_has_every_hash():
     read.validate()
     by_name = {str(package.name): package for package in read.packages}
     for package, wheel in render_sample.wheels(lock).items():
-        (found,) = by_name[package].wheels or ()
-        assert found.hashes == {"sha256": wheel.sha256}
-        assert found.url == render_sample.address(package, wheel)
+        (locked_wheel,) = by_name[package].wheels or ()
+        assert locked_wheel.hashes == {"sha256": wheel.sha256}
+        assert locked_wheel.url == render_sample.address(package, wheel)
     marker = str(by_name["nvidia-x"].marker)
     assert "platform_machine" in marker
     assert "aarch64" not in marker
@@ -252,43 +264,48 @@ def test_pylock_is_read_by_packaging_and_has_every_hash():
 
 
 def test_a_script_moves_the_images_folders():
-    made = _script()
-    assert made.env["GREETING"] == '"say \\"hi\\" to \\$HOME"'
-    assert "PATH" not in made.env
-    assert made.links == {"lib/libx.so": "libx.so.1"}
-    assert made.env["FLASHINFER_WORKSPACE_BASE"] == '"$cache"'
-    assert [each.package for each in made.alone] == ["fastapi-cli", "antlr4-python3-runtime"]
-    plain = [line.plain.partition("=")[0] for line in made.requirements]
+    install_script = _script()
+    assert install_script.env["GREETING"] == '"say \\"hi\\" to \\$HOME"'
+    assert "PATH" not in install_script.env
+    assert install_script.links == {"lib/libx.so": "libx.so.1"}
+    assert install_script.env["FLASHINFER_WORKSPACE_BASE"] == '"$cache"'
+    assert [each.package for each in install_script.alone] == [
+        "fastapi-cli",
+        "antlr4-python3-runtime",
+    ]
+    plain = [line.plain.partition("=")[0] for line in install_script.requirements]
     assert plain == ["fastapi", "nvidia-x", "pip", "torch", "trl", "uv"]
 
 
 def test_packages_of_other_indexes_are_in_a_script_by_address():
     lock = render_sample.lock()
     lock = msgspec.structs.replace(lock, indexes={"trl": "elsewhere"})
-    made = script.script(lock, render_sample.seal(lock), Arch.X86_64, render_sample.address)
+    install_script = script.script(
+        lock, render_sample.digests_of(lock), Arch.X86_64, render_sample.address
+    )
     trl = render_sample.wheels(lock)["trl"]
     where = f"trl @ https://index.example/trl/{trl.file} --hash=sha256:{trl.sha256}"
-    (line,) = [line for line in made.requirements if line.there]
+    (line,) = [line for line in install_script.requirements if line.there]
     assert line.there == where
     assert line.plain == f"trl==0.18.2 --hash=sha256:{trl.sha256}"  # as a folder of wheels has it
 
 
 def test_a_projects_own_template_is_read_first(tmp_path):
-    own = tmp_path / "templates"
-    own.mkdir()
-    (own / "files.j2").write_text("# mine, for {{ target }}\n")
-    made = templates.render("dockerfile.j2", value(), images=tmp_path)
-    assert "# mine, for small" in made
-    assert "# The empty environment" in made  # the others are imgbuild's
+    templates_folder = tmp_path / "templates"
+    templates_folder.mkdir()
+    (templates_folder / "files.j2").write_text("# mine, for {{ target }}\n")
+    rendered_text = templates.render("dockerfile.j2", value(), images=tmp_path)
+    assert "# mine, for small" in rendered_text
+    assert "# The empty environment" in rendered_text  # the others are imgbuild's
 
 
 def test_a_broken_template_is_named(tmp_path):
-    own = tmp_path / "templates"
-    own.mkdir()
-    (own / "files.j2").write_text("\n{{ nothing_of_this_name }}\n")
+    templates_folder = tmp_path / "templates"
+    templates_folder.mkdir()
+    (templates_folder / "files.j2").write_text("\n{{ nothing_of_this_name }}\n")
     with pytest.raises(InputError, match="nothing_of_this_name"):
         templates.render("dockerfile.j2", value(), images=tmp_path)
-    (own / "files.j2").write_text("{% if %}\n")
+    (templates_folder / "files.j2").write_text("{% if %}\n")
     with pytest.raises(InputError, match=r"files\.j2:1"):
         templates.render("dockerfile.j2", value(), images=tmp_path)
 
@@ -298,20 +315,23 @@ def test_accounts_that_differ_between_architectures_stay_apart():
     lock = render_sample.lock(matrix)
     arches = {
         arch: msgspec.structs.replace(
-            found,
+            resolution,
             base_files={"etc/passwd": f"{arch}:x:7:7::/:/bin/sh\n", "etc/group": "root:x:0:\n"},
         )
-        for arch, found in lock.arch.items()
+        for arch, resolution in lock.arch.items()
     }
     lock = msgspec.structs.replace(lock, arch=arches)
     files = committed.copied(lock, tuple(lock.arch), matrix)
     assert files["files-arm64/etc/passwd"].startswith(b"arm64:")
     assert files["files-amd64/etc/passwd"].startswith(b"x86_64:")
     assert b"imgbuild:x:1000:" in files["files/etc/group"]
-    made = text(dockerfile(lock, render_sample.seal(lock), matrix))
-    assert 'install -D -T -m 0644 /run/context/files-"$TARGETARCH"/etc/passwd /etc/passwd' in made
-    assert "\nARG TARGETARCH\n" in made
-    definition = _definition(dockerfile(lock, render_sample.seal(lock), matrix))
+    rendered_text = text(dockerfile(lock, render_sample.digests_of(lock), matrix))
+    assert (
+        'install -D -T -m 0644 /run/context/files-"$TARGETARCH"/etc/passwd /etc/passwd'
+        in rendered_text
+    )
+    assert "\nARG TARGETARCH\n" in rendered_text
+    definition = _definition(dockerfile(lock, render_sample.digests_of(lock), matrix))
     assert "install -D -T -m 0644 /imgbuild/files-arm64/etc/passwd /etc/passwd" in definition
     assert "TARGETARCH" not in definition
 
@@ -322,7 +342,7 @@ def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
     before = render_sample.lock(matrix)
     left: list[set[str]] = []
     for lock in (before, render_sample.without(before, "uv")):
-        current.write_locked(project, lock, render_sample.seal(lock))
+        current.write_locked(project, lock, render_sample.digests_of(lock))
         write.keep_new(project, matrix, ["small"])
         places = (project.images / "small").rglob("*")
         left.append({path.name for path in places if path.is_file()})
@@ -337,4 +357,4 @@ def test_samples_without_uv_are_told(tmp_path):
     """What `imgbuild lock` meets in a project whose images have no uv."""
     lock = samples.lock()
     with pytest.raises(InputError, match="uv"):
-        dockerfile(lock, render_sample.seal(lock), samples.matrix())
+        dockerfile(lock, render_sample.digests_of(lock), samples.matrix())

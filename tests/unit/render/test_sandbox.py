@@ -24,8 +24,8 @@ def rendered(folder: Path, text: str, name: str = "files.j2") -> str:
     (folder / "templates" / name).write_text(text, encoding="utf-8")
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
-    made = dockerfile(lock, render_sample.seal(lock), matrix)
-    return templates.render("dockerfile.j2", made, images=folder)
+    rendering = dockerfile(lock, render_sample.digests_of(lock), matrix)
+    return templates.render("dockerfile.j2", rendering, images=folder)
 
 
 ESCAPES = (
@@ -155,10 +155,10 @@ def test_templates_are_no_links(link: str, tmp_path: Path) -> None:
         return
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
-    made = dockerfile(lock, render_sample.seal(lock), matrix)
+    rendering = dockerfile(lock, render_sample.digests_of(lock), matrix)
     (tmp_path / "elsewhere/files.j2").write_text("{% include 'secret.j2' %}")
     with pytest.raises(InputError, match="symbolic link, not a"):
-        templates.render("dockerfile.j2", made, images=folder)
+        templates.render("dockerfile.j2", rendering, images=folder)
 
 
 def test_a_pipe_is_no_template(tmp_path: Path) -> None:
@@ -264,8 +264,8 @@ def test_the_documented_filters_are_those_of_the_sandbox() -> None:
     page = (Path(__file__).parents[3] / "docs/dockerfiles.md").read_text(encoding="utf-8")
     table = page.partition("| filter | for |")[2].partition("\n\n")[0]
     rows = [row for row in table.split("\n") if row.startswith("| `")]
-    own = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert own == templates.filters("apptainer.j2").keys()
+    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert documented == templates.filters("apptainer.j2").keys()
     others = re.findall(
         r"`(\w+)`", page.partition("Of Jinja's own there are")[2].partition("\n\n")[0]
     )

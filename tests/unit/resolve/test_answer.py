@@ -18,7 +18,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import loads
 from imgbuild.matrix.model import Flashinfer, PackageIndex, Target, Wanted
 from imgbuild.project import Project
-from imgbuild.resolve import answer, reasons, request
+from imgbuild.resolve import answers, reasons, request
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
@@ -33,26 +33,26 @@ MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 
 
 def test_wishes_are_read_with_commas_in_both_meanings():
-    found, cuda = request.read(["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {})
-    assert found == (
+    requests, cuda = request.read(["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {})
+    assert requests == (
         RequestedPackage(package="vllm", spec=">=0.9,<0.10"),
         RequestedPackage(package="trl"),
         RequestedPackage(package="torch", spec="==2.8.0"),
     )
-    assert [requested.pin for requested in found] == [None, None, "2.8.0"]
+    assert [requested.pin for requested in requests] == [None, None, "2.8.0"]
     assert cuda is None
 
 
 def test_what_is_there_names_its_cuda_and_keeps_its_build_only_on_its_own_index():
-    found, cuda = request.read(["vllm"], ["torch==2.8.0+cu128"], {})
-    assert (found[0].spec, found[0].have, cuda) == ("==2.8.0", True, "12.8")
-    found, cuda = request.read([], ["torch==2.8.0+cu126"], {"torch": "pytorch"})
-    assert (found[0].spec, cuda) == ("==2.8.0+cu126", "12.6")
+    requests, cuda = request.read(["vllm"], ["torch==2.8.0+cu128"], {})
+    assert (requests[0].spec, requests[0].have, cuda) == ("==2.8.0", True, "12.8")
+    requests, cuda = request.read([], ["torch==2.8.0+cu126"], {"torch": "pytorch"})
+    assert (requests[0].spec, cuda) == ("==2.8.0+cu126", "12.6")
 
 
 def test_what_is_there_stays_where_the_wish_allows_it():
-    found, _ = request.read(["torch>=2.7"], ["torch==2.8.0"], {})
-    assert found == (RequestedPackage(package="torch", spec="==2.8.0", have=True),)
+    requests, _ = request.read(["torch>=2.7"], ["torch==2.8.0"], {})
+    assert requests == (RequestedPackage(package="torch", spec="==2.8.0", have=True),)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_cuda_that_contradicts_what_is_there():
 
 
 def test_a_build_for_no_cuda_stays_on_its_own_index():
-    found, cuda = request.read([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
-    assert (found[0].spec, cuda) == ("==2.6.0+cpu", None)
+    requests, cuda = request.read([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
+    assert (requests[0].spec, cuda) == ("==2.6.0+cpu", None)
 
 
 @pytest.mark.parametrize("text", ["3", "abc", "", "3.x"])
@@ -161,8 +161,8 @@ def test_names_are_free_and_of_what_was_wanted_first():
     ],
 )
 def test_the_cuda_of_a_torch(version, requires, cuda):
-    found = torch.build_of(Version(version), [Requirement(line) for line in requires])
-    assert found.cuda == cuda
+    torch_build = torch.build_of(Version(version), [Requirement(line) for line in requires])
+    assert torch_build.cuda == cuda
 
 
 def build(version, cuda):
@@ -170,11 +170,11 @@ def build(version, cuda):
 
 
 def test_torches_in_words_and_as_a_specifier():
-    found = [build("2.11.0", "13.0"), build("2.10.0", None), build("2.9.0", None)]
-    assert torch.summary(found) == "2.11.0: CUDA 13.0, 2.9.0 to 2.10.0: CPU builds"
-    known = [Version(text) for text in ("2.6.0", "2.7.0", "2.7.1", "2.8.0")]
-    wanted = [Version("2.6.0"), Version("2.7.1")]
-    assert torch.spec_of(wanted, known) == ">=2.6.0,<=2.7.1,!=2.7.0"
+    builds = [build("2.11.0", "13.0"), build("2.10.0", None), build("2.9.0", None)]
+    assert torch.summary(builds) == "2.11.0: CUDA 13.0, 2.9.0 to 2.10.0: CPU builds"
+    versions = [Version(text) for text in ("2.6.0", "2.7.0", "2.7.1", "2.8.0")]
+    selected = [Version("2.6.0"), Version("2.7.1")]
+    assert torch.spec_of(selected, versions) == ">=2.6.0,<=2.7.1,!=2.7.0"
 
 
 METADATA = {
@@ -190,8 +190,8 @@ METADATA = {
 
 
 def test_who_requires_whom_with_extras_and_markers():
-    found = {(link.asker, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
-    assert found == {
+    specs = {(link.asker, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
+    assert specs == {
         ("vllm", "torch"): "==2.6.0",
         ("vllm", "ray"): "!=2.44.*",
         ("ray", "cupy-cuda12x"): "",
@@ -206,15 +206,15 @@ def test_why_a_version_learned_things_included():
     )  # fmt: skip
     other = msgspec.structs.replace(learned, versions="==0.9.0")
     versions = dict.fromkeys(METADATA, "1.0") | {"vllm": "0.8.5.post1"}
-    found = reasons.reasons_of(
+    explanations = reasons.reasons_of(
         versions, {"vllm": "you asked for vllm"}, reasons.links(METADATA, MARKERS), [learned, other]
     )
-    assert found["vllm"] == ("you asked for vllm",)
-    assert found["torch"] == ("vllm requires ==2.6.0",)
-    assert found["ray"][0].startswith("learned: vllm==0.8.5.post1 needs ray<2.50")
-    assert "vllm/x.py:3" in found["ray"][0]
-    assert found["ray"][1:] == ("for vllm !=2.44.*",)
-    assert found["xformers"] == ()
+    assert explanations["vllm"] == ("you asked for vllm",)
+    assert explanations["torch"] == ("vllm requires ==2.6.0",)
+    assert explanations["ray"][0].startswith("learned: vllm==0.8.5.post1 needs ray<2.50")
+    assert "vllm/x.py:3" in explanations["ray"][0]
+    assert explanations["ray"][1:] == ("for vllm !=2.44.*",)
+    assert explanations["xformers"] == ()
 
 
 TARGET = Target(
@@ -260,8 +260,8 @@ def test_an_impossible_package_set_has_passed_no_check(tmp_path):
         matrix = msgspec.structs.replace(samples.matrix(), indexes=here)
         store = Store.open(tmp_path / "cache")
         project = Project(matrix=tmp_path / "matrix.yaml")
-        found = answer.answer(ask, project, matrix, (), Context(store, Http(attempts=1)))
-    refused = found.arch[Arch.X86_64].refused
+        outcome = answers.answer(ask, project, matrix, (), Context(store, Http(attempts=1)))
+    refused = outcome.arch[Arch.X86_64].refused
     assert refused is not None
     assert refused.reasons[0] == "you asked for demo==9.9"
-    assert (found.row, found.checks, found.unchecked) == ((), (), ())
+    assert (outcome.row, outcome.checks, outcome.unchecked) == ((), (), ())

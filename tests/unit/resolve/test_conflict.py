@@ -36,36 +36,36 @@ LEARNED = Constraint(
 
 
 def small_index() -> LocalIndex:
-    made = LocalIndex()
+    local_index = LocalIndex()
     for version, cuda in (("2.5.0", "12.4"), ("2.6.0", "12.4"), ("2.7.0", "12.6")):
         needs = [f"nvidia-cuda-runtime-cu12=={cuda}.127; platform_machine == 'x86_64'"]
-        made.wheel("torch", version, needs, tag=X86)
-        made.wheel("torch", version, needs, tag=ARM)
-        made.wheel("nvidia-cuda-runtime-cu12", f"{cuda}.127")
-    made.wheel("cuda-toolkit", "13.0.2")
+        local_index.wheel("torch", version, needs, tag=X86)
+        local_index.wheel("torch", version, needs, tag=ARM)
+        local_index.wheel("nvidia-cuda-runtime-cu12", f"{cuda}.127")
+    local_index.wheel("cuda-toolkit", "13.0.2")
     for tag in (X86, ARM):
-        made.wheel("torch", "2.11.0", ["cuda-toolkit==13.0.2"], tag=tag)
+        local_index.wheel("torch", "2.11.0", ["cuda-toolkit==13.0.2"], tag=tag)
     for version, base in (
         ("0.7", "2.5.0"),
         ("0.8", "2.6.0"),
         ("0.9", "2.7.0"),
         ("1.0", "2.11.0"),
     ):
-        made.wheel("vllm", version, [f"torch=={base}", "certs>=1"], tag=X86)
-    made.wheel("vllm", "1.0", ["torch==2.11.0"], tag=ARM)
-    made.wheel("vllm", "1.1", ["torch==2.11.0", "certs>=5"], tag=X86)
-    made.wheel("certs", "4")
+        local_index.wheel("vllm", version, [f"torch=={base}", "certs>=1"], tag=X86)
+    local_index.wheel("vllm", "1.0", ["torch==2.11.0"], tag=ARM)
+    local_index.wheel("vllm", "1.1", ["torch==2.11.0", "certs>=5"], tag=X86)
+    local_index.wheel("certs", "4")
     for version in ("1.0", "1.1", "1.2"):
-        made.wheel("trl", version, ["torch>=2.0"])
-    made.wheel("dict", "0.1", uploaded="2023-01-01")
-    made.wheel("dict", "0.2", tag=X86, uploaded="2023-06-01")
-    made.wheel("dict", "0.6", tag=X86, uploaded="2024-11-01")
-    made.wheel("dict", "0.8", tag=X86, uploaded="2025-01-01")
-    made.wheel("dict", "0.8", tag=ARM, uploaded="2025-01-01")
-    made.wheel("dict", "0.9", tag=ARM, uploaded="2025-02-01")
-    made.wheel("rl", "0.4", uploaded="2024-01-01")
-    made.wheel("rl", "0.9", ["vllm==0.7"], uploaded="2025-01-01")
-    return made
+        local_index.wheel("trl", version, ["torch>=2.0"])
+    local_index.wheel("dict", "0.1", uploaded="2023-01-01")
+    local_index.wheel("dict", "0.2", tag=X86, uploaded="2023-06-01")
+    local_index.wheel("dict", "0.6", tag=X86, uploaded="2024-11-01")
+    local_index.wheel("dict", "0.8", tag=X86, uploaded="2025-01-01")
+    local_index.wheel("dict", "0.8", tag=ARM, uploaded="2025-01-01")
+    local_index.wheel("dict", "0.9", tag=ARM, uploaded="2025-02-01")
+    local_index.wheel("rl", "0.4", uploaded="2024-01-01")
+    local_index.wheel("rl", "0.9", ["vllm==0.7"], uploaded="2025-01-01")
+    return local_index
 
 
 @pytest.fixture
@@ -102,9 +102,9 @@ def ask(site, tmp_path):
 
 
 def refused(facts, demands, cuda) -> conflict.RequirementConflict:
-    found = conflict.conflict(facts, demands, cuda)
-    assert found is not None
-    return found
+    requirement_conflict = conflict.conflict(facts, demands, cuda)
+    assert requirement_conflict is not None
+    return requirement_conflict
 
 
 def read_all(versions) -> QuickLook:
@@ -115,9 +115,9 @@ def clash(versions, *taught) -> QuickLook:
     return QuickLook(clashes=True, taught=taught, read=frozenset(versions))
 
 
-def near(facts, demands, cuda, check=read_all, kept=()):
-    found = refused(facts, demands, cuda)
-    return suggest.Suggestions(facts, demands, found, check, kept).find(cuda)
+def near(facts, demands, cuda, check=read_all, retained=()):
+    requirement_conflict = refused(facts, demands, cuda)
+    return suggest.Suggestions(facts, demands, requirement_conflict, check, retained).find(cuda)
 
 
 def test_wishes_that_fit_have_no_conflict(ask):
@@ -130,14 +130,14 @@ def test_wishes_that_fit_have_no_conflict(ask):
 
 def test_a_version_whose_torch_is_of_another_cuda(ask):
     facts, demands = ask(("vllm", "==1.0"))
-    found = refused(facts, demands, "12.4")
-    assert found.reasons == (
+    requirement_conflict = refused(facts, demands, "12.4")
+    assert requirement_conflict.reasons == (
         "you asked for CUDA 12.4",
         "you asked for vllm==1.0",
         "vllm 1.0 requires torch==2.11.0 (its METADATA)",
         "torch 2.11.0 (CUDA 13.0: requires cuda-toolkit==13.0.2) on x86_64",
     )
-    assert (found.requests, found.cuda) == (("vllm",), True)
+    assert (requirement_conflict.requests, requirement_conflict.cuda) == (("vllm",), True)
     of_row = conflict.conflict(facts, demands, "12.4", row="cu124-vllm")
     assert of_row is not None
     assert of_row.reasons[0] == "the target cu124-vllm is of CUDA 12.4"
@@ -149,8 +149,8 @@ def test_a_version_whose_torch_is_of_another_cuda(ask):
 
 def test_two_wishes_that_name_different_torches(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("vllm", "==0.9"))
-    found = refused(facts, demands, None)
-    assert found.reasons == (
+    requirement_conflict = refused(facts, demands, None)
+    assert requirement_conflict.reasons == (
         "you asked for torch==2.6.0",
         "you asked for vllm==0.9",
         "vllm 0.9 requires torch==2.7.0 (its METADATA)",
@@ -159,7 +159,7 @@ def test_two_wishes_that_name_different_torches(ask):
         "torch 2.7.0 for CUDA 12.6",
         "vllm 0.8, with torch 2.6.0 for CUDA 12.4",
     )
-    assert near(facts, demands, None, kept=("torch",)) == (
+    assert near(facts, demands, None, retained=("torch",)) == (
         "vllm 0.8, with torch 2.6.0 for CUDA 12.4",
     )
 
@@ -176,8 +176,8 @@ def test_a_requirement_that_the_index_is_too_old_for(ask):
 
 def test_what_was_learned_is_told_with_its_evidence(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
-    found = refused(facts, demands, None)
-    assert found.reasons[-1] == (
+    requirement_conflict = refused(facts, demands, None)
+    assert requirement_conflict.reasons[-1] == (
         "trl 1.2 needs vllm>=0.9: trl/client.py:43 imports vllm.utils.network_utils,"
         " new in vllm 0.9"
     )
@@ -189,21 +189,21 @@ def test_what_was_learned_is_told_with_its_evidence(ask):
 
 def test_a_near_package_set_is_checked_and_what_that_teaches_is_heeded(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
-    asked = []
+    checked = []
 
     def check(versions):
-        asked.append(dict(versions))
+        checked.append(dict(versions))
         more = msgspec.structs.replace(LEARNED, versions=">=1.0", needs="vllm>=1.0")
         return clash(versions, more) if versions["vllm"] in ("0.8", "0.9") else read_all(versions)
 
     assert near(facts, demands, None, check) == ("vllm 1.0, with torch 2.11.0 for CUDA 13.0",)
-    assert {"vllm": "0.9", "trl": "1.2"} in asked
+    assert {"vllm": "0.9", "trl": "1.2"} in checked
 
 
 def test_no_torch_of_the_cuda_release_on_the_machine(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
-    found = refused(facts, demands, "12.4")
-    assert found.reasons == (
+    requirement_conflict = refused(facts, demands, "12.4")
+    assert requirement_conflict.reasons == (
         "torch 2.6.0 (a CPU build: requires no CUDA library) on aarch64",
         "no torch on aarch64 is built for CUDA 12.4: 2.11.0: CUDA 13.0, 2.5.0 to 2.7.0: CPU builds",
         (
@@ -217,11 +217,11 @@ def test_no_torch_of_the_cuda_release_on_the_machine(ask):
 
 def test_a_package_set_with_several_changes_is_checked_and_what_that_teaches_is_heeded(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
-    asked = []
+    checked = []
 
     def against(*clashing):
         def check(versions):
-            asked.append(dict(versions))
+            checked.append(dict(versions))
             needs = msgspec.structs.replace(
                 LEARNED, package="dict", versions=f"=={versions['dict']}", needs="torch<2.11"
             )
@@ -231,7 +231,7 @@ def test_a_package_set_with_several_changes_is_checked_and_what_that_teaches_is_
 
     (text,) = near(facts, demands, "12.4", against("0.8"))
     assert text == "torch 2.11.0 and dict 0.9, with torch 2.11.0 for CUDA 13.0"
-    assert asked == [{"torch": "2.11.0", "dict": "0.8"}, {"torch": "2.11.0", "dict": "0.9"}]
+    assert checked == [{"torch": "2.11.0", "dict": "0.8"}, {"torch": "2.11.0", "dict": "0.9"}]
     assert near(facts, demands, "12.4", against("0.8", "0.9")) == ()
 
 
@@ -250,30 +250,30 @@ def test_wishes_whose_code_does_not_get_along_do_not_on_another_cuda_either(ask)
 
 def test_a_clash_that_teaches_nothing_is_no_near_package_set_and_is_not_tried_again(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
-    asked = []
+    checked = []
 
     def check(versions):
-        asked.append(dict(versions))
+        checked.append(dict(versions))
         return clash(versions) if versions["vllm"] == "0.9" else read_all(versions)
 
     assert near(facts, demands, None, check) == (
         "vllm 1.0, with torch 2.11.0 for CUDA 13.0",
         "trl 1.0, with torch 2.6.0 for CUDA 12.4",
     )
-    assert [one["vllm"] for one in asked] == ["0.9", "1.0", "0.8"]
+    assert [versions["vllm"] for versions in checked] == ["0.9", "1.0", "0.8"]
 
 
 def test_a_package_set_of_several_changes_that_clashes_untaught_is_not_tried_again(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
-    asked = []
+    checked = []
 
     def check(versions):
-        asked.append(versions["dict"])
+        checked.append(versions["dict"])
         return clash(versions) if versions["dict"] == "0.8" else read_all(versions)
 
     (text,) = near(facts, demands, "12.4", check)
     assert text == "torch 2.11.0 and dict 0.9, with torch 2.11.0 for CUDA 13.0"
-    assert asked == ["0.8", "0.9"]
+    assert checked == ["0.8", "0.9"]
 
 
 def test_a_near_package_set_says_what_code_was_not_read(ask):
@@ -292,9 +292,9 @@ def test_a_near_package_set_says_what_code_was_not_read(ask):
 def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):
     requested = ("flashinfer-python", "==0.2.5+cu124torch2.6")
     facts, demands = ask(("torch", "==2.7.0"), requested)
-    found = refused(facts, demands, None)
-    assert found.requests == ("torch", "flashinfer-python")
-    assert "is compiled for torch 2.6, as its version says" in found.reasons[-1]
+    requirement_conflict = refused(facts, demands, None)
+    assert requirement_conflict.requests == ("torch", "flashinfer-python")
+    assert "is compiled for torch 2.6, as its version says" in requirement_conflict.reasons[-1]
     assert near(facts, demands, None) == ("torch 2.6.0 for CUDA 12.4",)
     facts, demands = ask(("torch", "==2.6.0"), requested)
     assert conflict.conflict(facts, demands, "12.4") is None
@@ -335,8 +335,8 @@ def outdated(facts, demands, versions):
 def test_a_requested_package_a_year_behind_the_others_is_outdated(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
-    (found,) = outdated(facts, demands, versions)
-    assert (found.package, found.reasons) == (
+    (outdated_package,) = outdated(facts, demands, versions)
+    assert (outdated_package.package, outdated_package.reasons) == (
         "rl",
         (
             "only rl 0.4 of 2024-01 fits, and 0.9 of 2025-01 is available",
@@ -353,17 +353,17 @@ def test_a_requested_package_a_year_behind_the_others_is_outdated(ask):
 def test_another_package_is_outdated_unless_something_explains_it(ask):
     facts, demands = ask(("vllm", "==0.8"))
     versions = {"vllm": "0.8", "dict": "0.1", "rl": "0.4", "torch": "2.6.0"}
-    (found,) = outdated(facts, demands, versions)  # rl 0.9 requires another vllm
-    assert found.reasons == (
+    (outdated_package,) = outdated(facts, demands, versions)  # rl 0.9 requires another vllm
+    assert outdated_package.reasons == (
         "only dict 0.1 of 2023-01 fits, and 0.8 of 2025-01 is available, required by rl",
     )
 
 
 def test_without_upload_times_minor_releases_are_counted(ask, site):
-    made = small_index()
+    local_index = small_index()
     for number in range(1, 20):
-        made.wheel("many", f"0.{number}")
-    site.files = made.site_files(api=False)
+        local_index.wheel("many", f"0.{number}")
+    site.files = local_index.site_files(api=False)
     facts, demands = ask(("torch", "==2.6.0"), ("many", ""))
     facts.catalogue.indexes.places["pypi"] = msgspec.structs.replace(
         facts.catalogue.indexes.places["pypi"], timed=False
@@ -381,8 +381,8 @@ def test_the_newest_version_without_a_conflict_is_asked_for(ask):
     (floor,) = behind.floors(facts, demands, versions, "12.4", "2.5.0")
     assert (floor.package, floor.versions, floor.needs) == ("torch", "==2.5.0", "rl>=0.9")
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
-    held = {"vllm": "0.8", "torch": "2.6.0", "rl": "0.4"}
-    assert behind.floors(facts, demands, held, "12.4", "2.6.0") == ()
+    fitting = {"vllm": "0.8", "torch": "2.6.0", "rl": "0.4"}
+    assert behind.floors(facts, demands, fitting, "12.4", "2.6.0") == ()
 
 
 def test_one_exact_version_is_told_from_other_specifiers():

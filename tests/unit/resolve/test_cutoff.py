@@ -13,7 +13,7 @@ from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.project import Project
 from imgbuild.resolve import cutoff, request, stored
@@ -28,12 +28,14 @@ MARGIN = cutoff.MARGIN
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    made = LocalIndex()
-    made.wheel("torch", "2.6.0", uploaded="2024-01-10T12:00:00Z")
-    made.wheel("torch", "2.6.0", uploaded="2024-06-01T00:00:00Z", tag="cp312-cp312-linux_x86_64")
-    made.wheel("trl", "1.0", uploaded="2024-03-05T00:00:00Z")
-    made.wheel("trl", "2.0", uploaded="2024-05-05T00:00:00Z")
-    with serve(Site(files=made.site_files())) as opened:
+    local_index = LocalIndex()
+    local_index.wheel("torch", "2.6.0", uploaded="2024-01-10T12:00:00Z")
+    local_index.wheel(
+        "torch", "2.6.0", uploaded="2024-06-01T00:00:00Z", tag="cp312-cp312-linux_x86_64"
+    )
+    local_index.wheel("trl", "1.0", uploaded="2024-03-05T00:00:00Z")
+    local_index.wheel("trl", "2.0", uploaded="2024-05-05T00:00:00Z")
+    with serve(Site(files=local_index.site_files())) as opened:
         yield opened
 
 
@@ -43,8 +45,8 @@ def matrix_of(site: Site) -> Matrix:
 
 
 def derived(site: Site, folder: Path, *wants: str) -> datetime.date:
-    found, _ = request.read(wants, [], {})
-    ask = ResolveRequest(requests=found, arches=(Arch.X86_64,))
+    requests, _ = request.read(wants, [], {})
+    ask = ResolveRequest(requests=requests, arches=(Arch.X86_64,))
     project = Project(matrix=folder / "matrix.yaml")
     context = Context(Store.open(folder / "cache"), Http(attempts=1))
     return cutoff.derived(ask, project, matrix_of(site), context)
@@ -71,7 +73,7 @@ def test_without_a_pin_it_is_today(site: Site, tmp_path: Path) -> None:
 def test_an_index_without_upload_times(site: Site, tmp_path: Path) -> None:
     site.files = {path: data for path, data in site.files.items() if not path.startswith("pypi/")}
     assert derived(site, tmp_path, "torch==2.6.0") == request.today()
-    path = locks.lock_path(tmp_path / "images", "small")
+    path = lock_file.lock_path(tmp_path / "images", "small")
     path.parent.mkdir(parents=True)
     lock = samples.lock()
     path.write_bytes(codec.encode(lock))
@@ -82,15 +84,15 @@ def test_an_index_without_upload_times(site: Site, tmp_path: Path) -> None:
 def test_an_answer_is_kept_for_the_day_and_found_without_the_index(
     site: Site, tmp_path: Path
 ) -> None:
-    found, _ = request.read(["torch==9.9"], [], {})
-    ask = ResolveRequest(requests=found, arches=(Arch.X86_64,), cuda="12.4")
+    requests, _ = request.read(["torch==9.9"], [], {})
+    ask = ResolveRequest(requests=requests, arches=(Arch.X86_64,), cuda="12.4")
     project = Project(matrix=tmp_path / "matrix.yaml")
     context = Context(Store.open(tmp_path / "cache"), Http(attempts=1))
     first = stored.answer(ask, project, matrix_of(site), (), context)
-    asked = len(site.requests)
+    request_count = len(site.requests)
     assert stored.answer(ask, project, matrix_of(site), (), context) == first
-    assert len(site.requests) == asked
+    assert len(site.requests) == request_count
     stored.answer(msgspec.structs.replace(ask, cuda="12.6"), project, matrix_of(site), (), context)
     fresh = Context(context.store, Http(attempts=1))
     stored.answer(ask, project, matrix_of(site), (), fresh, again=True)
-    assert len(site.requests) > asked
+    assert len(site.requests) > request_count

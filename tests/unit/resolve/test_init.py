@@ -69,7 +69,7 @@ def test_the_matrix_that_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         RequestedPackage(package="wandb"),
         RequestedPackage(package="einx", spec="==0.3.0"),
     )
-    wanted = WantedExtension(
+    requested = WantedExtension(
         name="ours",
         packages=requests,
         system=("rsync", "jq"),
@@ -77,7 +77,9 @@ def test_the_matrix_that_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     below = published.read(tmp_path / "published/small", "small")
     origin = "https://example.org/images/small"
-    text = first_matrix.text(wanted, below, "published/small", origin, "registry.example.org/small")
+    text = first_matrix.text(
+        requested, below, "published/small", origin, "registry.example.org/small"
+    )
     assert text == GOLDEN
     init.write(tmp_path / "matrix.yaml", text)
     assert extended.read(tmp_path / "matrix.yaml").targets["ours"].pins["einx"] == "0.3.0"
@@ -125,10 +127,10 @@ def test_examples_stand_where_nothing_is_wanted(tmp_path: Path) -> None:
 def test_a_matrix_that_cannot_be_read_is_not_left_behind(tmp_path: Path) -> None:
     extended.publish(tmp_path / "published/small", extended.published())
     below = published.read(tmp_path / "published/small", "small")
-    wanted = WantedExtension(
+    requested = WantedExtension(
         name="ours", packages=(RequestedPackage(package="torch", spec="==2.7.0"),)
     )
-    text = first_matrix.text(wanted, below, "published/small", "../project", "")
+    text = first_matrix.text(requested, below, "published/small", "../project", "")
     with pytest.raises(InputError) as caught:
         init.write(tmp_path / "matrix.yaml", text)
     assert "small has torch 2.6.0" in caught.value.problems[0].message
@@ -143,7 +145,7 @@ def test_a_published_target_is_found_and_copied(place: str, tmp_path: Path) -> N
     copy = tmp_path / "copy"
     below = init.copied(str(tmp_path / "project" / place), "small", copy, Http())
     assert below.name == "small"
-    for name in (published.LOCK, published.SEAL):
+    for name in (published.LOCK, published.DIGESTS_FILE):
         original = tmp_path / "project/images/small" / name
         assert (copy / name).read_bytes() == original.read_bytes()
 
@@ -158,8 +160,8 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     path, place = tmp_path / "ours/matrix.yaml", str(tmp_path / "project")
 
     def _begin(*requests: RequestedPackage) -> None:
-        wanted = WantedExtension(name="ours", packages=requests)
-        init.begin(path, wanted, extends="small", place=place, image="", http=Http())
+        requested = WantedExtension(name="ours", packages=requests)
+        init.begin(path, requested, extends="small", place=place, image="", http=Http())
 
     with pytest.raises(InputError):
         _begin(RequestedPackage(package="torch", spec="==2.7.0"))
@@ -230,8 +232,10 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
         f"{tmp_path}/ours/a/train.sh",
         "../ours/a/train.sh",
     ):
-        found = init.files_of([f"{here}:/opt/train.sh"])
-        assert [(str(path), there) for path, there in found] == [("a/train.sh", "/opt/train.sh")]
+        copied_files = init.files_of([f"{here}:/opt/train.sh"])
+        assert [(str(path), there) for path, there in copied_files] == [
+            ("a/train.sh", "/opt/train.sh")
+        ]
     # A path that leads through a link is another one than its words say.
     (tmp_path / "other/b").mkdir(parents=True)
     (tmp_path / "other/a").mkdir()
@@ -245,9 +249,9 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
 
 
 def test_a_target_of_the_catalogue_needs_no_place(tmp_path: Path) -> None:
-    wanted = WantedExtension(name="ours")
+    requested = WantedExtension(name="ours")
     below = init.begin(
-        tmp_path / "matrix.yaml", wanted, extends=TARGET, place=init.INSTALLED, image="",
+        tmp_path / "matrix.yaml", requested, extends=TARGET, place=init.INSTALLED, image="",
         http=Http(offline=True),
     )  # fmt: skip
     assert below.folder == tmp_path / "published" / TARGET
@@ -263,16 +267,16 @@ def test_a_target_of_the_catalogue_needs_no_place(tmp_path: Path) -> None:
 def test_the_target_that_is_tested_best_is_recommended(tmp_path: Path) -> None:
     sample = inprocess_project.make(tmp_path)
     names, arch = {UNLOCKED: "", TARGET: ""}, Arch.X86_64
-    inprocess_project.seal_target(tmp_path, load(sample.matrix), UNLOCKED, sample.wheels, [arch])
-    own = project.find(tmp_path)
-    assert init.recommended(own, names, arch) == UNLOCKED  # none is tested: the first one
-    found = reports.image_runs(smoke_records.answer_file(sample))
-    recording.record(own, found, Store.open())
-    assert init.recommended(own, names, arch) == TARGET
-    assert init.recommended(own, {UNLOCKED: "verl", TARGET: ""}, arch) == UNLOCKED
-    assert init.recommended(own, {UNLOCKED: "verl", TARGET: "vllm"}, arch) == TARGET
+    inprocess_project.lock_target(tmp_path, load(sample.matrix), UNLOCKED, sample.wheels, [arch])
+    local_project = project.find(tmp_path)
+    assert init.recommended(local_project, names, arch) == UNLOCKED  # none is tested: the first one
+    image_runs = reports.image_runs(smoke_records.answer_file(sample))
+    recording.record(local_project, image_runs, Store.open())
+    assert init.recommended(local_project, names, arch) == TARGET
+    assert init.recommended(local_project, {UNLOCKED: "verl", TARGET: ""}, arch) == UNLOCKED
+    assert init.recommended(local_project, {UNLOCKED: "verl", TARGET: "vllm"}, arch) == TARGET
     with pytest.raises(NothingSelected, match="is locked for arm64"):
-        init.recommended(own, names, Arch.ARM64)
+        init.recommended(local_project, names, Arch.ARM64)
 
 
 def test_what_goes_beside_a_matrix_is_written_once(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from imgbuild import codec
-from imgbuild.lock import lock as locks
+from imgbuild.lock import lock_file
 from imgbuild.project import Project
 from imgbuild.resolve import locked, request
 from imgbuild.resolve.request import ResolveRequest
@@ -20,22 +20,24 @@ from tests.support import samples
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A project whose target `small` is locked with torch 2.6.0 and trl 0.18.2."""
-    path = locks.lock_path(tmp_path / "images", "small")
+    path = lock_file.lock_path(tmp_path / "images", "small")
     path.parent.mkdir(parents=True)
     path.write_bytes(codec.encode(samples.lock(samples.wheel("trl", "0.18.2"))))
     return Project(matrix=tmp_path / "matrix.yaml")
 
 
 def ask(*wants: str, **more: object) -> ResolveRequest:
-    found, _ = request.read(wants, [], {})
-    return msgspec.structs.replace(ResolveRequest(requests=found, arches=(Arch.X86_64,)), **more)
+    requests, _ = request.read(wants, [], {})
+    return msgspec.structs.replace(ResolveRequest(requests=requests, arches=(Arch.X86_64,)), **more)
 
 
 def test_a_target_with_versions_in_the_order_of_the_request(project: Project) -> None:
-    (found,) = locked.satisfying(ask("trl>=0.18", "torch==2.6.0"), project, samples.matrix())
-    assert (found.target, found.cuda, found.tested) == ("small", "12.4", "")
-    assert list(found.versions.items()) == [("trl", "0.18.2"), ("torch", "2.6.0")]
-    assert found.commands == ("imgbuild run small", "imgbuild init --extends small")
+    (locked_target,) = locked.satisfying(
+        ask("trl>=0.18", "torch==2.6.0"), project, samples.matrix()
+    )
+    assert (locked_target.target, locked_target.cuda, locked_target.tested) == ("small", "12.4", "")
+    assert list(locked_target.versions.items()) == [("trl", "0.18.2"), ("torch", "2.6.0")]
+    assert locked_target.commands == ("imgbuild run small", "imgbuild init --extends small")
 
 
 @pytest.mark.parametrize(
@@ -62,17 +64,17 @@ def test_a_stale_lock_is_no_answer(project: Project) -> None:
 
 
 def test_a_retired_target_comes_after_the_others(project: Project) -> None:
-    lock = locks.read_lock(project.images, "small")
-    path = locks.lock_path(project.images, "older")
+    lock = lock_file.read_lock(project.images, "small")
+    path = lock_file.lock_path(project.images, "older")
     path.parent.mkdir()
     for retired, order in (("", ["small", "older"]), ("older takes its place", ["older", "small"])):
         matrix = samples.matrix(retired=retired)
         other = samples.matrix(as_of=datetime.date(2025, 6, 1)).targets["small"]
         both = {**matrix.targets, "older": other}
         matrix = msgspec.structs.replace(matrix, targets=both)
-        path.write_bytes(codec.encode(locks.make_lock(matrix, "older", lock.arch)))
-        found = locked.satisfying(ask("trl"), project, matrix)
-        assert [one.target for one in found] == order
+        path.write_bytes(codec.encode(lock_file.make_lock(matrix, "older", lock.arch)))
+        locked_targets = locked.satisfying(ask("trl"), project, matrix)
+        assert [locked_target.target for locked_target in locked_targets] == order
 
 
 def test_an_unknown_package_with_a_similar_name_is_known(project: Project) -> None:

@@ -62,15 +62,17 @@ def test_versions_outside_of_the_range_of_an_extra_violate_it(
 
 
 def test_constraints_are_the_ranges_of_all_versions_that_may_be_chosen(facts: PackageFacts) -> None:
-    found = preferences.constraints_of(facts, ("tool", "engine"), "")
-    assert [(one.versions, one.needs) for one in found] == [
+    constraints = preferences.constraints_of(facts, ("tool", "engine"), "")
+    assert [(constraint.versions, constraint.needs) for constraint in constraints] == [
         ("==0.9", "engine<0"),  # it does not know the engine
         (">=1.0,<=1.1", "engine<2,>=0.5"),
         (">=2.0,<=3.0", "engine>=2"),
     ]
-    assert {one.check for one in found} == {preferences.EXTRA}
+    assert {constraint.check for constraint in constraints} == {preferences.EXTRA}
     pinned = preferences.constraints_of(facts, ("tool", "engine"), "==3.0")
-    assert [(one.versions, one.needs) for one in pinned] == [("==3.0", "engine>=2")]
+    assert [(constraint.versions, constraint.needs) for constraint in pinned] == [
+        ("==3.0", "engine>=2")
+    ]
     assert preferences.constraints_of(facts, ("tool", "other"), "") == ()
 
 
@@ -87,10 +89,11 @@ def test_a_range_is_kept_until_it_is_given_up_and_then_not_added_again(
         cuda="12.4",
     )
     assert memory.prefer(first, versions)
-    assert memory.known[0] == LEARNED
-    assert [one.needs for one in memory.known[1:]] == ["engine<2,>=0.5", "engine>=2"]
+    assert memory.learned_constraints[0] == LEARNED
+    learned = [constraint.needs for constraint in memory.learned_constraints[1:]]
+    assert learned == ["engine<2,>=0.5", "engine>=2"]
     assert not memory.prefer(first, versions)
     assert memory.give_up()
-    assert memory.known == (LEARNED,)
+    assert memory.learned_constraints == (LEARNED,)
     assert not memory.prefer(first, versions)
     assert not memory.give_up()

@@ -10,7 +10,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Relation
 from imgbuild.resolve.quick_audit import QuickAudit, audit_requested, evidence_of, widened
 from imgbuild.system.console import console
-from tests.support import shelves
+from tests.support import release_index
 from tests.support.local_index import LocalIndex
 
 CONFIGS = "transformers/models/auto/configuration_auto.py"
@@ -35,12 +35,12 @@ ASKING = {"vllm/__init__.py": "", "vllm/use.py": CALLS}
 
 def index() -> LocalIndex:
     """Four releases of vllm, of which the middle two make the calls; two of transformers."""
-    made = LocalIndex()
-    shelves.publish(made, "transformers", {"1.0": {**OTHER, CONFIGS: BEFORE}})
-    shelves.publish(made, "transformers", {"2.0": {**OTHER, CONFIGS: AFTER}})
+    local_index = LocalIndex()
+    release_index.publish(local_index, "transformers", {"1.0": {**OTHER, CONFIGS: BEFORE}})
+    release_index.publish(local_index, "transformers", {"2.0": {**OTHER, CONFIGS: AFTER}})
     versions = {"0.1": SILENT, "0.2": ASKING, "0.3": ASKING, "0.4": SILENT}
-    shelves.publish(made, "vllm", versions)
-    return made
+    release_index.publish(local_index, "vllm", versions)
+    return local_index
 
 
 def entry(
@@ -76,18 +76,22 @@ ENTRIES = [
 ]
 
 
-@pytest.mark.parametrize(("known", "relation"), ENTRIES, ids=[one.name for one, _ in ENTRIES])
-def test_what_an_entry_was_learned_from(tmp_path, known, relation):
-    with shelves.shelf(tmp_path, index()) as (shelf, _):
-        evidence = evidence_of(known, shelf)
+@pytest.mark.parametrize(("constraint", "relation"), ENTRIES, ids=[one.name for one, _ in ENTRIES])
+def test_what_an_entry_was_learned_from(tmp_path, constraint, relation):
+    with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
+        evidence = evidence_of(constraint, release_catalogue)
     assert evidence is not None
     assert evidence.relation is relation
-    assert (evidence.package, evidence.version, evidence.subject) == ("vllm", "0.2", known.name)
+    assert (evidence.package, evidence.version, evidence.subject) == (
+        "vllm",
+        "0.2",
+        constraint.name,
+    )
     assert (evidence.other, evidence.other_version) == ("transformers", "2.0")
 
 
 @pytest.mark.parametrize(
-    "known",
+    "constraint",
     [
         entry("transformers.made(size)"),  # nothing in that version says so
         entry("transformers.AutoConfig.register(llama)", line=7),
@@ -101,9 +105,9 @@ def test_what_an_entry_was_learned_from(tmp_path, known, relation):
     ],
     ids=lambda one: f"{one.name} {one.read_in} {one.against}",
 )
-def test_what_cannot_be_told(tmp_path, known):
-    with shelves.shelf(tmp_path, index()) as (shelf, _):
-        assert evidence_of(known, shelf) is None
+def test_what_cannot_be_told(tmp_path, constraint):
+    with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
+        assert evidence_of(constraint, release_catalogue) is None
 
 
 TRL = {"trl/__init__.py": "from vllm import Gone\n\nclass GRPOTrainer: ...\n"}
@@ -113,14 +117,18 @@ STARRED = {"vllm/__init__.py": "from transformers import *\n\nclass LLM: ...\n"}
 
 def looked(folder, *packages):
     """What a audit_requested at 1.0 of `packages` sees, of which the index has three."""
-    made = LocalIndex()
-    shelves.publish(made, "trl", {"1.0": TRL})
-    shelves.publish(made, "vllm", {"1.0": STARRED if "transformers" in packages else VLLM})
-    shelves.publish(made, "transformers", {"1.0": {"transformers/__init__.py": "VALUE = 1\n"}})
-    with shelves.shelf(folder, made) as (shelf, _):
+    local_index = LocalIndex()
+    release_index.publish(local_index, "trl", {"1.0": TRL})
+    release_index.publish(
+        local_index, "vllm", {"1.0": STARRED if "transformers" in packages else VLLM}
+    )
+    release_index.publish(
+        local_index, "transformers", {"1.0": {"transformers/__init__.py": "VALUE = 1\n"}}
+    )
+    with release_index.release_catalogue(folder, local_index) as (release_catalogue, _):
         versions = dict.fromkeys(packages, "1.0")
-        context = Context(shelf.store, Http(attempts=1), console)
-        return audit_requested(shelf.catalogue, versions, (), context)
+        context = Context(release_catalogue.store, Http(attempts=1), console)
+        return audit_requested(release_catalogue.catalogue, versions, (), context)
 
 
 def test_what_is_learned_is_said_once_with_the_reasons_of_a_refusal(tmp_path, capsys):
@@ -131,7 +139,7 @@ def test_what_is_learned_is_said_once_with_the_reasons_of_a_refusal(tmp_path, ca
 def test_a_glance_says_whose_code_it_read(tmp_path):
     seen = looked(tmp_path, "trl", "vllm", "absent")
     assert (seen.clashes, seen.read) == (True, {"trl", "vllm"})
-    assert [one.needs for one in seen.learned] == ["vllm<0"]
+    assert [constraint.needs for constraint in seen.learned] == ["vllm<0"]
 
 
 def test_an_error_that_teaches_nothing_is_a_clash_too(tmp_path):
@@ -146,10 +154,22 @@ def test_of_fewer_than_two_nothing_is_read(tmp_path, packages):
     assert looked(tmp_path, *packages) == QuickAudit()
 
 
-@pytest.mark.parametrize("known", [one for one, _ in ENTRIES[:4]], ids=lambda one: one.name)
-def test_an_entry_is_widened_to_the_releases_that_make_the_same_call(tmp_path, known):
-    with shelves.shelf(tmp_path, index()) as (shelf, _):
+@pytest.mark.parametrize(
+    "constraint", [entry for entry, _ in ENTRIES[:4]], ids=lambda entry: entry.name
+)
+def test_an_entry_is_widened_to_the_releases_that_make_the_same_call(tmp_path, constraint):
+    with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         http = Http(attempts=1)
-        wide = widened([known], {"vllm"}, shelf.catalogue, Context(shelf.store, http))
-        assert [one.versions for one in wide] == [">=0.2,<=0.3"]
-        assert widened([known], {"trl"}, shelf.catalogue, Context(shelf.store, http)) == (known,)
+        wide = widened(
+            [constraint],
+            {"vllm"},
+            release_catalogue.catalogue,
+            Context(release_catalogue.store, http),
+        )
+        assert [entry.versions for entry in wide] == [">=0.2,<=0.3"]
+        assert widened(
+            [constraint],
+            {"trl"},
+            release_catalogue.catalogue,
+            Context(release_catalogue.store, http),
+        ) == (constraint,)

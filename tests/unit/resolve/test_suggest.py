@@ -23,5 +23,5 @@ def test_the_target_with_most_of_the_wishes_is_the_nearest():
     matrix = msgspec.structs.replace(
         matrix, targets={"many": msgspec.structs.replace(target, pins=many)}
     )
-    (found,) = suggest.targets(matrix, [conflict.demand("package-1", "")], None, Arch.X86_64)
-    assert found.endswith("package-7 1.0, 2 more")
+    (suggestion,) = suggest.targets(matrix, [conflict.demand("package-1", "")], None, Arch.X86_64)
+    assert suggestion.endswith("package-7 1.0, 2 more")

@@ -15,7 +15,7 @@ from imgbuild.oci import documents as oci_documents
 from imgbuild.oci import image as summary
 from imgbuild.oci import layout
 from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.plan import documents
+from imgbuild.plan import image_documents
 from imgbuild.plan.plan import RuntimeConfig
 from imgbuild.show import accepted
 from imgbuild.show.accepted import Accepted
@@ -29,7 +29,7 @@ INFO = "opt/venv/lib/python3.11/site-packages/demo-1.0.dist-info"
 SITE = "opt/venv/lib/python3.11/site-packages"
 
 
-def made(
+def layered_image(
     folder: Path, *layers: Iterable[Member], config: RuntimeConfig | None = None
 ) -> summary.ImageSummary:
     """The image of these layers, read back."""
@@ -39,13 +39,13 @@ def made(
     if config is not None:
         plan = msgspec.structs.replace(plan, config=config)
     records = [record for record, _ in stack]
-    data = documents.config(plan, [record.diff_id for record in records])
-    own = layout.ImageFiles(
+    data = image_documents.config(plan, [record.diff_id for record in records])
+    image_files = layout.ImageFiles(
         config=data,
         manifest=oci_documents.manifest(data, records),
         layers={record.digest: path for record, path in stack},
     )
-    layout.write(folder / "layout", {Arch.X86_64: own}, "tiny")
+    layout.write(folder / "layout", {Arch.X86_64: image_files}, "tiny")
     return summary.read(folder / "layout")
 
 
@@ -55,11 +55,14 @@ def compared(
     right: Sequence[Iterable[Member]],
     *accepted: Accepted,
 ) -> Comparison:
-    one, other = made(folder / "left", *left), made(folder / "right", *right)
-    return compare(one, other, accepted, names=NAMES)
+    left_image, other = (
+        layered_image(folder / "left", *left),
+        layered_image(folder / "right", *right),
+    )
+    return compare(left_image, other, accepted, names=NAMES)
 
 
-def found(comparison: Comparison) -> list[tuple[str, str, str | None, str | None]]:
+def differences(comparison: Comparison) -> list[tuple[str, str, str | None, str | None]]:
     return [(each.path, each.field, each.left, each.right) for each in comparison.refused]
 
 
@@ -121,7 +124,7 @@ def test_a_path_on_one_side_alone_is_told_with_all_below_it(tmp_path):
         [[images.text("a/b/c", "x"), images.text("d", "y")]],
         [[images.text("d", "y"), Member(path="z", kind=MemberKind.LINK, target="d")]],
     )
-    assert found(answer) == [
+    assert differences(answer) == [
         ("/a", "presence", "folder 0755 of 0:0", None),
         ("/a/b", "presence", "folder 0755 of 0:0", None),
         ("/a/b/c", "presence", "file 0644 of 0:0, 1 bytes", None),
@@ -146,7 +149,7 @@ def test_a_file_with_two_names_is_not_two_files(tmp_path):
         [[images.text("a", "x"), hard]],
         [[images.text("a", "x"), images.text("b", "x")]],
     )
-    assert found(answer) == [
+    assert differences(answer) == [
         ("/a", "same file as", "/a", None),
         ("/b", "same file as", "/a", None),
     ]
@@ -163,9 +166,9 @@ def test_settings_are_compared_by_name(tmp_path):
         created="2026-01-01T00:00:00Z",
     )
     tree = [images.text("a", "x")]
-    one = made(tmp_path / "left", tree, config=config)
-    answer = compare(one, made(tmp_path / "right", tree, config=other), names=NAMES)
-    assert found(answer) == [
+    left_image = layered_image(tmp_path / "left", tree, config=config)
+    answer = compare(left_image, layered_image(tmp_path / "right", tree, config=other), names=NAMES)
+    assert differences(answer) == [
         ("configuration", "Cmd", '["cat","/opt/hello"]', None),
         ("configuration", "Env EMPTY", None, "="),
         ("configuration", "Env PATH", "=/bin", "=/bin:/sbin"),
@@ -178,15 +181,18 @@ def test_settings_are_compared_by_name(tmp_path):
 def test_a_damaged_layer_ends_both_sides(tmp_path, side):
     text = "".join(f"{number}" for number in range(400_000))
     good = [images.text("a", text), images.text("b", text)]
-    one, other = made(tmp_path / "left", good), made(tmp_path / "right", good)
-    bad = one if side == "left" else other
+    left_image, other = (
+        layered_image(tmp_path / "left", good),
+        layered_image(tmp_path / "right", good),
+    )
+    bad = left_image if side == "left" else other
     blob = bad.layers[0].path
     data = bytearray(blob.read_bytes())
     data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
     blob.unlink()
     blob.write_bytes(data)
     with pytest.raises(IntegrityError):
-        compare(one, other, names=NAMES)
+        compare(left_image, other, names=NAMES)
 
 
 # -- what is accepted
@@ -244,15 +250,15 @@ def record(rows: str, *more: Member) -> list[Member]:
 )
 def test_records_are_alike_row_by_row(tmp_path, left, right, equal):
     tool = entry("/**/bin/tool")
-    one = record(left, images.text("opt/venv/bin/tool", "one"))
+    left_record = record(left, images.text("opt/venv/bin/tool", "one"))
     other = record(right, images.text("opt/venv/bin/tool", "two"))
-    assert compared(tmp_path, [one], [other], RECORD, tool).equal is equal
+    assert compared(tmp_path, [left_record], [other], RECORD, tool).equal is equal
 
 
 def test_a_row_of_a_file_that_differs_without_leave_is_refused(tmp_path):
-    one = record(ROWS, images.text(f"{SITE}/demo.py", "one"))
+    left_record = record(ROWS, images.text(f"{SITE}/demo.py", "one"))
     other = record(ROWS.replace("abc", "xyz"), images.text(f"{SITE}/demo.py", "two"))
-    answer = compared(tmp_path, [one], [other], RECORD)
+    answer = compared(tmp_path, [left_record], [other], RECORD)
     assert {each.path for each in answer.refused} == {f"/{SITE}/demo.py", f"/{INFO}/RECORD"}
 
 
@@ -292,32 +298,34 @@ if __name__ == "__main__":
 )
 def test_launchers_are_alike_if_they_call_the_same(tmp_path, script, equal):
     entries = entry("/**/bin/*", like="launcher")
-    one, other = images.text("opt/bin/tool", PLAIN), images.text("opt/bin/tool", script)
-    assert compared(tmp_path, [[one]], [[other]], entries).equal is equal
+    left_launcher, other = images.text("opt/bin/tool", PLAIN), images.text("opt/bin/tool", script)
+    assert compared(tmp_path, [[left_launcher]], [[other]], entries).equal is equal
 
 
 def test_an_empty_folder_is_accepted_and_nothing_in_it(tmp_path):
     entries = entry("/**", "presence", only=["docker"], like="folder")
     folders = [Member(path=path, kind=MemberKind.FOLDER, mode=0o755) for path in ("a", "a/b", "c")]
-    one = [images.text("x", "x")]
-    answer = compared(tmp_path, [one], [[*folders, *one]], entries)
+    left_members = [images.text("x", "x")]
+    answer = compared(tmp_path, [left_members], [[*folders, *left_members]], entries)
     assert (answer.equal, len(answer.differences)) == (True, 3)
     file = images.text("a/b/file", "y")
-    answer = compared(tmp_path / "file", [one], [[*folders, file, *one]], entries)
+    answer = compared(tmp_path / "file", [left_members], [[*folders, file, *left_members]], entries)
     assert [each.path for each in answer.refused] == ["/a", "/a/b", "/a/b/file"]
     leave = entry("/a/b/file", "presence")
-    answer = compared(tmp_path / "leave", [one], [[*folders, file, *one]], entries, leave)
+    answer = compared(
+        tmp_path / "leave", [left_members], [[*folders, file, *left_members]], entries, leave
+    )
     assert answer.equal
 
 
 def test_of_a_large_file_no_text_is_kept(tmp_path):
     entries = entry("/**/bin/*", like="launcher")
     large = "#" * 100_000
-    one, other = (
+    left_launcher, other = (
         images.text("opt/bin/tool", PLAIN + large),
         images.text("opt/bin/tool", OTHER + large),
     )
-    assert not compared(tmp_path, [[one]], [[other]], entries).equal
+    assert not compared(tmp_path, [[left_launcher]], [[other]], entries).equal
 
 
 def test_the_builders_list_is_read_and_needed_nowhere_else():

@@ -43,20 +43,20 @@ def learned(package: str, versions: str, needs: str) -> Constraint:
 
 
 def test_the_tightest_bounds_and_who_asks_for_them() -> None:
-    found = dependencies.why(GRAPH, "numpy", "2025-01-01", ())
-    assert [one.package for one in found.dependents] == ["pandas", "torch", "trl"]
-    assert found.bounds == ">=1.25,<2"
-    assert dependencies.in_short(found) == "<2 (trl), >=1.25 (trl)"
-    assert found.target_spec is None
-    lines = dict(dependencies.why_lines(found))
+    explanation = dependencies.why(GRAPH, "numpy", "2025-01-01", ())
+    assert [dependent.package for dependent in explanation.dependents] == ["pandas", "torch", "trl"]
+    assert explanation.bounds == ">=1.25,<2"
+    assert dependencies.in_short(explanation) == "<2 (trl), >=1.25 (trl)"
+    assert explanation.target_spec is None
+    lines = dict(dependencies.why_lines(explanation))
     assert lines["torch 2.6.0"] == "any version"
     assert lines["as_of"] == "uploaded before 2025-01-01"
 
 
 def test_what_the_target_asks_is_a_bound() -> None:
-    found = dependencies.why(GRAPH, "trl", "2025-01-01", ())
-    assert (found.target_spec, found.dependents) == ("==1.0", ())
-    assert dependencies.in_short(found) == "==1.0 (target)"
+    explanation = dependencies.why(GRAPH, "trl", "2025-01-01", ())
+    assert (explanation.target_spec, explanation.dependents) == ("==1.0", ())
+    assert dependencies.in_short(explanation) == "==1.0 (target)"
     assert dependencies.in_short(dependencies.why(GRAPH, "pandas", "", ())) == "any version"
 
 
@@ -65,10 +65,10 @@ def test_learned_constraints_on_a_package_are_listed_with_evidence() -> None:
     other_version = learned("torch", ">=2.7", "numpy<1.20")
     absent = learned("vllm", "<2", "numpy<1.20")
     rules_out = learned("numpy", ">=2", "pandas>=3")
-    found = dependencies.why(GRAPH, "numpy", "", (narrows, other_version, absent, rules_out))
-    assert found.learned == (narrows, rules_out)
-    assert found.bounds == ">=1.25,<1.30"
-    assert "a.py:3" in str(found.learned[0])
+    explanation = dependencies.why(GRAPH, "numpy", "", (narrows, other_version, absent, rules_out))
+    assert explanation.learned == (narrows, rules_out)
+    assert explanation.bounds == ">=1.25,<1.30"
+    assert "a.py:3" in str(explanation.learned[0])
 
 
 def test_a_tree_has_each_package_with_its_dependencies_once() -> None:
@@ -102,7 +102,7 @@ def test_an_inverted_tree_shows_dependents() -> None:
 
 
 def test_a_package_that_is_absent() -> None:
-    assert dependencies.known("Pandas", VERSIONS, "small") == "pandas"
+    assert dependencies.package_name("Pandas", VERSIONS, "small") == "pandas"
     with pytest.raises(InputError, match="small has no package nunpy") as caught:
-        dependencies.known("nunpy", VERSIONS, "small")
+        dependencies.package_name("nunpy", VERSIONS, "small")
     assert "did you mean numpy?" in (caught.value.hint or "")

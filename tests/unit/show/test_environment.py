@@ -10,12 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.lock import extension
-from imgbuild.lock import lock as locks
+from imgbuild.lock import extension, lock_file
 from imgbuild.lock.published import load
 from imgbuild.matrix.model import Flashinfer, Variable
-from imgbuild.show import environment as stage
-from imgbuild.show.environment import Environment, VariableRow
+from imgbuild.show import image_environment
+from imgbuild.show.image_environment import Environment, VariableRow
 from imgbuild.sif import files
 from imgbuild.values import Arch
 from tests.support import extended, samples
@@ -31,12 +30,12 @@ RAY = samples.wheel("ray", "2.47.1")
 
 def result(by: str) -> dict[str, VariableRow]:
     """The rows of the table by variable, of those that `by` sets."""
-    return {name: row for row in stage.rows() if row.by == by for name in row.names}
+    return {name: row for row in image_environment.rows() if row.by == by for name in row.names}
 
 
-def of(made: Environment, name: str) -> stage.Setting:
-    (found,) = [item for item in made.image if item.name == name]
-    return found
+def of(environment: Environment, name: str) -> image_environment.Setting:
+    (setting,) = [item for item in environment.image if item.name == name]
+    return setting
 
 
 def dictionary(path: Path, function: str) -> dict[str, object]:
@@ -60,20 +59,24 @@ def dictionary(path: Path, function: str) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def committed() -> dict[str, Environment]:
     matrix, images = load(ROOT / "matrix.yaml"), ROOT / "images"
-    found = {}
+    environments = {}
     for name, target in matrix.targets.items():
-        lock = locks.read_lock(images, name) if locks.lock_path(images, name).exists() else None
-        found[name] = stage.environment(matrix, name, target.arch, lock)
-    return found
+        lock = (
+            lock_file.read_lock(images, name)
+            if lock_file.lock_path(images, name).exists()
+            else None
+        )
+        environments[name] = image_environment.environment(matrix, name, target.arch, lock)
+    return environments
 
 
 def test_every_variable_of_every_image_has_a_reason_and_a_source(
     committed: dict[str, Environment],
 ) -> None:
     lacking = [
-        (made.target, item.name)
-        for made in committed.values()
-        for item in made.image
+        (environment.target, item.name)
+        for environment in committed.values()
+        for item in environment.image
         if not item.reason or not item.source or item.differs
     ]
     assert len(committed) > 20
@@ -83,8 +86,8 @@ def test_every_variable_of_every_image_has_a_reason_and_a_source(
 def test_files_that_are_sources_are_there(committed: dict[str, Environment]) -> None:
     lists = [
         each
-        for made in committed.values()
-        for each in (*(x.source for x in made.image), *(x.source for x in made.late))
+        for environment in committed.values()
+        for each in (*(x.source for x in environment.image), *(x.source for x in environment.late))
     ]
     sources = {source for each in lists for source in each}
     paths = {source for source in sources if "://" not in source and " " not in source}
@@ -93,7 +96,7 @@ def test_files_that_are_sources_are_there(committed: dict[str, Environment]) -> 
 
 
 def test_what_is_shown_is_what_the_lock_says(committed: dict[str, Environment]) -> None:
-    lock = locks.read_lock(ROOT / "images", "cu130-trl")
+    lock = lock_file.read_lock(ROOT / "images", "cu130-trl")
     shown = {item.name: item.value for item in committed["cu130-trl"].image}
     assert shown == lock.settings.env
     assert of(committed["cu130-trl"], "CUDA_HOME").by == "targets.cu130-trl.env"
@@ -103,37 +106,43 @@ def test_what_is_shown_is_what_the_lock_says(committed: dict[str, Environment]) 
 
 
 def test_sources_are_of_the_packages_that_the_image_has(committed: dict[str, Environment]) -> None:
-    made = committed[TARGET]
-    pinned, locked = of(made, "DO_NOT_TRACK").source
+    environment = committed[TARGET]
+    pinned, locked = of(environment, "DO_NOT_TRACK").source
     assert pinned.startswith("vllm==0.24.0 vllm/")
     assert pinned.endswith(f" (the image has 0.8.5.post1, from targets.{TARGET}.pins)")
     assert locked.endswith(" (the image has 0.33.0, from the lock)")
-    absent = of(made, "FLASHINFER_WORKSPACE_BASE").source
+    absent = of(environment, "FLASHINFER_WORKSPACE_BASE").source
     assert absent[0].endswith(" (the image has no flashinfer-python)")
-    [own] = of(made, "VLLM_CACHE_ROOT").source  # the one of vllm 0.24.0 is left out
-    assert own.startswith("vllm==0.8.5.post1 vllm/envs.py:")
+    [citation] = of(environment, "VLLM_CACHE_ROOT").source  # the one of vllm 0.24.0 is left out
+    assert citation.startswith("vllm==0.8.5.post1 vllm/envs.py:")
     assert "(" not in of(committed["cu130-vllm"], "DO_NOT_TRACK").source[0]
-    [at_run] = {one.source for one in made.late if one.name == "LOGNAME"}
+    [at_run] = {setting.source for setting in environment.late if setting.name == "LOGNAME"}
     assert at_run[1].endswith(f" (the image has 2.6.0, from targets.{TARGET}.pins)")
 
 
 def test_without_a_lock_only_pins_are_compared() -> None:
     cited = ("torch==2.7.0 torch/a.py:1", "ray==2.47.1 ray/b.py:2", "docs/x==1 .md")
     variable = Variable(value="1", reason=samples.REASON, source=cited)
-    made = stage.environment(samples.matrix(env={"X": variable}), "small", (), None)
-    torch, *others = of(made, "X").source
+    environment = image_environment.environment(
+        samples.matrix(env={"X": variable}), "small", (), None
+    )
+    torch, *others = of(environment, "X").source
     assert torch == "torch==2.7.0 torch/a.py:1 (the image has 2.6.0, from targets.small.pins)"
     assert tuple(others) == cited[1:]
 
 
 def test_variables_of_ray_are_told_where_ray_is(committed: dict[str, Environment]) -> None:
-    with_ray = {made.target for made in committed.values() if "RAY_ADDRESS" in late(made)}
+    with_ray = {
+        environment.target
+        for environment in committed.values()
+        if "RAY_ADDRESS" in late(environment)
+    }
     assert {"cu124-vllm", "cu130-vllm", "cu130-ray"} <= with_ray
     assert not {"cu130-trl", "cu130-sglang", "cu130-vllm0.31.0"} & with_ray
 
 
-def late(made: Environment) -> set[str]:
-    return {item.name for item in made.late}
+def late(environment: Environment) -> set[str]:
+    return {item.name for item in environment.late}
 
 
 # -- lock and matrix
@@ -144,35 +153,42 @@ def test_a_lock_that_says_otherwise_is_stale_and_shown_as_it_is() -> None:
     variable = Variable(value="/elsewhere", reason=samples.REASON, source=("docs/x.md",))
     path = Variable(value="/opt/venv/bin:/bin", reason=samples.REASON)
     matrix = samples.matrix(env={"HF_HOME": variable, "PATH": path})
-    made = stage.environment(matrix, "small", (Arch.X86_64,), old)
-    assert of(made, "PATH").value == "/opt/venv/bin:/usr/bin:/bin"
-    assert of(made, "PATH").differs == "the matrix says '/opt/venv/bin:/bin'"
-    assert of(made, "HF_HOME").value == ""
-    assert "the lock has no such variable" in of(made, "HF_HOME").differs
-    assert of(made, "HF_HOME").source == ("docs/x.md",)
-    assert made.locked
+    environment = image_environment.environment(matrix, "small", (Arch.X86_64,), old)
+    assert of(environment, "PATH").value == "/opt/venv/bin:/usr/bin:/bin"
+    assert of(environment, "PATH").differs == "the matrix says '/opt/venv/bin:/bin'"
+    assert of(environment, "HF_HOME").value == ""
+    assert "the lock has no such variable" in of(environment, "HF_HOME").differs
+    assert of(environment, "HF_HOME").source == ("docs/x.md",)
+    assert environment.locked
 
 
 def test_a_variable_that_the_matrix_has_no_more() -> None:
     old = samples.lock(of=samples.matrix(env={"OLD": Variable(value="1", reason=samples.REASON)}))
-    made = stage.environment(samples.matrix(), "small", (Arch.X86_64,), old)
-    assert of(made, "OLD").differs == "the matrix says nothing of it"
-    assert of(made, "PATH").differs == ""
+    environment = image_environment.environment(samples.matrix(), "small", (Arch.X86_64,), old)
+    assert of(environment, "OLD").differs == "the matrix says nothing of it"
+    assert of(environment, "PATH").differs == ""
 
 
 def test_without_a_lock_the_matrix_is_told() -> None:
-    own = Flashinfer(mode="jit", reason=samples.REASON)
-    made = stage.environment(samples.matrix(cuda="13.0", flashinfer=own), "small", (), None)
-    assert not made.locked
-    assert of(made, "CUDA_HOME").by == "FlashInfer mode jit"
-    assert "RAY_ADDRESS" in late(made)
+    settings = Flashinfer(mode="jit", reason=samples.REASON)
+    environment = image_environment.environment(
+        samples.matrix(cuda="13.0", flashinfer=settings), "small", (), None
+    )
+    assert not environment.locked
+    assert of(environment, "CUDA_HOME").by == "FlashInfer mode jit"
+    assert "RAY_ADDRESS" in late(environment)
 
 
 def test_a_row_of_the_target_wins() -> None:
     path = Variable(value="/opt/venv/bin:/x", reason="the x is needed")
     matrix = samples.matrix(env={"PATH": path})
-    made = stage.environment(matrix, "small", (Arch.X86_64,), samples.lock(of=matrix))
-    assert (of(made, "PATH").by, of(made, "PATH").reason) == ("targets.small.env", path.reason)
+    environment = image_environment.environment(
+        matrix, "small", (Arch.X86_64,), samples.lock(of=matrix)
+    )
+    assert (of(environment, "PATH").by, of(environment, "PATH").reason) == (
+        "targets.small.env",
+        path.reason,
+    )
 
 
 def test_packages_of_the_architecture_count() -> None:
@@ -180,7 +196,7 @@ def test_packages_of_the_architecture_count() -> None:
     other = {Arch.X86_64: samples.resolution(), Arch.ARM64: lock.arch[Arch.X86_64]}
     lock = msgspec.structs.replace(lock, arch=other)
     x86, arm, both = (
-        stage.environment(samples.matrix(), "small", arches, lock)
+        image_environment.environment(samples.matrix(), "small", arches, lock)
         for arches in ((Arch.X86_64,), (Arch.ARM64,), (Arch.X86_64, Arch.ARM64))
     )
     assert "RAY_ADDRESS" not in late(x86)
@@ -190,13 +206,13 @@ def test_packages_of_the_architecture_count() -> None:
 def test_an_extension_tells_what_is_published_and_what_is_its_own(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
-    made = stage.environment(matrix, extended.OWN, tuple(lock.arch), lock)
-    assert {item.name: item.value for item in made.image} == lock.settings.env
-    assert of(made, "WANDB_MODE").by == "targets.ours.env"
-    assert of(made, "WANDB_MODE").reason == "nodes have no network"
-    assert of(made, "PATH").by == "published small"
-    assert "small" in of(made, "PATH").reason
-    assert not [item for item in made.image if item.differs]
+    environment = image_environment.environment(matrix, extended.OWN, tuple(lock.arch), lock)
+    assert {item.name: item.value for item in environment.image} == lock.settings.env
+    assert of(environment, "WANDB_MODE").by == "targets.ours.env"
+    assert of(environment, "WANDB_MODE").reason == "nodes have no network"
+    assert of(environment, "PATH").by == "published small"
+    assert "small" in of(environment, "PATH").reason
+    assert not [item for item in environment.image if item.differs]
 
 
 # -- the table, and what sets variables
@@ -227,19 +243,19 @@ def set_by(script: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_job_scripts_set_what_the_table_says() -> None:
-    found = {
+    variables = {
         name: value
         for script in (*SCRIPTS, SERVER)
         for name, value in set_by(script)
         if not name.startswith(OWN)
     }
     passed = {name for name, row in result("slurm").items() if row.value == "as where sbatch runs"}
-    kept_out = {name for name, row in result("slurm").items() if row.value == "unset"}
-    assert found.keys() == result("slurm").keys() - passed - kept_out
-    for name, value in found.items():
-        said = result("slurm")[name].value
-        if re.fullmatch(r"[\w/.]+", said):  # no words: the value itself
-            assert said in re.split(r"[},:-]|=", value), (name, value)
+    unset_names = {name for name, row in result("slurm").items() if row.value == "unset"}
+    assert variables.keys() == result("slurm").keys() - passed - unset_names
+    for name, value in variables.items():
+        stated = result("slurm")[name].value
+        if re.fullmatch(r"[\w/.]+", stated):  # no words: the value itself
+            assert stated in re.split(r"[},:-]|=", value), (name, value)
 
 
 def test_job_scripts_pass_on_and_unset_what_the_table_says() -> None:
@@ -247,11 +263,13 @@ def test_job_scripts_pass_on_and_unset_what_the_table_says() -> None:
     *_, cases = re.findall(r"case \$name in(.*?)\)\n", single.read_text("utf-8"), re.DOTALL)
     patterns = set(re.split(r"[\s|\\]+", cases.strip()))
     assert patterns <= result("slurm").keys()
-    said = {row.value: set(row.names) for row in stage.rows() if row.by == "slurm"}
-    assert said["as where sbatch runs"] == patterns
+    names_by_value = {
+        row.value: set(row.names) for row in image_environment.rows() if row.by == "slurm"
+    }
+    assert names_by_value["as where sbatch runs"] == patterns
     (pyxis,) = [path for path in SCRIPTS if path.stem == "ray-pyxis"]
     (unset,) = re.findall(r"for name in ([A-Z_ ]+) \$withheld; do unset", pyxis.read_text("utf-8"))
-    assert said["unset"] == set(unset.split())
+    assert names_by_value["unset"] == set(unset.split())
 
 
 def test_job_scripts_for_ray_alone_speak_of_ray() -> None:
@@ -262,10 +280,10 @@ def test_job_scripts_for_ray_alone_speak_of_ray() -> None:
 
 
 def test_smoke_tests_set_what_the_table_says() -> None:
-    found = dictionary(ROOT / "smoke_tests/run.py", "environment")
-    found = {name: value for name, value in found.items() if not name.startswith("SMOKE_")}
-    assert result("smoke").keys() == found.keys()
-    for name, value in found.items():
+    variables = dictionary(ROOT / "smoke_tests/run.py", "environment")
+    variables = {name: value for name, value in variables.items() if not name.startswith("SMOKE_")}
+    assert result("smoke").keys() == variables.keys()
+    for name, value in variables.items():
         assert value in (None, result("smoke")[name].value)
 
 
@@ -310,6 +328,13 @@ def test_the_verb_tells_a_target_without_a_lock(tmp_path: Path, command: Command
     make(tmp_path)
     done = command("show", "--variables", UNLOCKED, "--arch", "arm64", "--json")
     assert "not locked; these are the values of the matrix" in done.stderr
-    (made,) = json_of(done)
-    assert (made["target"], made["arch"], made["locked"]) == (UNLOCKED, ["arm64"], False)
-    assert {item["name"] for item in made["image"]} >= {"PATH", "VLLM_USE_FLASHINFER_SAMPLER"}
+    (environment,) = json_of(done)
+    assert (environment["target"], environment["arch"], environment["locked"]) == (
+        UNLOCKED,
+        ["arm64"],
+        False,
+    )
+    assert {item["name"] for item in environment["image"]} >= {
+        "PATH",
+        "VLLM_USE_FLASHINFER_SAMPLER",
+    }

@@ -38,9 +38,9 @@ def matrix(tmp_path: Path, **assigned: str) -> Matrix:
         "pytorch": PackageIndex(url="https://example.org/whl/{cuda_tag}", upload_times="none"),
         "wheels": PackageIndex(url=f"{tmp_path.as_uri()}/wheels/", upload_times="none", flat=True),
     }
-    wanted = {"flash-attn": Wanted(reason=samples.REASON)}
-    made = samples.matrix(indexes=assigned, requires=wanted)
-    return msgspec.structs.replace(made, indexes=indexes)
+    requirements = {"flash-attn": Wanted(reason=samples.REASON)}
+    sample_matrix = samples.matrix(indexes=assigned, requires=requirements)
+    return msgspec.structs.replace(sample_matrix, indexes=indexes)
 
 
 def test_the_default_index_is_no_need(tmp_path: Path) -> None:
@@ -55,42 +55,44 @@ def test_another_index_is_a_need_and_says_for_what(tmp_path: Path) -> None:
 
 
 def test_a_wheel_to_bring_is_a_need_until_it_is_there(tmp_path: Path) -> None:
-    found = matrix(tmp_path, **{"flash-attn": "wheels"})
-    assert status.needs(found, "small") == ("a wheel of flash-attn in wheels/",)
+    sample_matrix = matrix(tmp_path, **{"flash-attn": "wheels"})
+    assert status.needs(sample_matrix, "small") == ("a wheel of flash-attn in wheels/",)
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "other-1.0-py3-none-any.whl").touch()
-    assert status.needs(found, "small") == ("a wheel of flash-attn in wheels/",)
+    assert status.needs(sample_matrix, "small") == ("a wheel of flash-attn in wheels/",)
     (tmp_path / "wheels" / "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl").touch()
-    assert status.needs(found, "small") == ()
+    assert status.needs(sample_matrix, "small") == ()
 
 
 def test_a_target_in_need_is_passed_over_unless_it_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     project = Project(matrix=tmp_path / "matrix.yaml")
-    found = matrix(tmp_path, **FAR)
+    sample_matrix = matrix(tmp_path, **FAR)
     near = samples.matrix().targets["small"]
-    found = msgspec.structs.replace(found, targets={**found.targets, "near": near})
+    sample_matrix = msgspec.structs.replace(
+        sample_matrix, targets={**sample_matrix.targets, "near": near}
+    )
     selected = [
         Selected(name=name, target=target, arches=target.arch)
-        for name, target in found.targets.items()
+        for name, target in sample_matrix.targets.items()
     ]
-    kept = status.within_reach(project, found, selected, ["*"], console)
-    assert [item.name for item in kept] == ["near"]
-    said = " ".join(capfd.readouterr().err.split())
-    assert "small is skipped: it needs the index pytorch for torch, triton" in said
-    assert "to try it, name it: small" in said
-    kept = status.within_reach(project, found, selected, ["small", "near"])
-    assert [item.name for item in kept] == ["small", "near"]
+    reachable = status.within_reach(project, sample_matrix, selected, ["*"], console)
+    assert [item.name for item in reachable] == ["near"]
+    output = " ".join(capfd.readouterr().err.split())
+    assert "small is skipped: it needs the index pytorch for torch, triton" in output
+    assert "to try it, name it: small" in output
+    reachable = status.within_reach(project, sample_matrix, selected, ["small", "near"])
+    assert [item.name for item in reachable] == ["small", "near"]
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:
     project = Project(matrix=tmp_path / "matrix.yaml")
-    found = matrix(tmp_path, **FAR)
-    target = found.targets["small"]
+    sample_matrix = matrix(tmp_path, **FAR)
+    target = sample_matrix.targets["small"]
     selected = [Selected(name="small", target=target, arches=target.arch)]
     with pytest.raises(NothingSelected) as caught:
-        status.within_reach(project, found, selected, [])
+        status.within_reach(project, sample_matrix, selected, [])
     assert caught.value.hint == "to try it, name it: small"
 
 
@@ -99,7 +101,7 @@ def test_the_states_of_a_project(sample: Sample, imgbuild: Command) -> None:
     lines = imgbuild("list", "--wide").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
     ends = [[cell.strip() for cell in line.split("  ") if cell][-2:] for line in lines]
-    digest = sample.seal.digest.removeprefix("sha256:")[:12]
+    digest = sample.target_digests.digest.removeprefix("sha256:")[:12]
     assert ends == [
         ["state", "tested"],
         ["locked", f"{digest}: no test record for this digest"],
@@ -114,9 +116,9 @@ def test_the_states_of_a_project(sample: Sample, imgbuild: Command) -> None:
 def test_all_builds_what_is_locked_and_tells_the_rest(sample: Sample, imgbuild: Command) -> None:
     sample.edit('torch: "2.11.0"}', 'torch: "2.11.0"}\n    indexes: {torch: torch}')
     done = imgbuild("lock", "--check", "--all")
-    assert (done.status, done.stdout) == (0, f"{TARGET} {sample.seal.digest}\n")
-    said = " ".join(done.stderr.split())
-    assert f"{UNLOCKED} is skipped: it needs the index torch for torch" in said
+    assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")
+    output = " ".join(done.stderr.split())
+    assert f"{UNLOCKED} is skipped: it needs the index torch for torch" in output
     assert imgbuild("lock", "--check", UNLOCKED).status == 5
 
 

@@ -23,14 +23,14 @@ Facts = tuple[object, ...]
 
 def facts(tree: Merged) -> dict[str, Facts]:
     """What can be seen of every path; of files with several names the first of them."""
-    found: dict[str, Facts] = {}
+    rows: dict[str, Facts] = {}
     first: dict[int, str] = {}
     for path, node in tree.walk():
-        found[path] = (*_own(node), first.setdefault(id(node), path))
-    return found
+        rows[path] = (*_node_facts(node), first.setdefault(id(node), path))
+    return rows
 
 
-def _own(node: Node) -> Facts:
+def _node_facts(node: Node) -> Facts:
     return (node.kind, node.mode, node.uid, node.gid, node.size, node.target, node.digest,
             node.device, node.mtime, node.attributes)  # fmt: skip
 
@@ -45,9 +45,9 @@ def merged(*layers: bytes) -> Merged:
 
 def flat(*layers: bytes) -> bytes:
     """The flat stream of plain tars."""
-    made = Flat()
-    made.add([LayerSource(data=data) for data in layers])
-    return b"".join(made.chunks())
+    flat_tar = Flat()
+    flat_tar.add([LayerSource(data=data) for data in layers])
+    return b"".join(flat_tar.chunks())
 
 
 def members(*infos: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -62,11 +62,11 @@ def members(*infos: tuple[tarfile.TarInfo, bytes]) -> bytes:
 
 def info(path: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
     """The header of a member."""
-    made = tarfile.TarInfo(path)
-    made.type = kind
+    tar_info = tarfile.TarInfo(path)
+    tar_info.type = kind
     for name, value in fields.items():
-        setattr(made, name, value)
-    return made
+        setattr(tar_info, name, value)
+    return tar_info
 
 
 @given(merging.layers)
@@ -106,9 +106,9 @@ def test_a_hard_link_to_a_file_that_another_layer_hides():
         members((info("opt/name", tarfile.LNKTYPE, linkname="usr/data"), b"")),
         members((info("usr/.wh.data"), b"")),
     )
-    found = facts(merged(stream))
-    assert "/usr/data" not in found
-    assert found["/opt/name"][4] == len(b"kept")
+    rows = facts(merged(stream))
+    assert "/usr/data" not in rows
+    assert rows["/opt/name"][4] == len(b"kept")
 
 
 def test_a_path_through_a_link_of_a_lower_layer():
@@ -116,9 +116,9 @@ def test_a_path_through_a_link_of_a_lower_layer():
         members((info("lib", tarfile.SYMTYPE, linkname="usr/lib"), b""), (info("usr/lib/a"), b"1")),
         members((info("lib/b"), b"2")),
     )
-    found = facts(merged(stream))
-    assert found["/lib"][0] == "symlink"
-    assert {"/usr/lib/a", "/usr/lib/b"} <= found.keys()
+    rows = facts(merged(stream))
+    assert rows["/lib"][0] == "symlink"
+    assert {"/usr/lib/a", "/usr/lib/b"} <= rows.keys()
 
 
 def test_devices_attributes_owners_long_names_and_odd_bytes_are_kept():
@@ -139,26 +139,26 @@ def test_devices_attributes_owners_long_names_and_odd_bytes_are_kept():
 
 
 def test_attributes_that_a_squashfs_cannot_store_are_reported():
-    kept, other, lost = info("kept"), info("other"), info("lost", tarfile.DIRTYPE)
-    kept.pax_headers = {
+    storable, other, lost = info("kept"), info("other"), info("lost", tarfile.DIRTYPE)
+    storable.pax_headers = {
         "SCHILY.xattr.security.capability": "\x01",
         "SCHILY.xattr.system.posix_acl_access": "\x02",
     }
     lost.pax_headers = {"SCHILY.xattr.com.apple.provenance": "x"}
     other.pax_headers = {"SCHILY.xattr.system.posix_acl_access": "\x02"}
-    given_ = members((kept, b""), (lost, b""), (other, b""))
-    made = Flat()
-    made.add([LayerSource(data=given_)])
-    found = facts(merged(b"".join(made.chunks())))
-    assert [found[path][-2] for path in ("/kept", "/lost", "/other")] == [
+    given_ = members((storable, b""), (lost, b""), (other, b""))
+    flat_tar = Flat()
+    flat_tar.add([LayerSource(data=given_)])
+    rows = facts(merged(b"".join(flat_tar.chunks())))
+    assert [rows[path][-2] for path in ("/kept", "/lost", "/other")] == [
         {"security.capability": "\x01"}, None, None
     ]  # fmt: skip
-    assert made.lost == {"system.posix_acl_access": "/kept", "com.apple.provenance": "/lost"}
+    assert flat_tar.lost == {"system.posix_acl_access": "/kept", "com.apple.provenance": "/lost"}
 
 
 def test_a_time_after_that_of_a_squashfs_is_limited():
-    found = facts(merged(flat(members((info("late", mtime=1 << 33), b"")))))
-    assert found["/late"][8] == (1 << 32) - 1
+    rows = facts(merged(flat(members((info("late", mtime=1 << 33), b"")))))
+    assert rows["/late"][8] == (1 << 32) - 1
 
 
 def test_bytes_depend_on_the_layers_alone():
@@ -186,18 +186,18 @@ def test_a_damaged_layer_is_an_error(tmp_path):
 
 
 def test_a_layer_that_changes_between_the_readings_is_an_error(tmp_path):
-    made = Flat()
+    flat_tar = Flat()
     layer = _stored(tmp_path, b"good")
-    made.add([layer])
+    flat_tar.add([layer])
     layer.path.write_bytes(header(Member(path="x", kind=MemberKind.FOLDER)) + END)
     with pytest.raises(IntegrityError, match="changed"):
-        list(made.chunks())
+        list(flat_tar.chunks())
 
 
 def test_size_and_progress_count_the_content_that_is_written():
-    made = Flat()
-    made.add([LayerSource(data=members((info("a"), b"12345"), (info("b"), b"1")))])
-    made.add(
+    flat_tar = Flat()
+    flat_tar.add([LayerSource(data=members((info("a"), b"12345"), (info("b"), b"1")))])
+    flat_tar.add(
         [
             LayerSource(
                 data=members((info("a"), b"123"), (info("c", tarfile.LNKTYPE, linkname="a"), b""))
@@ -205,6 +205,6 @@ def test_size_and_progress_count_the_content_that_is_written():
         ]
     )
     result: list[int] = []
-    list(made.chunks(result.append))
-    assert made.size == sum(result) == 4
-    assert made.newest == 0
+    list(flat_tar.chunks(result.append))
+    assert flat_tar.size == sum(result) == 4
+    assert flat_tar.newest == 0

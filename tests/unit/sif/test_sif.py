@@ -39,7 +39,7 @@ def summary(**settings: object) -> image.SifSource:
 # -- the container
 
 
-def made(tmp_path, objects):
+def sif_file(tmp_path, objects):
     path = tmp_path / "x.sif"
     start = container.file_system_at(objects)
     path.write_bytes(bytes(start) + b"hsqs" + bytes(8188))
@@ -52,18 +52,18 @@ def test_a_sif_is_a_header_descriptors_and_objects_at_their_places(tmp_path):
         container.Object(kind=container.DEFINITION, data=b"from: x\n"),
         container.Object(kind=container.JSON, name="lock.json", data=b"{}" * 3000),
     ]
-    data, start = made(tmp_path, objects)
+    data, start = sif_file(tmp_path, objects)
     assert data.startswith(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\x0004\x00")
     created, modified, free, total, at, size, first, length = struct.unpack("<8q", data[64:128])
     assert data[48:64] == bytes(16)
     assert (created, modified, free, total, at) == (TIME, TIME, 45, 48, 4096)
     assert (first, at + size, first + length) == (4096 + 48 * 585, first, len(data))
     rows = [struct.unpack_from("<i?IIIqqqqqqq128s384s", data, at + 585 * n) for n in range(4)]
-    found = [
+    descriptors = [
         (row[0], row[1], row[2], row[12].rstrip(b"\0"), data[row[5] : row[5] + row[6]])
         for row in rows[:2]
     ]
-    assert found == [
+    assert descriptors == [
         (0x4001, True, 1, b"", b"from: x\n"),
         (0x4006, True, 2, b"lock.json", b"{}" * 3000),
     ]
@@ -77,7 +77,7 @@ def test_a_sif_is_a_header_descriptors_and_objects_at_their_places(tmp_path):
 
 
 def test_the_architecture_of_a_sif_is_read(tmp_path):
-    made(tmp_path, [])
+    sif_file(tmp_path, [])
     assert container.arch_of(tmp_path / "x.sif") is Arch.ARM64
     for data in (b"", b"no SIF" * 99, (tmp_path / "x.sif").read_bytes().replace(b"04\0", b"05\0")):
         (tmp_path / "other").write_bytes(data)
@@ -92,19 +92,19 @@ def test_the_small_objects_of_a_sif_are_read(tmp_path):
         container.Object(kind=container.DEFINITION, data=b"from: x\n"),
         container.Object(kind=container.JSON, name="oci-config.json", data=b"{}" * 3000),
     ]
-    data, start = made(tmp_path, objects)
+    data, start = sif_file(tmp_path, objects)
     assert container.objects_of(tmp_path / "x.sif") == objects
     assert files.config_of(tmp_path / "x.sif") == digest_of(objects[1].data)
     (tmp_path / "cut.sif").write_bytes(data[: start - 4096])
     with pytest.raises(InputError, match=r"cut\.sif is truncated"):
         container.objects_of(tmp_path / "cut.sif")
-    made(tmp_path, objects[:1])
+    sif_file(tmp_path, objects[:1])
     assert files.config_of(tmp_path / "x.sif") is None
 
 
 def test_the_same_parts_give_the_same_sif(tmp_path):
     (tmp_path / "other").mkdir()
-    assert made(tmp_path, []) == made(tmp_path / "other", [])
+    assert sif_file(tmp_path, []) == sif_file(tmp_path / "other", [])
 
 
 # -- the image
@@ -122,12 +122,16 @@ def written(tmp_path, document):
 
 
 def test_an_image_of_another_builder_is_read_too(tmp_path):
-    found = image.read(
+    image_summary = image.read(
         written(tmp_path, {"created": "2025-06-20T00:00:00.123456789Z", "config": {"Env": None}}),
         Arch.X86_64,
     )
-    assert (found.time, found.environment, found.command) == (TIME, {}, ("/bin/sh",))
-    assert found.name == "image"
+    assert (image_summary.time, image_summary.environment, image_summary.command) == (
+        TIME,
+        {},
+        ("/bin/sh",),
+    )
+    assert image_summary.name == "image"
 
 
 def test_an_image_without_a_time_is_an_error(tmp_path):
@@ -148,7 +152,7 @@ def test_values_of_the_environment_are_quoted():
 
 
 def test_the_callers_python_variables_are_hidden_and_the_images_kept():
-    text = files.kept_out(summary(Env=["PYTHONPATH=/opt/mine", "PATH=/bin"]))
+    text = files.exclusion_script(summary(Env=["PYTHONPATH=/opt/mine", "PATH=/bin"]))
     assert "PYTHONPATH" not in text
     assert {"PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE"} == {
         line.removeprefix("export ").rstrip("=")
@@ -208,8 +212,8 @@ def test_labels_have_the_digests_of_image_and_lock():
     objects = {each.name: each.data for each in files.objects(locked)}
     assert objects["lock.json"] == b"{}\n"
     assert objects["oci-config.json"] == b"{}"
-    said = json.loads(objects["inspect-metadata.json"])
-    assert said["data"]["attributes"]["labels"] == files.labels(locked)
+    metadata = json.loads(objects["inspect-metadata.json"])
+    assert metadata["data"]["attributes"]["labels"] == files.labels(locked)
     assert "lock.json" not in {each.name for each in files.objects(small)}
 
 
@@ -221,17 +225,17 @@ def test_enroot_finds_environment_mounts_and_start():
         Env=["A=b c"], Entrypoint=["/e"], Cmd=["x y"], WorkingDir="/work/a", Volumes={"/data": {}}
     )
     tree = Merged()
-    found = {each.path: each for each in enroot.members(small, tree)}
-    assert found["etc/environment"].content == b"A=b c\n"
-    assert found["etc/fstab"].content == (
+    enroot_members = {each.path: each for each in enroot.members(small, tree)}
+    assert enroot_members["etc/environment"].content == b"A=b c\n"
+    assert enroot_members["etc/fstab"].content == (
         b"${ENROOT_ROOTFS}/data /data none x-create=dir,bind,rw,nosuid,nodev\n"
     )
-    start = found["etc/rc"].content
+    start = enroot_members["etc/rc"].content
     assert isinstance(start, bytes)
     assert start.endswith(b"  exec /e \"$@\"\nfi\nexec /e 'x y'\n")
     assert f"# dev.imgbuild.image {DIGEST}".encode() in start
-    assert {"work", "work/a", "etc"} <= found.keys()
-    assert "opt/imgbuild/lock.json" not in found
+    assert {"work", "work/a", "etc"} <= enroot_members.keys()
+    assert "opt/imgbuild/lock.json" not in enroot_members
 
 
 # -- mksquashfs
@@ -260,7 +264,9 @@ def test_an_older_mksquashfs_is_an_error_with_a_hint(monkeypatch, text):
 
 
 def test_files_have_the_names_of_their_images(tmp_path):
-    own = tmp_path / "build/small"
-    assert verb.placed(own, None, ".sif", several=False) == tmp_path / "build/small.sif"
-    assert verb.placed(own, tmp_path / "x", ".sif", several=False) == tmp_path / "x"
-    assert verb.placed(own, tmp_path / "x", ".sqsh", several=True) == tmp_path / "x/small.sqsh"
+    layout_path = tmp_path / "build/small"
+    assert verb.placed(layout_path, None, ".sif", several=False) == tmp_path / "build/small.sif"
+    assert verb.placed(layout_path, tmp_path / "x", ".sif", several=False) == tmp_path / "x"
+    assert (
+        verb.placed(layout_path, tmp_path / "x", ".sqsh", several=True) == tmp_path / "x/small.sqsh"
+    )

@@ -67,14 +67,14 @@ def _members(tmp_path: Path) -> list[Member]:
 
 def test_a_layer_of_imgbuild(members, tmp_path):
     path = blob(tmp_path, members)
-    found = skim.entries(layer_file(path))
-    assert found == whole(path)
-    assert [entry.size for entry in found] == [each.size for each in members]
+    entries = skim.entries(layer_file(path))
+    assert entries == whole(path)
+    assert [entry.size for entry in entries] == [each.size for each in members]
 
 
 def test_a_large_content_is_not_inflated(members, tmp_path):
     path = blob(tmp_path, members)
-    due = whole(path)
+    expected = whole(path)
     stream = zlib.compressobj(6, zlib.DEFLATED, -15)
     content = stream.compress(text(3_000_000)) + stream.flush()
     data = path.read_bytes()
@@ -82,7 +82,7 @@ def test_a_large_content_is_not_inflated(members, tmp_path):
     path.write_bytes(data.replace(content, bytes(len(content))))
     with pytest.raises(IntegrityError):
         whole(path)
-    assert skim.entries(layer_file(path)) == due
+    assert skim.entries(layer_file(path)) == expected
 
 
 @pytest.mark.parametrize("cut", [1 << 30, 100_000, 512, 777])
@@ -109,10 +109,10 @@ def test_a_layer_of_another_tool(tmp_path, cut):
 
 @given(st.lists(st.tuples(st.integers(0, 200_000), st.sampled_from("spr")), max_size=6))
 @settings(max_examples=40)
-def test_layers_of_any_contents(tmp_path_factory, wanted):
+def test_layers_of_any_contents(tmp_path_factory, content_specs):
     folder = tmp_path_factory.mktemp("skim")
     members = []
-    for number, (size, kind) in enumerate(wanted):
+    for number, (size, kind) in enumerate(content_specs):
         content = text(size) if size else b""
         if kind == "s" and size:
             members.append(member(f"{number}", placed(folder, content, deflate=True), size))
@@ -151,14 +151,14 @@ def test_members_that_changed_are_an_error(members, tmp_path, monkeypatch):
     first, second, *others = whole(path)
     renamed = msgspec.structs.replace(second, path="d/other")
     monkeypatch.setattr(skim, "entries", lambda _: [first, renamed, *others])
-    made = Flat()
-    made.add([layer])
+    flat_tar = Flat()
+    flat_tar.add([layer])
     with pytest.raises(IntegrityError, match="changed"):
-        list(made.chunks())
+        list(flat_tar.chunks())
 
 
 def test_the_hash_covers_all_fields_of_a_member():
-    one = Entry("a", b"0", 0o644, 1, 2, 3, 4, "", (0, 0), {"user.a": "1"})
+    entry = Entry("a", b"0", 0o644, 1, 2, 3, 4, "", (0, 0), {"user.a": "1"})
     changes: list[dict[str, object]] = [
         {"path": "b"}, {"type": b"5"}, {"mode": 0o600}, {"uid": 9}, {"gid": 9}, {"size": 9},
         {"mtime": 9}, {"target": "x"}, {"device": (1, 1)}, {"xattrs": {"user.a": "2"}},
@@ -167,7 +167,7 @@ def test_the_hash_covers_all_fields_of_a_member():
     for change in [{}, *changes]:
         seen = skim.MembersHash()
         seen.add(
-            Entry(**{**{name: getattr(one, name) for name in one.__struct_fields__}, **change})
+            Entry(**{**{name: getattr(entry, name) for name in entry.__struct_fields__}, **change})
         )
         values.add(seen.value)
     assert len(values) == 11

@@ -33,57 +33,57 @@ def _command(monkeypatch, capsys, tmp_path) -> Command:
 
 
 def order(top: Path, name: str, *tasks: Task, job: str = "7", command=COMMAND, **more) -> JobArray:
-    made = JobArray(
+    job_array = JobArray(
         verb="build", name=name, folder=str(top / name), root=str(top), command=command,
         options=(), tasks=tasks, job=job, **more,
     )  # fmt: skip
-    codec.write(top / name / array.ORDER, made)
-    return made
+    codec.write(top / name / array.ORDER, job_array)
+    return job_array
 
 
-def say(made: JobArray, number: int, status: int | None) -> None:
+def say(job_array: JobArray, number: int, status: int | None) -> None:
     state = TaskState(state="running" if status is None else "done", status=status, node="n1")
-    codec.write(made.place / f"{made.tasks[number].target}.state.json", state)
+    codec.write(job_array.place / f"{job_array.tasks[number].target}.state.json", state)
 
 
-def targets(found) -> list[str]:
-    return sorted(one.target for one in found)
+def targets(tasks) -> list[str]:
+    return sorted(task.target for task in tasks)
 
 
 def test_the_newest_order_of_a_task_counts(tmp_path):
     order(tmp_path, "1", ONE, TWO, job="1")
     order(tmp_path, "2", TWO, job="2")
     order(tmp_path, "3", ONE, command=("another",), job="3")
-    found = array.known(tmp_path, "build", COMMAND, [ONE, TWO, THREE])
-    assert {one.target: one.order.job for one in found} == {"one": "1", "two": "2"}
+    tasks = array.existing_tasks(tmp_path, "build", COMMAND, [ONE, TWO, THREE])
+    assert {task.target: task.order.job for task in tasks} == {"one": "1", "two": "2"}
 
 
 def test_another_digest_is_another_task(tmp_path):
     order(tmp_path, "1", ONE)
     changed = Task(target="one", digest=TWO.digest)
-    assert array.known(tmp_path, "build", COMMAND, [changed]) == []
+    assert array.existing_tasks(tmp_path, "build", COMMAND, [changed]) == []
 
 
 def test_what_ran_with_other_options_is_another_matter_where_they_count(tmp_path):
     order(tmp_path, "1", ONE)
-    assert array.known(tmp_path, "build", COMMAND, [ONE], ()) != []
-    assert array.known(tmp_path, "build", COMMAND, [ONE], ("--partition=h100",)) == []
-    assert array.known(tmp_path, "build", COMMAND, [ONE]) != []
+    assert array.existing_tasks(tmp_path, "build", COMMAND, [ONE], ()) != []
+    assert array.existing_tasks(tmp_path, "build", COMMAND, [ONE], ("--partition=h100",)) == []
+    assert array.existing_tasks(tmp_path, "build", COMMAND, [ONE]) != []
 
 
 def test_a_smoke_test_has_passed_on_its_own_partition_alone(command, tmp_path, monkeypatch):
-    asked: list[object] = []
+    checked_options: list[object] = []
 
-    def known(*given: object) -> list[ArrayTask]:
-        asked.append(given[-1])
+    def existing_tasks(*given: object) -> list[ArrayTask]:
+        checked_options.append(given[-1])
         return []
 
-    monkeypatch.setattr(array, "known", known)
+    monkeypatch.setattr(array, "existing_tasks", existing_tasks)
     monkeypatch.setattr(commands, "submit", lambda *_: "1")
     for verb in ("smoke", "build"):
         words = ("--on", "slurm", "--partition", "h100", "--no-wait")
         assert command(verb, TARGET, *words).status == 0
-    assert asked == [("--partition=h100",), None]
+    assert checked_options == [("--partition=h100",), None]
 
 
 def test_an_array_is_not_given_another_range(command):
@@ -95,16 +95,16 @@ def test_an_array_is_not_given_another_range(command):
 def test_an_order_without_a_number_is_looked_for_by_name(tmp_path, monkeypatch):
     order(tmp_path, "1", ONE, job="")
     monkeypatch.setattr(commands, "named", {"1": "42"}.__getitem__)
-    [found] = array.known(tmp_path, "build", COMMAND, [ONE])
-    assert found.order.job == "42"
+    [task] = array.existing_tasks(tmp_path, "build", COMMAND, [ONE])
+    assert task.order.job == "42"
 
 
 def test_done_and_queued_tasks_and_no_failed_ones(tmp_path, monkeypatch):
-    made = order(tmp_path, "1", ONE, TWO, THREE)
-    say(made, 0, 0)
-    say(made, 1, None)
-    say(made, 2, 1)
-    followed = [ArrayTask(order=made, number=number) for number in range(3)]
+    job_array = order(tmp_path, "1", ONE, TWO, THREE)
+    say(job_array, 0, 0)
+    say(job_array, 1, None)
+    say(job_array, 2, 1)
+    followed = [ArrayTask(order=job_array, number=number) for number in range(3)]
     monkeypatch.setattr(commands, "states", lambda _: {("7", 1): "RUNNING", ("7", 2): "FAILED"})
     done, live = array.sort(followed)
     assert (targets(done), targets(live)) == (["one"], ["two"])
@@ -112,35 +112,35 @@ def test_done_and_queued_tasks_and_no_failed_ones(tmp_path, monkeypatch):
 
 
 def test_a_task_that_is_being_ended_is_asked_again(tmp_path, monkeypatch):
-    made = order(tmp_path, "1", ONE, TWO)
-    say(made, 0, None)
-    say(made, 1, 0)
-    followed = [ArrayTask(order=made, number=number) for number in range(2)]
+    job_array = order(tmp_path, "1", ONE, TWO)
+    say(job_array, 0, None)
+    say(job_array, 1, 0)
+    followed = [ArrayTask(order=job_array, number=number) for number in range(2)]
     monkeypatch.setattr(commands, "states", lambda tasks: dict.fromkeys(tasks, "COMPLETING"))
     done, live = array.sort(followed)
     assert (targets(done), targets(live)) == (["two"], [])
 
 
 def test_a_slurm_that_does_not_answer_is_asked_again(tmp_path, monkeypatch, capsys):
-    made = order(tmp_path, "1", ONE)
+    job_array = order(tmp_path, "1", ONE)
     answers = [WorkFailed("Socket timed out"), WorkFailed("Socket timed out"), {}]
 
     def answer(_: object) -> dict[tuple[str, int], str]:
-        found = answers.pop(0)
-        if isinstance(found, WorkFailed):
-            raise found
-        say(made, 0, 0)
+        response = answers.pop(0)
+        if isinstance(response, WorkFailed):
+            raise response
+        say(job_array, 0, 0)
         return {}
 
     monkeypatch.setattr(commands, "states", answer)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    [end] = array.follow([ArrayTask(order=made, number=0)], console)
+    [end] = array.follow([ArrayTask(order=job_array, number=0)], console)
     assert end.good
     assert capsys.readouterr().err.count("Slurm does not answer") == 1
 
 
 def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeypatch):
-    made = order(tmp_path, "1", ONE)
+    job_array = order(tmp_path, "1", ONE)
     waited: list[float] = []
 
     def silent(_: object) -> None:
@@ -149,26 +149,26 @@ def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeyp
     monkeypatch.setattr(commands, "states", silent)
     monkeypatch.setattr(time, "sleep", waited.append)
     with pytest.raises(WorkFailed, match="Unable to contact") as caught:
-        array.follow([ArrayTask(order=made, number=0)])
+        array.follow([ArrayTask(order=job_array, number=0)])
     assert caught.value.hint == commands.LATER
     assert sum(waited) >= commands.SILENCE - commands.LONGEST_PAUSE
 
 
 def test_what_squeue_has_forgotten_sacct_is_asked(monkeypatch):
-    said = {"squeue": "1 RUNNING\n", "sacct": "12_0|COMPLETED\n12_0.batch|FAILED\n12_1|FAILED\n"}
+    outputs = {"squeue": "1 RUNNING\n", "sacct": "12_0|COMPLETED\n12_0.batch|FAILED\n12_1|FAILED\n"}
 
     def answer(command, **_: object) -> processes.Result:
-        return processes.Result(status=0, stdout=said[command[0]], stderr="")
+        return processes.Result(status=0, stdout=outputs[command[0]], stderr="")
 
     monkeypatch.setattr(processes, "find", lambda name, **_: name)
     monkeypatch.setattr(processes, "run", answer)
-    found = commands.states([("12", 0), ("12", 1)])
-    assert found == {("12", 0): "COMPLETED", ("12", 1): "RUNNING"}
+    states = commands.states([("12", 0), ("12", 1)])
+    assert states == {("12", 0): "COMPLETED", ("12", 1): "RUNNING"}
 
 
-@pytest.mark.parametrize("own", [(), ("--export=NONE",)])
+@pytest.mark.parametrize("sbatch_options", [(), ("--export=NONE",)])
 def test_tasks_get_the_environment_that_knows_the_cache_unless_told_otherwise(
-    tmp_path, monkeypatch, own
+    tmp_path, monkeypatch, sbatch_options
 ):
     result: list[str] = []
 
@@ -178,18 +178,24 @@ def test_tasks_get_the_environment_that_knows_the_cache_unless_told_otherwise(
 
     monkeypatch.setattr(commands, "submit", taken)
     array.start(
-        Project(matrix=tmp_path / "matrix.yaml"), tmp_path, "build", COMMAND, [ONE], own, name="x"
+        Project(matrix=tmp_path / "matrix.yaml"),
+        tmp_path,
+        "build",
+        COMMAND,
+        [ONE],
+        sbatch_options,
+        name="x",
     )
-    assert ("--export=ALL" in result) is (not own)
+    assert ("--export=ALL" in result) is (not sbatch_options)
 
 
 @pytest.mark.parametrize(
     ("word", "most"), [("TIMEOUT", array.GRACE), ("COMPLETED", array.COMPLETED_GRACE)]
 )
 def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeypatch, word, most):
-    made = order(tmp_path, "1", ONE)
-    say(made, 0, None)
-    (made.place / "0.log").write_text(
+    job_array = order(tmp_path, "1", ONE)
+    say(job_array, 0, None)
+    (job_array.place / "0.log").write_text(
         "working\nslurmstepd: error: *** CANCELLED DUE TO TIME LIMIT\n"
     )
     looks: list[object] = []
@@ -200,7 +206,7 @@ def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeyp
 
     monkeypatch.setattr(commands, "states", gone)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    [end] = array.follow([ArrayTask(order=made, number=0)])
+    [end] = array.follow([ArrayTask(order=job_array, number=0)])
     assert len(looks) == most
     assert not end.good
     assert end.message == f"{word.lower()}: slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT"
@@ -216,17 +222,17 @@ def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeyp
     ],
 )
 def test_a_bad_end_is_told_by_its_error(tmp_path, log, message):
-    made = order(tmp_path, "1", ONE)
-    (made.place / "0.log").write_text(log)
+    job_array = order(tmp_path, "1", ONE)
+    (job_array.place / "0.log").write_text(log)
     end = array.ended(
-        ArrayTask(order=made, number=0), "COMPLETED", TaskState(state="done", status=1)
+        ArrayTask(order=job_array, number=0), "COMPLETED", TaskState(state="done", status=1)
     )
     assert end.message == message
 
 
 def test_the_script_names_every_target_and_quotes_the_place(tmp_path):
-    made = order(tmp_path / "100% it's", "1", ONE, TWO, throttle=3)
-    text = templates.render("slurm/array.j2", made, images=None)
+    job_array = order(tmp_path / "100% it's", "1", ONE, TWO, throttle=3)
+    text = templates.render("slurm/array.j2", job_array, images=None)
     assert "#SBATCH --array=0-1%3\n" in text
     assert "targets=(\n  one\n  two\n)" in text
     assert f"""folder='{tmp_path}/100% it'"'"'s/1'\n""" in text
@@ -234,8 +240,8 @@ def test_the_script_names_every_target_and_quotes_the_place(tmp_path):
 
 def test_a_build_starts_as_many_processes_as_were_granted(tmp_path):
     granted = 'set -- "--jobs=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"'
-    own = order(tmp_path, "1", ONE)
-    assert granted in templates.render("slurm/array.j2", own, images=None)
+    job_array = order(tmp_path, "1", ONE)
+    assert granted in templates.render("slurm/array.j2", job_array, images=None)
     result = order(tmp_path, "2", ONE, command=(*COMMAND, "--jobs=2"))
     assert granted not in templates.render("slurm/array.j2", result, images=None)
 

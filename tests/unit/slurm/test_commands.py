@@ -32,7 +32,7 @@ def lock(trl: str = "0.18.2"):
     return samples.lock(*(samples.wheel(name, version) for name, version in packages.items()))
 
 
-def made(
+def job_script(
     job: ScriptKind, allocation: Allocation = ALLOCATION, container: Container = SIF, **more: object
 ) -> str:
     given = {"command": TRAIN, **more}
@@ -67,7 +67,7 @@ KINDS: dict[str, tuple[ScriptKind, dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_script_is_the_committed_one(kind, golden):
     job, changes = KINDS[kind]
-    golden(GOLDEN / f"{kind}.sh", made(job, **changes))
+    golden(GOLDEN / f"{kind}.sh", job_script(job, **changes))
 
 
 def test_every_committed_script_is_one_of_these():
@@ -85,32 +85,32 @@ def test_options_stand_before_the_first_command(kind):
 def test_what_the_user_says_of_the_log_and_the_signal_counts():
     """Of two lines sbatch takes the last."""
     mine = ("--output=mine.log", "--signal=B:TERM@300")
-    lines = made(ScriptKind.RAY, allocation=with_(more=mine)).splitlines()
+    lines = job_script(ScriptKind.RAY, allocation=with_(more=mine)).splitlines()
     for option in ("--output=", "--signal="):
-        said = [line for line in lines if line.startswith(f"#SBATCH {option}")]
-        assert said[-1].removeprefix("#SBATCH ") in mine
+        directives = [line for line in lines if line.startswith(f"#SBATCH {option}")]
+        assert directives[-1].removeprefix("#SBATCH ") in mine
 
 
 def test_a_check_stands_behind_a_whole_command_line():
-    assert made(ScriptKind.CHECK, model="Qwen/Qwen3-8B") == made(ScriptKind.CHECK)
+    assert job_script(ScriptKind.CHECK, model="Qwen/Qwen3-8B") == job_script(ScriptKind.CHECK)
 
 
 def test_a_word_of_the_command_stays_one():
-    assert "step -- python train.py --name 'two words' &\n" in made(
+    assert "step -- python train.py --name 'two words' &\n" in job_script(
         ScriptKind.SINGLE, allocation=with_(nodes=1)
     )
 
 
 def test_a_check_has_a_time_of_its_own_unless_told_otherwise():
-    text = made(ScriptKind.CHECK, allocation=with_(time=""))
+    text = job_script(ScriptKind.CHECK, allocation=with_(time=""))
     # Slurm may tell the end up to a minute before the warning is due: two minutes are left to use.
     assert "#SBATCH --time=00:05:00\n" in text
     assert "#SBATCH --signal=B:TERM@10\n" in text
-    assert "#SBATCH --time=4:00:00\n" in made(ScriptKind.CHECK)
+    assert "#SBATCH --time=4:00:00\n" in job_script(ScriptKind.CHECK)
 
 
 def test_a_check_hears_a_signal_while_its_steps_run():
-    lines = made(ScriptKind.CHECK).splitlines()
+    lines = job_script(ScriptKind.CHECK).splitlines()
     steps = [place for place, line in enumerate(lines) if line.startswith("step ")]
     assert len(steps) == 2
     for place in steps:
@@ -129,17 +129,17 @@ def test_a_check_hears_a_signal_while_its_steps_run():
     ],
 )
 def test_accelerate_is_given_a_script_or_a_module(command, words):
-    text = made(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
+    text = job_script(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
     assert f'\n  {words} "${{words[@]}}" &\n' in text
 
 
 def test_one_trainer_has_a_rank_and_so_a_gpu_with_a_number():
     """accelerate gives ranks to several processes alone."""
     job, more = KINDS["trl-server"]
-    alone = made(job, **{**more, "allocation": with_(nodes=2, gpus=1)})
+    alone = job_script(job, **{**more, "allocation": with_(nodes=2, gpus=1)})
     assert "env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1" in alone
     assert "--multi_gpu" not in alone
-    several = made(job, **more)
+    several = job_script(job, **more)
     assert "RANK=0" not in several
     assert "--multi_gpu" in several
 
@@ -147,13 +147,13 @@ def test_one_trainer_has_a_rank_and_so_a_gpu_with_a_number():
 @pytest.mark.parametrize("command", ["python", "python -u train.py", "python -c pass"])
 def test_python_with_options_is_nothing_for_accelerate(command):
     with pytest.raises(InputError, match="accelerate starts Python; name the script only"):
-        made(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
+        job_script(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
 
 
 def test_the_server_for_clients_has_a_port_of_this_job():
     # A Ray without grpcio has no such server, and refuses the option.
     option = '--ray-client-server-port="$client_port"'
-    assert option in made(ScriptKind.RAY)
+    assert option in job_script(ScriptKind.RAY)
     bare = samples.lock(samples.wheel("ray", "2.47.1"))
     script = jobs.script(bare, DIGEST, ScriptKind.RAY, ALLOCATION, SIF, command=TRAIN)
     assert option not in jobs.text(script, None)
@@ -176,29 +176,29 @@ def test_a_value_of_env_that_nothing_mounts_is_reported(tmp_path):
 
 
 def test_secrets_stand_in_no_command_line():
-    text = made(ScriptKind.RAY, passed=("TOKEN",))
+    text = job_script(ScriptKind.RAY, passed=("TOKEN",))
     assert 'export APPTAINERENV_TOKEN="${TOKEN}"' in text
     assert "--env TOKEN" not in text
 
 
 def test_pyxis_takes_variables_of_env_from_within_the_image():
     pyxis = Container(image="reg#rl:small", pyxis=True)
-    assert "IMGBUILD_ENV" not in made(ScriptKind.RAY, container=pyxis)
-    text = made(ScriptKind.RAY, container=pyxis, passed=("TOKEN", "OTHER"))
+    assert "IMGBUILD_ENV" not in job_script(ScriptKind.RAY, container=pyxis)
+    text = job_script(ScriptKind.RAY, container=pyxis, passed=("TOKEN", "OTHER"))
     assert 'export IMGBUILD_ENV_TOKEN="${TOKEN}"' in text
     assert 'for IMGBUILD_ENV in "${!IMGBUILD_ENV_@}"' in text
 
 
 def test_what_env_says_of_a_fixed_variable_counts():
-    text = made(ScriptKind.RAY, environment=(jobs.EnvVariable("LIBRARY_PATH", "/x"),))
+    text = job_script(ScriptKind.RAY, environment=(jobs.EnvVariable("LIBRARY_PATH", "/x"),))
     assert "export APPTAINERENV_LIBRARY_PATH=/x\n" in text
     assert " --env PYTHONNOUSERSITE=1,TMPDIR=/tmp --env HF_HOME=" in text
     # What is passed on is taken as it is: the script itself may have set it.
-    assert "OMP_NUM_THREADS)" not in made(ScriptKind.RAY, passed=("OMP_NUM_THREADS",))
+    assert "OMP_NUM_THREADS)" not in job_script(ScriptKind.RAY, passed=("OMP_NUM_THREADS",))
 
 
 def test_without_a_gpu_no_driver_is_asked_for():
-    text = made(ScriptKind.RAY, allocation=with_(gpus=0))
+    text = job_script(ScriptKind.RAY, allocation=with_(gpus=0))
     assert "--nv" not in text
     assert "--gpus-per-node" not in text
 
@@ -267,13 +267,13 @@ def test_without_a_gpu_no_driver_is_asked_for():
 )
 def test_what_cannot_be_is_refused(job, changes, words):
     with pytest.raises(InputError) as caught:
-        made(job, **changes)
+        job_script(job, **changes)
     assert words in caught.value.message
 
 
 def test_everything_that_is_wrong_is_said_at_once():
     with pytest.raises(InputError) as caught:
-        made(ScriptKind.VERL, allocation=with_(gpus=0, time="soon"), stage=("x",))
+        job_script(ScriptKind.VERL, allocation=with_(gpus=0, time="soon"), stage=("x",))
     assert len(caught.value.message.splitlines()) == 3
 
 
@@ -293,8 +293,8 @@ def test_a_trl_without_a_server_is_refused():
 
 
 def test_variables_are_set_or_passed_on():
-    found = jobs.variables(["A=b=c", "TOKEN", "EMPTY="])
-    assert found == ((jobs.EnvVariable("A", "b=c"), jobs.EnvVariable("EMPTY", "")), ("TOKEN",))
+    variables = jobs.variables(["A=b=c", "TOKEN", "EMPTY="])
+    assert variables == ((jobs.EnvVariable("A", "b=c"), jobs.EnvVariable("EMPTY", "")), ("TOKEN",))
     with pytest.raises(InputError, match="not a variable name"):
         jobs.variables(["1A=b"])
     for word in ("UID=5", "SHELLOPTS", "SLURM_JOB_ID=1", "IMGBUILD_ENV_A=b"):
@@ -339,8 +339,12 @@ def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatc
     assert done.status == 0
     assert "some.sif is not the image of the current lock" in done.stderr
 
-    locked = msgspec.structs.replace(sample.seal.arch[Arch.X86_64], config=digest_of(b"{}"))
-    slurm.same_image(sif, msgspec.structs.replace(sample.seal, arch={Arch.X86_64: locked}))
+    locked = msgspec.structs.replace(
+        sample.target_digests.arch[Arch.X86_64], config=digest_of(b"{}")
+    )
+    slurm.same_image(
+        sif, msgspec.structs.replace(sample.target_digests, arch={Arch.X86_64: locked})
+    )
     assert "not the image" not in capsys.readouterr().err
 
 

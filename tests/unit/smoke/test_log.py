@@ -184,8 +184,8 @@ Skipping import of cpp extensions due to incompatible torch version 2.8.0 for to
 2026-11-22 10:00:00,123 \x1b[33mNot found. Falling back to default tactics.\x1b[0m
 INFO 11-22 11:44:36 [core.py:1] skipped 3 of 4
 """
-    found = script("smoke_log", monkeypatch).notes(log)
-    assert found == [
+    notes = script("smoke_log", monkeypatch).notes(log)
+    assert notes == [
         (
             "Skipping import of cpp extensions due to incompatible torch version 2.8.0 for torchao"
             " 0.14.0"

@@ -11,8 +11,7 @@ import pytest
 from imgbuild import codec, project
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
-from imgbuild.plan import current
-from imgbuild.plan import seal as seals
+from imgbuild.plan import current, image_digests
 from imgbuild.report import Case, Floors, Report
 from imgbuild.smoke import recording, records, reports, result
 from imgbuild.system.process import Result
@@ -47,7 +46,7 @@ def test_a_run_elsewhere_is_recorded_and_shown(sample: Sample, imgbuild: Command
     done = imgbuild("smoke", "--import", "gpu.json")
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64 gpu pass\n")
     assert "1 new, 0 known before" in " ".join(done.stderr.split())
-    image = sample.seal.arch[Arch.X86_64]
+    image = sample.target_digests.arch[Arch.X86_64]
     (run,) = recorded(sample)
     assert run == records.RecordedRun(
         started="2026-11-21T14:48:17Z", arch=Arch.X86_64, tier="gpu", result="pass",
@@ -57,8 +56,10 @@ def test_a_run_elsewhere_is_recorded_and_shown(sample: Sample, imgbuild: Command
         }, seconds=373.7, passed=1, failed=0, skipped=1,
         through="root", jobs=3, share=2, caches="nothing",
     )  # fmt: skip
-    known = records.read_records(sample.folder / "images", TARGET)
-    assert known.images[image.config].diff_ids == tuple(each.diff_id for each in image.layers)
+    smoke_records = records.read_records(sample.folder / "images", TARGET)
+    assert smoke_records.images[image.config].diff_ids == tuple(
+        each.diff_id for each in image.layers
+    )
 
     (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     (shown,) = row["images"]
@@ -100,15 +101,15 @@ def test_a_failed_run_is_recorded_with_its_cause(sample: Sample, imgbuild: Comma
 
 
 def test_the_highest_tier_that_passed_on_one_of_the_architectures(sample: Sample) -> None:
-    own = project.find(sample.folder)
-    assert recording.tested(own, sample.lock, Arch) is None
+    local_project = project.find(sample.folder)
+    assert recording.tested(local_project, sample.lock, Arch) is None
     for tier, case in (("static", PASSED), ("cpu", PASSED), ("gpu", FAILED)):
         file = answer_file(sample, case, tier=tier)
-        recording.record(own, reports.image_runs(file), Store.open())
-    assert recording.tested(own, sample.lock, Arch) == "cpu"  # the gpu tier failed
-    assert recording.tested(own, sample.lock, [Arch.ARM64]) is None
-    seals.seal_path(own.images, TARGET).unlink()
-    assert recording.tested(own, sample.lock, Arch) is None
+        recording.record(local_project, reports.image_runs(file), Store.open())
+    assert recording.tested(local_project, sample.lock, Arch) == "cpu"  # the gpu tier failed
+    assert recording.tested(local_project, sample.lock, [Arch.ARM64]) is None
+    image_digests.digests_path(local_project.images, TARGET).unlink()
+    assert recording.tested(local_project, sample.lock, Arch) is None
 
 
 def test_what_a_sif_was_run_by_is_kept(sample: Sample, imgbuild: Command) -> None:
@@ -177,10 +178,10 @@ def test_what_does_not_fit_is_refused_and_nothing_written(
     good = answer_file(sample, name="good.json")
     bad = make(sample)
     done = imgbuild("smoke", "--import", str(good), "--import", str(bad))
-    said = " ".join(done.stderr.split())
-    assert done.status == 2, said
-    assert words in said.replace("…", ""), said
-    assert "hint: " in said
+    output = " ".join(done.stderr.split())
+    assert done.status == 2, output
+    assert words in output.replace("…", ""), output
+    assert "hint: " in output
     assert recorded(sample) == ()
 
 
@@ -240,14 +241,14 @@ def test_the_active_environment_and_a_sif_prove_nothing(sample: Sample, imgbuild
     assert "--case nccl needs --tier" in " ".join(done.stderr.split())
 
 
-def test_an_image_that_is_not_the_sealed_one_is_not_tested_at_all(sample: Sample) -> None:
-    own, image = project.find(sample.folder), sample.seal.arch[Arch.X86_64]
-    recording.require_sealed(own, sample.lock, Arch.X86_64, image.config, "build/x")
+def test_an_image_that_is_not_the_locked_one_is_not_tested_at_all(sample: Sample) -> None:
+    local_project, image = project.find(sample.folder), sample.target_digests.arch[Arch.X86_64]
+    recording.require_locked(local_project, sample.lock, Arch.X86_64, image.config, "build/x")
     with pytest.raises(InputError, match="build/x is not a test record") as caught:
-        recording.require_sealed(own, sample.lock, Arch.X86_64, OTHER, "build/x")
+        recording.require_locked(local_project, sample.lock, Arch.X86_64, OTHER, "build/x")
     assert image.config in caught.value.message
     with pytest.raises(InputError, match="has no image there"):
-        recording.require_sealed(own, sample.lock, Arch.ARM64, image.config, "build/x")
+        recording.require_locked(local_project, sample.lock, Arch.ARM64, image.config, "build/x")
 
 
 def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
@@ -255,21 +256,27 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
 ) -> None:
     answer_file(sample)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
-    own = project.find(sample.folder)
+    local_project = project.find(sample.folder)
     floors = {Arch.X86_64: Floors(cuda="12.4", driver="525.60.13", glibc="2.28")}
-    annotated = seals.seal(sample.lock, seals.sealed_records(sample.seal), floors)
-    before, after = (one.arch[Arch.X86_64] for one in (sample.seal, annotated))
+    annotated = image_digests.digests_of(
+        sample.lock, image_digests.layer_records(sample.target_digests), floors
+    )
+    before, after = (
+        target_digests.arch[Arch.X86_64] for target_digests in (sample.target_digests, annotated)
+    )
     assert (before.manifest != after.manifest, before.config == after.config) == (True, True)
-    current.write_locked(own, sample.lock, annotated)
+    current.write_locked(local_project, sample.lock, annotated)
     (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["tested"].startswith("gpu on NVIDIA H200")
     assert row["images"][0]["digest"] == after.manifest
     assert recorded(sample)[0].digest == before.manifest
 
-    known = seals.sealed_records(sample.seal)
+    layer_records = image_digests.layer_records(sample.target_digests)
     (layer,) = (each for each in before.layers if each.name == "trl")
-    known[layer.id] = msgspec.structs.replace(known[layer.id], diff_id=OTHER)
-    current.write_locked(own, sample.lock, seals.seal(sample.lock, known))
+    layer_records[layer.id] = msgspec.structs.replace(layer_records[layer.id], diff_id=OTHER)
+    current.write_locked(
+        local_project, sample.lock, image_digests.digests_of(sample.lock, layer_records)
+    )
     (row,) = inprocess_project.json_of(imgbuild("list", TARGET, "--json"))
     assert row["images"][0]["tested"] == "no test record for this digest"
     assert len(recorded(sample)) == 1
@@ -279,10 +286,14 @@ def test_what_the_gate_of_a_gpu_tier_saw_is_read() -> None:
     two = "NVIDIA H200 sm_90 143155 MiB; Tesla T4 sm_75 15109 MiB"
     log = f"the driver is 580.159.04\nthe driver knows CUDA 13.0\n{two}\n"
     gate = Case(name="devices", outcome="passed", seconds=1, message=two, log=log)
-    own = Report(target=TARGET, arch="x86_64", tier="multi-gpu", cases=(gate, SKIPPED))
-    made = result.ran(own, Result(0, "", "", 12.345), "podman", result.RunSettings())
-    assert (made.gpu, made.driver) == (("NVIDIA H200", "Tesla T4"), "580.159.04")
-    assert (made.seconds, made.through, made.cases) == (12.3, "podman", own.cases)
-    assert made.started.endswith("Z")
+    report = Report(target=TARGET, arch="x86_64", tier="multi-gpu", cases=(gate, SKIPPED))
+    run_record = result.ran(report, Result(0, "", "", 12.345), "podman", result.RunSettings())
+    assert (run_record.gpu, run_record.driver) == (("NVIDIA H200", "Tesla T4"), "580.159.04")
+    assert (run_record.seconds, run_record.through, run_record.cases) == (
+        12.3,
+        "podman",
+        report.cases,
+    )
+    assert run_record.started.endswith("Z")
     failed = msgspec.structs.replace(gate, outcome="failed")
     assert result.seen([failed]) == ((), "")

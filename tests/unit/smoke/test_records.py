@@ -69,13 +69,15 @@ def test_round_trip_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, ones: list[RecordedRun], others: list[RecordedRun]
 ) -> None:
     images = tmp_path_factory.mktemp("images")
-    together = list({one.key: one for one in (*ones, *others)}.values())
+    together = list({entry.key: entry for entry in (*ones, *others)}.values())
     for part in (ones, others):
-        known = records.read_records(images, TARGET)
-        codec.write(records.records_path(images, TARGET), records.merge(known, part, CONTENTS))
+        smoke_records = records.read_records(images, TARGET)
+        codec.write(
+            records.records_path(images, TARGET), records.merge(smoke_records, part, CONTENTS)
+        )
     read = records.read_records(images, TARGET)
     assert read == records.merge(SmokeRecords(target=TARGET), reversed(together), CONTENTS)
-    assert [one.key for one in read.runs] == sorted(one.key for one in together)
+    assert [entry.key for entry in read.runs] == sorted(entry.key for entry in together)
     assert read.images == {config: CONTENTS[config] for config in sorted(read.images)}
     data = records.records_path(images, TARGET).read_bytes()
     assert codec.encode(codec.decode(data, SmokeRecords, file="records")) == data
@@ -83,45 +85,45 @@ def test_round_trip_in_any_order(
 
 @given(some.lists(RUNS))
 def test_of_each_tier_and_kind_of_gpu_the_latest_counts(runs: list[RecordedRun]) -> None:
-    found = records.merge(SmokeRecords(target=TARGET), runs, CONTENTS)
-    counted = records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST])
-    kinds = [(one.tier, frozenset(one.gpu)) for one in counted]
-    due = {
-        (one.tier, frozenset(one.gpu))
-        for one in found.runs
-        if (one.config, one.arch) == (FIRST, Arch.X86_64)
+    smoke_records = records.merge(SmokeRecords(target=TARGET), runs, CONTENTS)
+    counted = records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST])
+    kinds = [(entry.tier, frozenset(entry.gpu)) for entry in counted]
+    expected = {
+        (entry.tier, frozenset(entry.gpu))
+        for entry in smoke_records.runs
+        if (entry.config, entry.arch) == (FIRST, Arch.X86_64)
     }
     assert len(set(kinds)) == len(kinds)
-    assert set(kinds) == due
-    for one, kind in zip(counted, kinds, strict=True):
+    assert set(kinds) == expected
+    for entry, kind in zip(counted, kinds, strict=True):
         rivals = [
             other
-            for other in found.runs
+            for other in smoke_records.runs
             if (other.config, other.arch) == (FIRST, Arch.X86_64)
             and (other.tier, frozenset(other.gpu)) == kind
         ]
-        assert one.started == max(other.started for other in rivals)
-        if one.good:
-            assert all(other.good for other in rivals if other.started == one.started)
+        assert entry.started == max(other.started for other in rivals)
+        if entry.good:
+            assert all(other.good for other in rivals if other.started == entry.started)
 
 
 def test_a_failure_overrides_a_pass_until_a_later_pass() -> None:
     early, late = run("2026-11-21T00:00:00Z"), run("2026-11-23T00:00:00Z")
     failure = run("2026-11-22T00:00:00Z", good=False, through="docker")
-    found = records.merge(SmokeRecords(target=TARGET), [failure, early], CONTENTS)
-    assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST]) == (failure,)
-    found = records.merge(found, [late], {})
-    assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST]) == (late,)
-    assert len(found.runs) == 3
+    smoke_records = records.merge(SmokeRecords(target=TARGET), [failure, early], CONTENTS)
+    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (failure,)
+    smoke_records = records.merge(smoke_records, [late], {})
+    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (late,)
+    assert len(smoke_records.runs) == 3
 
 
 def test_runs_of_another_content_do_not_count() -> None:
-    found = records.merge(SmokeRecords(target=TARGET), [run()], CONTENTS)
-    assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
-    assert records.counting(found, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
-    assert records.counting(found, Arch.X86_64, SECOND, LAYERS[SECOND]) == ()
-    assert records.counting(found, Arch.X86_64, FIRST, LAYERS[SECOND]) == ()
-    assert records.counting(found, Arch.X86_64, FIRST, LAYERS[FIRST][1:]) == ()
+    smoke_records = records.merge(SmokeRecords(target=TARGET), [run()], CONTENTS)
+    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
+    assert records.counting(smoke_records, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
+    assert records.counting(smoke_records, Arch.X86_64, SECOND, LAYERS[SECOND]) == ()
+    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[SECOND]) == ()
+    assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST][1:]) == ()
 
 
 def test_a_run_in_words() -> None:
@@ -134,8 +136,10 @@ def test_a_run_in_words() -> None:
 def test_several_processes_record_at_once(tmp_path: Path) -> None:
     runs = [run(f"2026-11-21T00:00:{second:02}Z") for second in range(24)]
     threads = [
-        threading.Thread(target=records.add, args=(tmp_path, TARGET, [one], CONTENTS, Store.open()))
-        for one in runs
+        threading.Thread(
+            target=records.add, args=(tmp_path, TARGET, [entry], CONTENTS, Store.open())
+        )
+        for entry in runs
     ]
     for thread in threads:
         thread.start()
@@ -203,9 +207,9 @@ def test_damaged_records_are_an_error_with_place_and_value(
         return
     with pytest.raises(InputError) as caught:
         records.read_records(tmp_path, TARGET)
-    said = "\n".join(map(str, caught.value.problems))
-    assert words in said, said
-    assert str(path) in said
+    message = "\n".join(map(str, caught.value.problems))
+    assert words in message, message
+    assert str(path) in message
     assert caught.value.hint == records.REMEDY
     before = path.read_bytes()
     with pytest.raises(InputError):
@@ -218,9 +222,9 @@ def test_duplicate_runs_and_unused_contents_are_an_error(tmp_path: Path) -> None
     codec.write(records.records_path(tmp_path, TARGET), doubled)
     with pytest.raises(InputError, match="has 2 problems") as caught:
         records.read_records(tmp_path, TARGET)
-    said = [str(problem) for problem in caught.value.problems]
-    assert "runs[1]: duplicate of runs[0]" in said[0]
-    assert f"images.{SECOND}: no run refers to it" in said[1]
+    messages = [str(problem) for problem in caught.value.problems]
+    assert "runs[1]: duplicate of runs[0]" in messages[0]
+    assert f"images.{SECOND}: no run refers to it" in messages[1]
 
 
 def test_another_format_is_an_error(tmp_path: Path) -> None:

@@ -44,12 +44,12 @@ def test_the_table_is_written_between_its_marks(sample: Sample, imgbuild: Comman
 
 
 def test_committed_records_are_sound() -> None:
-    found = [path.parent.name for path in (ROOT / "images").glob("*/smoke.json")]
-    assert "cu124-vllm" in found
-    for target in found:
-        known = records.read_records(ROOT / "images", target)
+    targets = [path.parent.name for path in (ROOT / "images").glob("*/smoke.json")]
+    assert "cu124-vllm" in targets
+    for target in targets:
+        smoke_records = records.read_records(ROOT / "images", target)
         path = records.records_path(ROOT / "images", target)
-        assert codec.encode(known) == path.read_bytes()
+        assert codec.encode(smoke_records) == path.read_bytes()
 
 
 def test_documents_show_the_images_and_test_records_of_now(

@@ -16,9 +16,9 @@ import pytest
 from imgbuild import codec
 from imgbuild.cli import smoke
 from imgbuild.errors import InputError, WorkFailed
-from imgbuild.lock import lock
+from imgbuild.lock import lock_file
 from imgbuild.report import Case, Report, passed
-from imgbuild.smoke import junit, run
+from imgbuild.smoke import junit_report, runner
 from imgbuild.system.console import console
 from imgbuild.system.process import Result
 from imgbuild.values import Arch
@@ -139,10 +139,10 @@ def test_verls_own_figures_are_read(monkeypatch):
 
 def test_verl_is_told_what_this_version_needs(monkeypatch):
     module = script("gpu_verl", monkeypatch)
-    found = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
-    assert found["actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
-    assert found["actor_rollout_ref.rollout.load_format"] == "safetensors"
-    assert found["trainer.use_v1"] is False  # transfer_queue is not installed here
+    settings = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
+    assert settings["actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
+    assert settings["actor_rollout_ref.rollout.load_format"] == "safetensors"
+    assert settings["trainer.use_v1"] is False  # transfer_queue is not installed here
 
 
 def test_allowed_failures_carry_reasons():
@@ -172,7 +172,7 @@ def test_the_driver_is_missed_by_every_version_that_is_locked(package, name, oth
     locked = {
         wheel.version
         for path in (SCRIPTS.parent / "images").glob("*/lock.json")
-        for resolution in lock.read_lock(path.parents[1], path.parent.name).arch.values()
+        for resolution in lock_file.read_lock(path.parents[1], path.parent.name).arch.values()
         for wheel in resolution.wheels
         if wheel.package == package
     }
@@ -190,21 +190,21 @@ def test_the_tests_import_nothing_of_imgbuild():
 
 
 def test_the_expectation_is_what_the_lock_has():
-    expected = run.expectation(samples.lock(samples.wheel("trl", "0.18.2")), Arch.X86_64)
+    expected = runner.expectation(samples.lock(samples.wheel("trl", "0.18.2")), Arch.X86_64)
     assert expected.packages == {"pip": "1.0", "torch": "2.6.0", "trl": "0.18.2"}
     assert expected.debian == ("bash", "python3")
     assert (expected.prefix, expected.cache) == ("/opt/venv", "/var/cache/imgbuild")
     with pytest.raises(InputError, match="no arm64"):
-        run.expectation(samples.lock(), Arch.ARM64)
+        runner.expectation(samples.lock(), Arch.ARM64)
 
 
 def test_the_tests_and_their_expectation_as_a_tar():
-    expected = run.expectation(samples.lock(), Arch.X86_64)
-    with tarfile.open(fileobj=io.BytesIO(b"".join(run.tar(expected)))) as archive:
+    expected = runner.expectation(samples.lock(), Arch.X86_64)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(runner.tar(expected)))) as archive:
         names = archive.getnames()
         written = archive.extractfile("expect.json")
         assert written is not None
-        read = codec.decode(written.read(), run.Expectation, file="expect.json")
+        read = codec.decode(written.read(), runner.Expectation, file="expect.json")
         assert all(member.uid == 0 and member.mode in (0o644, 0o755) for member in archive)
     assert read == expected
     assert {path.name for path in SCRIPTS.iterdir() if path.is_file()} < set(names)
@@ -218,16 +218,16 @@ CASES = (
 
 
 def answer(cases: tuple[Case, ...], status: int, *, tier: str = "static") -> Result:
-    document = run.RunnerReport(format=run.FORMAT, tier=tier, python="3.11", cases=cases)
+    document = runner.RunnerReport(format=runner.FORMAT, tier=tier, python="3.11", cases=cases)
     return Result(status, msgspec.json.encode(document).decode(), "talk")
 
 
 def test_a_report_is_read():
-    expected = run.expectation(samples.lock(), Arch.X86_64)
-    report = run.read_report(answer(CASES, 1), expected, "static")
+    expected = runner.expectation(samples.lock(), Arch.X86_64)
+    report = runner.read_report(answer(CASES, 1), expected, "static")
     assert report == Report(target="small", arch=Arch.X86_64, tier="static", cases=CASES)
     assert not report.ok
-    assert run.read_report(answer(CASES[:1], 0), expected, "static").ok
+    assert runner.read_report(answer(CASES[:1], 0), expected, "static").ok
 
 
 @pytest.mark.parametrize(
@@ -243,21 +243,21 @@ def test_a_report_is_read():
     ],
 )
 def test_an_inconsistent_or_missing_report_is_an_error(result, words):
-    expected = run.expectation(samples.lock(), Arch.X86_64)
+    expected = runner.expectation(samples.lock(), Arch.X86_64)
     with pytest.raises(WorkFailed, match=words):
-        run.read_report(result, expected, "static")
+        runner.read_report(result, expected, "static")
 
 
 def test_only_skipped_cases_are_a_failure():
-    expected = run.expectation(samples.lock(), Arch.X86_64)
-    report = run.read_report(answer(CASES[2:], 1), expected, "static")
+    expected = runner.expectation(samples.lock(), Arch.X86_64)
+    report = runner.read_report(answer(CASES[2:], 1), expected, "static")
     assert not passed(report.cases)
-    assert passed(run.read_report(answer(CASES[:1], 0), expected, "static").cases)
+    assert passed(runner.read_report(answer(CASES[:1], 0), expected, "static").cases)
 
 
 def test_junit_counts_and_escapes():
     report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
-    suite = ElementTree.fromstring(junit.document([report]))[0]
+    suite = ElementTree.fromstring(junit_report.document([report]))[0]
     counts = {key: suite.attrib[key] for key in ("tests", "failures", "skipped", "time")}
     assert counts == {"tests": "3", "failures": "1", "skipped": "1", "time": "3.500"}
     failure = suite[1].find("failure")
@@ -272,11 +272,11 @@ def test_failed_and_skipped_cases_are_printed(capsys, monkeypatch):
     report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
     monkeypatch.setattr(console, "verbosity", 0)
     smoke.print_report(report)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "1 passed, 1 failed, 1 skipped" in said
-    assert "import vllm" in said
-    assert "import torch" in said
-    assert "2.0" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert "1 passed, 1 failed, 1 skipped" in output
+    assert "import vllm" in output
+    assert "import torch" in output
+    assert "2.0" in output
 
 
 def test_the_end_of_a_failed_log_is_printed_and_all_of_it_with_v(capsys, monkeypatch):
@@ -286,13 +286,13 @@ def test_the_end_of_a_failed_log_is_printed_and_all_of_it_with_v(capsys, monkeyp
     report = Report(target="small", arch="x86_64", tier="gpu", cases=(failed, *quick))
     monkeypatch.setattr(console, "verbosity", 0)
     smoke.print_report(report)
-    said = capsys.readouterr().err
-    assert "line 99." in said
-    assert "line 69." not in said
-    assert "9 more, under 1 s each" in said
-    assert "import p3" not in said
+    output = capsys.readouterr().err
+    assert "line 99." in output
+    assert "line 69." not in output
+    assert "9 more, under 1 s each" in output
+    assert "import p3" not in output
     monkeypatch.setattr(console, "verbosity", 1)
     smoke.print_report(report)
-    said = capsys.readouterr().err
-    assert "line 0." in said
-    assert "import p3" in said
+    output = capsys.readouterr().err
+    assert "line 0." in output
+    assert "import p3" in output

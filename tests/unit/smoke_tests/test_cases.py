@@ -23,7 +23,7 @@ def test_the_docs_list_every_case(monkeypatch):
 def test_settings_that_verl_would_ignore_are_found(monkeypatch):
     verl = script("gpu_verl", monkeypatch)
     configuration = {"trainer": {"nnodes": 1, "logger": None}, "critic": {"model": {"path": "x"}}}
-    wanted = [
+    setting_names = [
         "trainer.nnodes",
         "trainer.logger",
         "trainer.n_nodes",
@@ -31,7 +31,7 @@ def test_settings_that_verl_would_ignore_are_found(monkeypatch):
         "critic.model.override_config.attn_implementation",  # it has no fixed keys
         "reward.num_workers",
     ]
-    absent = verl.lacking(wanted, configuration)
+    absent = verl.lacking(setting_names, configuration)
     assert absent == ["trainer.n_nodes", "critic.model.fsdp.size", "reward.num_workers"]
     assert set(absent) - verl.VERSIONED == {"trainer.n_nodes", "critic.model.fsdp.size"}
 
@@ -73,10 +73,10 @@ def test_if_verl_fails_the_ends_of_its_workers_logs_are_printed(tmp_path, monkey
     monkeypatch.setattr(verl.smoke_gpu, "follow", failing)
     with pytest.raises(SystemExit):
         verl.trained(["verl"], {}, tmp_path)
-    said = capsys.readouterr().out
-    assert "Received sigquit from a child\n--- end of worker-1.err" in said
-    assert said.count("first\n") == verl.LAST - 1
-    assert "of no interest" not in said
+    output = capsys.readouterr().out
+    assert "Received sigquit from a child\n--- end of worker-1.err" in output
+    assert output.count("first\n") == verl.LAST - 1
+    assert "of no interest" not in output
 
 
 def test_engines_that_generated_are_counted(monkeypatch):
@@ -107,10 +107,10 @@ def test_sglang_is_asked_in_the_names_of_its_version(names, present, absent, mon
     for name in ("sglang", "sglang.srt"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "sglang.srt.server_args", module)
-    found = stack.sglang_options(2)
-    assert found["tp_size"] == 2
-    assert present in found
-    assert not any(absent in name for name in found)
+    options = stack.sglang_options(2)
+    assert options["tp_size"] == 2
+    assert present in options
+    assert not any(absent in name for name in options)
 
 
 def test_a_given_model_moves_less_and_agrees_on_average(monkeypatch):
@@ -121,21 +121,21 @@ def test_a_given_model_moves_less_and_agrees_on_average(monkeypatch):
     monkeypatch.setenv("SMOKE_MODEL", "/models/Qwen2.5-0.5B")
     assert grpo.kind() == "given"
     assert grpo.distance([[0.0, 1.0]], [[0.0, 3.0]]) == 1.0
-    made: list[dict[str, object]] = []
+    configurations: list[dict[str, object]] = []
 
     def config(**settings: object) -> None:
-        made.append(settings)
+        configurations.append(settings)
 
-    monkeypatch.setattr(grpo.smoke_stack, "accepted", lambda _, wanted: wanted)
+    monkeypatch.setattr(grpo.smoke_stack, "accepted", lambda _, arguments: arguments)
     grpo.settings(config, {})
-    assert made[0]["learning_rate"] == grpo.RATE["given"]
+    assert configurations[0]["learning_rate"] == grpo.RATE["given"]
 
 
 def test_notes_come_from_the_logs_of_servers_too(monkeypatch, tmp_path):
     run = script("run", monkeypatch)
     (tmp_path / "server-8000.log").write_text("INFO ready\nWARNING: kernels are not compiled\n")
-    said = run.with_servers("Skipping import of cpp extensions", tmp_path)
-    assert run.notes(said) == [
+    combined_log = run.with_servers("Skipping import of cpp extensions", tmp_path)
+    assert run.notes(combined_log) == [
         "Skipping import of cpp extensions",
         "WARNING: kernels are not compiled",
     ]

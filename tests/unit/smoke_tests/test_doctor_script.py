@@ -31,12 +31,12 @@ def _doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 
 def result(findings: object) -> list[tuple[str, str]]:
-    return [(one.severity, f"{one.message}: {one.remedy}") for one in findings]  # type: ignore[attr-defined]
+    return [(finding.severity, f"{finding.message}: {finding.remedy}") for finding in findings]  # type: ignore[attr-defined]
 
 
 def worst(findings: object) -> tuple[str, str]:
     order = ("note", "warning", "error")
-    return max(result(findings), key=lambda one: order.index(one[0]))
+    return max(result(findings), key=lambda pair: order.index(pair[0]))
 
 
 def test_a_package_from_elsewhere_is_an_error(doctor, tmp_path, monkeypatch):
@@ -97,8 +97,8 @@ def test_kernels_on_a_disk_that_runs_nothing(doctor, tmp_path, monkeypatch):
     monkeypatch.setattr(
         doctor.os, "statvfs", lambda place: NoExec() if place == str(tmp_path) else real(place)
     )
-    found = [text for severity, text in result(doctor.folders()) if severity == "error"]
-    assert f"TRITON_CACHE_DIR: {tmp_path} is mounted noexec" in found[0]
+    errors = [text for severity, text in result(doctor.folders()) if severity == "error"]
+    assert f"TRITON_CACHE_DIR: {tmp_path} is mounted noexec" in errors[0]
 
 
 def test_a_name_of_tmp_that_is_too_long_for_ray(doctor, tmp_path, monkeypatch):
@@ -214,11 +214,11 @@ def test_a_check_that_cannot_be_made_ends_no_other(doctor, monkeypatch, capsys):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     status = doctor.main(["--json"])
     document = json.loads(capsys.readouterr().out)
-    found = {one["check"]: one for one in document["findings"]}
-    assert found["model disk"]["severity"] == "warning"
-    assert "no mounts here" in found["model disk"]["message"]
-    assert found["network"]["severity"] == "note"
-    errors = [one for one in document["findings"] if one["severity"] == "error"]
+    by_check = {finding["check"]: finding for finding in document["findings"]}
+    assert by_check["model disk"]["severity"] == "warning"
+    assert "no mounts here" in by_check["model disk"]["message"]
+    assert by_check["network"]["severity"] == "note"
+    errors = [finding for finding in document["findings"] if finding["severity"] == "error"]
     assert status == int(bool(errors))
 
 
@@ -231,9 +231,11 @@ def test_a_driver_that_could_not_be_asked_has_not_passed(doctor, monkeypatch, ca
     for gpus, severity in ((1, "error"), (0, "warning")):
         status = doctor.main(["--json", f"--gpus={gpus}"])
         document = json.loads(capsys.readouterr().out)
-        [found] = [one for one in document["findings"] if one["check"] == "driver"]
-        assert found["severity"] == severity
-        assert "undefined symbol: cuInit" in found["message"]
+        [driver_finding] = [
+            finding for finding in document["findings"] if finding["check"] == "driver"
+        ]
+        assert driver_finding["severity"] == severity
+        assert "undefined symbol: cuInit" in driver_finding["message"]
         assert status == 1 or not gpus
 
 
@@ -259,14 +261,16 @@ def test_a_check_that_does_not_end_stops_no_other(doctor, monkeypatch):
     monkeypatch.setattr(doctor, "driver", hanging)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(doctor, "TIME_LIMIT", 0.5)
-    found = [one for one in doctor.examine(0, 0) if one.check in ("driver", "network")]
+    findings = [
+        finding for finding in doctor.examine(0, 0) if finding.check in ("driver", "network")
+    ]
     never.set()
-    assert [(one.check, one.severity) for one in found[:2]] == [
+    assert [(finding.check, finding.severity) for finding in findings[:2]] == [
         ("driver", "note"),
         ("driver", "warning"),
     ]
-    assert "no answer within" in found[1].message
-    assert found[2].check == "network"
+    assert "no answer within" in findings[1].message
+    assert findings[2].check == "network"
 
 
 def test_checks_are_made_at_once(doctor, monkeypatch):
@@ -279,9 +283,9 @@ def test_checks_are_made_at_once(doctor, monkeypatch):
 
     for name in ("driver", "model_disk", "network"):
         monkeypatch.setattr(doctor, name, meeting)
-    found = doctor.examine(0, 0)
-    assert [one.message for one in found].count("met") == 3
-    assert not [one for one in found if "no answer within" in one.message]
+    findings = doctor.examine(0, 0)
+    assert [finding.message for finding in findings].count("met") == 3
+    assert not [finding for finding in findings if "no answer within" in finding.message]
 
 
 @pytest.mark.parametrize("world", [1, 8, 64, 181, 192, 256, 4096])

@@ -47,17 +47,17 @@ def base(interpreter: str = "/usr/bin/python3", python: str = "3.11") -> Registr
 def test_an_upper_layer_wins(tmp_path, prefix):
     upper = ROOT + b"me:x:1:1::/:/bin/sh\n"
     below = {f"{prefix}{name}": data for name, data in GOOD.items()}
-    found = read(tmp_path, below, {f"{prefix}etc/passwd": upper})
-    assert bases.accounts(IMAGE, found) == {
+    base_files = read(tmp_path, below, {f"{prefix}etc/passwd": upper})
+    assert bases.accounts(IMAGE, base_files) == {
         "etc/passwd": upper.decode(), "etc/group": "root:x:0:\n"
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("hidden", ["etc/.wh.passwd", "etc/.wh..wh..opq", ".wh.etc"])
 def test_what_an_upper_layer_removes_is_gone(tmp_path, hidden):
-    found = read(tmp_path, GOOD, {hidden: b""})
+    base_files = read(tmp_path, GOOD, {hidden: b""})
     with pytest.raises(InputError, match="/etc/passwd does not exist") as caught:
-        bases.accounts(IMAGE, found)
+        bases.accounts(IMAGE, base_files)
     assert IMAGE in caught.value.message
     # What the same layer brings stays, whichever of the two comes first in it.
     for members in ({hidden: b"", **GOOD}, {**GOOD, hidden: b""}):

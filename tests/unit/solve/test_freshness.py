@@ -11,7 +11,7 @@ from imgbuild.cache.store import Store
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
-from imgbuild.solve.freshness import held_back, lags
+from imgbuild.solve.freshness import cutoff_rows, lags
 from imgbuild.solve.uv import ChosenPackage
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
@@ -42,7 +42,7 @@ def ask(tmp_path):
         yield catalogue
 
 
-def found(catalogue, via):
+def lag_lines(catalogue, via):
     chosen = [
         ChosenPackage(package="hydra", version="0.11", via=(via,)),
         ChosenPackage(package=via, version="1.0"),
@@ -56,17 +56,17 @@ def found(catalogue, via):
 
 
 def test_what_nothing_asks_to_be_old_is_told(ask):
-    assert found(ask({}), "open") == [
+    assert lag_lines(ask({}), "open") == [
         "hydra 0.11 is of 2019-12, and 1.3 of 2023-02 is available, required by open"
     ]
 
 
 def test_what_a_requirement_holds_is_no_lag(ask):
-    assert found(ask({}), "caps") == []
+    assert lag_lines(ask({}), "caps") == []
 
 
 def test_a_pin_is_no_lag(ask):
-    assert found(ask({"hydra": "0.11"}), "open") == []
+    assert lag_lines(ask({"hydra": "0.11"}), "open") == []
 
 
 def test_what_the_cut_off_holds_back(ask):
@@ -74,4 +74,4 @@ def test_what_the_cut_off_holds_back(ask):
         ChosenPackage(package="hydra", version="1.3"),
         ChosenPackage(package="open", version="1.0"),
     ]
-    assert held_back(ask({}), chosen) == (("hydra", "1.3", "9.0"),)
+    assert cutoff_rows(ask({}), chosen) == (("hydra", "1.3", "9.0"),)

@@ -25,18 +25,18 @@ LINUX = "cp311-cp311-manylinux_2_17"
 
 @pytest.fixture
 def index():
-    made = LocalIndex()
-    made.wheel("late", "1.0", uploaded="2025-01-01")
-    made.wheel("late", "2.0", uploaded="2025-07-01")
-    made.wheel("x86only", "1.0", tag=f"{LINUX}_aarch64")
-    made.wheel("x86only", "2.0", tag=f"{LINUX}_x86_64")
-    made.wheel("x86only", "2.0", tag="cp311-cp311-win_amd64")
-    made.wheel("oldpython", "1.0", tag="cp310-cp310-manylinux_2_17_aarch64")
-    made.wheel("yanked", "1.0", yanked=True)
-    made.wheel("yanked", "1.1")
-    made.add("source", "source-1.0.tar.gz", sdist_bytes("source", "1.0", {}))
-    made.add("packed", "packed-1.0.tar.xz", b"x")
-    return made
+    local_index = LocalIndex()
+    local_index.wheel("late", "1.0", uploaded="2025-01-01")
+    local_index.wheel("late", "2.0", uploaded="2025-07-01")
+    local_index.wheel("x86only", "1.0", tag=f"{LINUX}_aarch64")
+    local_index.wheel("x86only", "2.0", tag=f"{LINUX}_x86_64")
+    local_index.wheel("x86only", "2.0", tag="cp311-cp311-win_amd64")
+    local_index.wheel("oldpython", "1.0", tag="cp310-cp310-manylinux_2_17_aarch64")
+    local_index.wheel("yanked", "1.0", yanked=True)
+    local_index.wheel("yanked", "1.1")
+    local_index.add("source", "source-1.0.tar.gz", sdist_bytes("source", "1.0", {}))
+    local_index.add("packed", "packed-1.0.tar.xz", b"x")
+    return local_index
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def reason(index, tmp_path):
             place = IndexAddress(name="pypi", address=site.url("simple"))
             http = Http(attempts=1)
             indexes = Indexes({"pypi": place}, {}, "pypi", http)
-            found = Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"))
-            reasons = refusal.of_pins(found)
+            catalogue = Catalogue(indexes, rules, http, Store.open(tmp_path / "cache"))
+            reasons = refusal.of_pins(catalogue)
             assert len(reasons) <= 1
             return reasons[0] if reasons else None
 
@@ -99,8 +99,8 @@ def test_why_a_pin_cannot_be_had(reason, package, version, words):
 
 
 def test_nearest_versions_are_final_ones_on_both_sides():
-    known = [Version(text) for text in ("1.0", "1.2", "2.0", "2.0rc1", "1.9a1")]
-    assert refusal.nearest(Version("1.5"), known) == ("1.2", "2.0")
+    versions = [Version(text) for text in ("1.0", "1.2", "2.0", "2.0rc1", "1.9a1")]
+    assert refusal.nearest(Version("1.5"), versions) == ("1.2", "2.0")
     assert refusal.nearest(Version("3"), [Version("3.1a1")]) == ("3.1a1",)
     assert refusal.nearest(Version("3"), []) == ()
 

@@ -7,8 +7,8 @@ def test_requirements_with_their_askers():
     text = (
         "torch==2.6.0+cu124   # via -r -, vllm\nZope.Interface==7.0\n# a comment\n--index-url x\n"
     )
-    found = parse(text)
-    assert [(item.package, item.version, item.via) for item in found] == [
+    parsed = parse(text)
+    assert [(item.package, item.version, item.via) for item in parsed] == [
         ("torch", "2.6.0+cu124", ("vllm",)),
         ("zope-interface", "7.0", ()),
     ]
@@ -16,9 +16,9 @@ def test_requirements_with_their_askers():
 
 def test_the_address_of_the_index_is_found():
     text = "--index-url https://user:word@index.example/simple\n"
-    found = DEFAULT_INDEX.search(text)
-    assert found
-    assert found[1] == "https://user:word@index.example/simple"
+    match = DEFAULT_INDEX.search(text)
+    assert match
+    assert match[1] == "https://user:word@index.example/simple"
 
 
 def test_pips_configuration():

@@ -10,7 +10,7 @@ import pytest
 import imgbuild
 from imgbuild.pipeline.audit_lock import JUDGING
 from imgbuild.system.code_digest import closure, code_digest, digest_in
-from tests.support.source_code import imports, modules, own_imports
+from tests.support.source_code import imports, internal_imports, modules
 
 PACKAGE = Path(imgbuild.__file__).parent
 AUDIT = "imgbuild.pipeline.audit_lock"
@@ -33,19 +33,19 @@ def key(root, python=HERE):
 
 @pytest.mark.parametrize("starts", [(AUDIT,), JUDGING], ids=["one module", "several modules"])
 def test_the_closure_is_what_the_syntax_trees_import(starts):
-    known = modules()
+    syntax_trees = modules()
     expected, waiting = set(), [start.partition(".")[2] for start in starts]
     while waiting:
         name = waiting.pop()
         if name not in expected:
             expected.add(name)
-            waiting += own_imports(name, known)
-    found = {name for name in closure(PACKAGE, starts) if name.endswith(".py")}
-    named = {name.removesuffix(".py").removesuffix("__init__").strip("/") for name in found}
+            waiting += internal_imports(name, syntax_trees)
+    closure_files = {name for name in closure(PACKAGE, starts) if name.endswith(".py")}
+    named = {name.removesuffix(".py").removesuffix("__init__").strip("/") for name in closure_files}
     # The `__init__` of each package on the way is read, too: a docstring.
     assert {name.replace("/", ".") for name in named} >= expected
     packages = {name.replace("/", ".") for name in named} - expected - {""}
-    assert all(len(known[name].body) == 1 for name in packages)  # a docstring
+    assert all(len(syntax_trees[name].body) == 1 for name in packages)  # a docstring
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,13 @@ def test_an_audit_does_not_depend_on_how_files_are_fetched():
 
 
 def test_an_audit_depends_on_all_that_its_steps_use_to_judge():
-    used = own_imports(AUDIT.partition(".")[2], modules())
+    used = internal_imports(AUDIT.partition(".")[2], modules())
     judging = {name for name in used if name.partition(".")[0] in ("audit", "learn")}
     judging -= {"audit.packages.pinned"}  # only for audits of pins, which are not kept
-    found = {name.removesuffix(".py").replace("/", ".") for name in closure(PACKAGE, JUDGING)}
-    assert judging <= found
+    closure_names = {
+        name.removesuffix(".py").replace("/", ".") for name in closure(PACKAGE, JUDGING)
+    }
+    assert judging <= closure_names
 
 
 def test_a_change_of_a_file_in_a_data_folder_changes_the_digest(copy):
@@ -126,4 +128,4 @@ def test_a_module_has_one_digest():
     digests |= {code_digest(*JUDGING), code_digest(*JUDGING, alone=AUDIT)}
     assert len(digests) == 4
     assert code_digest(AUDIT) in digests
-    assert {len(one) for one in digests} == {64}
+    assert {len(digest) for digest in digests} == {64}

@@ -254,13 +254,13 @@ def test_a_file_with_another_hash_is_not_placed(source):
 
 def test_a_hash_of_a_file_that_others_may_change_is_not_remembered(source):
     """Not in this process either: a write through a mapping may leave all times as they are."""
-    known = known_hashes.KnownHashes(None)
+    hashes = known_hashes.KnownHashes(None)
     source.chmod(0o666)
-    while not known.matches(source, sha256(DATA)):
+    while not hashes.matches(source, sha256(DATA)):
         pass
     status = source.stat()
     with source.open("r+b") as file:
         file.write(b"E")
     os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert not known._memory
-    assert not known.matches(source, sha256(DATA))
+    assert not hashes._memory
+    assert not hashes.matches(source, sha256(DATA))

@@ -38,12 +38,12 @@ def _path(tmp_path: Path) -> Path:
 @pytest.fixture(name="reads")
 def _reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many files were hashed since the last call."""
-    made = hashed_files(monkeypatch)
+    hashed_paths = hashed_files(monkeypatch)
 
     def count() -> int:
-        found = len(made)
-        made.clear()
-        return found
+        number = len(hashed_paths)
+        hashed_paths.clear()
+        return number
 
     return count
 
@@ -95,10 +95,10 @@ def back_in_time(path: Path) -> None:
 ])  # fmt: skip
 def test_a_changed_file_is_not_what_it_was(state, path, change):
     settle(path)
-    known = KnownHashes(state)
-    known.note(path, sha256(GOOD))
+    hashes = KnownHashes(state)
+    hashes.note(path, sha256(GOOD))
     change(path)
-    assert not known.matches(path, sha256(GOOD))
+    assert not hashes.matches(path, sha256(GOOD))
     assert not KnownHashes(state).matches(path, sha256(GOOD))
 
 
@@ -116,9 +116,9 @@ def test_a_file_that_changes_while_it_is_read_is_not_recorded(state, path, monke
     real = hashlib.file_digest
 
     def digest(file, kind):
-        found = real(file, kind)
+        checksum = real(file, kind)
         path.write_bytes(SAME_SIZE)
-        return found
+        return checksum
 
     monkeypatch.setattr(hashlib, "file_digest", digest)
     assert not KnownHashes(state).matches(path, sha256(GOOD))
@@ -151,8 +151,8 @@ def test_a_change_while_a_note_waits_is_seen(state, path, monkeypatch):
 
 def test_a_record_with_nonsense_harms_no_other(state, path, tmp_path, reads):
     settle(path)
-    known = KnownHashes(state)
-    known.note(path, sha256(GOOD))
+    hashes = KnownHashes(state)
+    hashes.note(path, sha256(GOOD))
     with sqlite3.connect(state / NAME) as database:
         database.execute("insert into known values (cast(x'ff' as text), x'00', null)")
     database.close()
@@ -170,12 +170,12 @@ def test_a_note_waits_for_the_next_step_of_the_clock(state, path, monkeypatch):
 
 def test_links_and_the_time_of_last_use_may_change(state, path, tmp_path, reads):
     settle(path)
-    known = KnownHashes(state)
-    known.note(path, sha256(GOOD))
-    with known.relinked(path):
+    hashes = KnownHashes(state)
+    hashes.note(path, sha256(GOOD))
+    with hashes.relinked(path):
         (tmp_path / "link").hardlink_to(path)
-    known.touch(path)
-    with known.relinked(path):
+    hashes.touch(path)
+    with hashes.relinked(path):
         path.unlink()
     assert KnownHashes(state).matches(tmp_path / "link", sha256(GOOD))
     assert reads() == 0
@@ -183,14 +183,14 @@ def test_links_and_the_time_of_last_use_may_change(state, path, tmp_path, reads)
 
 def test_a_change_among_the_links_is_seen(state, path, tmp_path):
     settle(path)
-    known = KnownHashes(state)
-    known.note(path, sha256(GOOD))
-    with known.relinked(path):
+    hashes = KnownHashes(state)
+    hashes.note(path, sha256(GOOD))
+    with hashes.relinked(path):
         (tmp_path / "link").hardlink_to(path)
         path.write_bytes(SAME_SIZE)
-    assert not known.matches(path, sha256(GOOD))
-    known.touch(path)
-    assert not known.matches(path, sha256(GOOD))
+    assert not hashes.matches(path, sha256(GOOD))
+    hashes.touch(path)
+    assert not hashes.matches(path, sha256(GOOD))
 
 
 @pytest.mark.parametrize("way", ["relinked", "touch"])
@@ -198,25 +198,25 @@ def test_a_file_that_others_may_write_to_is_unknown_after_its_links_change(state
     """Its owner can change it meanwhile and set its mtime back."""
     path.chmod(0o666)
     settle(path)
-    known = KnownHashes(state)
-    assert known.matches(path, sha256(GOOD))
+    hashes = KnownHashes(state)
+    assert hashes.matches(path, sha256(GOOD))
     reads()
     if way == "touch":
-        known.touch(path)
-        assert known.matches(path, sha256(GOOD))
+        hashes.touch(path)
+        assert hashes.matches(path, sha256(GOOD))
         assert reads() == 1
         return
-    with known.relinked(path):
+    with hashes.relinked(path):
         back_in_time(path)
-    assert not known.matches(path, sha256(GOOD))
+    assert not hashes.matches(path, sha256(GOOD))
 
 
 def test_a_file_that_was_replaced_is_not_noted(state, path):
     seen = path.stat()
     swapped(path)
-    known = KnownHashes(state)
-    known.note(path, sha256(GOOD), seen)
-    assert not known.matches(path, sha256(GOOD))
+    hashes = KnownHashes(state)
+    hashes.note(path, sha256(GOOD), seen)
+    assert not hashes.matches(path, sha256(GOOD))
 
 
 def test_a_folder_that_cannot_be_reached_is_as_none(path, tmp_path, reads):
@@ -228,11 +228,11 @@ def test_a_folder_that_cannot_be_reached_is_as_none(path, tmp_path, reads):
 
 def test_an_unknown_file_stays_unknown_when_it_is_linked_or_touched(state, path, tmp_path, reads):
     settle(path)
-    known = KnownHashes(state)
-    with known.relinked(path):
+    hashes = KnownHashes(state)
+    with hashes.relinked(path):
         (tmp_path / "link").hardlink_to(path)
-    known.touch(path)
-    assert known.matches(path, sha256(GOOD))
+    hashes.touch(path)
+    assert hashes.matches(path, sha256(GOOD))
     assert reads() == 1
 
 
@@ -332,9 +332,9 @@ def test_many_writers_lose_nothing(state, tmp_path, reads):
         path.write_bytes(path.name.encode())
 
     def work(mine: list[Path]) -> None:
-        known = KnownHashes(state)
+        hashes = KnownHashes(state)
         for path in mine:
-            known.note(path, sha256(path.name.encode()))
+            hashes.note(path, sha256(path.name.encode()))
 
     threads = [threading.Thread(target=work, args=(paths[at::4],)) for at in range(4)]
     for thread in threads:
@@ -351,11 +351,11 @@ def test_the_oldest_records_are_dropped(state, tmp_path, monkeypatch, reads):
     for path in paths:
         path.write_bytes(GOOD)
         KnownHashes(state).note(path, sha256(GOOD))
-    found = []
+    read_counts = []
     for path in reversed(paths):
         assert KnownHashes(state).matches(path, sha256(GOOD))
-        found.append(reads())
-    assert found == [0, 0, 0, 1, 1]
+        read_counts.append(reads())
+    assert read_counts == [0, 0, 0, 1, 1]
 
 
 def test_a_folder_or_a_pipe_is_no_file(state, tmp_path):

@@ -50,16 +50,16 @@ def test_a_string_is_read_back_as_json_and_python(text: str) -> None:
 
 @given(TEXTS)
 def test_each_line_of_a_comment_is_a_comment(text: str) -> None:
-    made = quoting.comment(text, "    ")
-    assert not made or all(line.startswith("    #") for line in made.split("\n"))
-    assert not re.search(rf"(?!\n)[{CONTROLS}]", made)
+    comment = quoting.comment(text, "    ")
+    assert not comment or all(line.startswith("    #") for line in comment.split("\n"))
+    assert not re.search(rf"(?!\n)[{CONTROLS}]", comment)
     assert "\n" not in quoting.line(text)
 
 
 def test_a_comment_fits_its_line() -> None:
-    made = quoting.comment("a line\nRUN evil   " + "word " * 60, "    ")
-    assert all(re.match(r" {4}# \S", line) for line in made.splitlines())
-    assert max(map(len, made.splitlines())) <= 100
+    comment = quoting.comment("a line\nRUN evil   " + "word " * 60, "    ")
+    assert all(re.match(r" {4}# \S", line) for line in comment.splitlines())
+    assert max(map(len, comment.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("sign", ["\n", "\0", "\r", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028"])

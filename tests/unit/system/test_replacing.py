@@ -77,8 +77,8 @@ def test_a_link_in_place_of_the_file_is_refused(tmp_path):
 
 def built(folder: Path) -> Path:
     """A layout of one layer."""
-    made = [images.layer(folder / "blobs", [images.text("word", "x" * 100_000)])]
-    layout.write(folder / "layout", {Arch.X86_64: images.summary(made)}, "tiny")
+    layers = [images.layer(folder / "blobs", [images.text("word", "x" * 100_000)])]
+    layout.write(folder / "layout", {Arch.X86_64: images.summary(layers)}, "tiny")
     return folder / "layout"
 
 
@@ -105,12 +105,12 @@ def test_planted_links_are_not_followed(tmp_path):
 
 def summary(source: Path) -> layout.ImageFiles:
     """What `layout.write` takes, from another layout."""
-    found = layout.read(source)
-    stored = found.image(Arch.X86_64)
+    image_layout = layout.read(source)
+    stored = image_layout.image(Arch.X86_64)
     return layout.ImageFiles(
-        config=found.blob(stored.config.digest).read_bytes(),
-        manifest=found.blob(stored.manifest.digest).read_bytes(),
-        layers={layer.digest: found.blob(layer.digest) for layer in stored.layers},
+        config=image_layout.blob(stored.config.digest).read_bytes(),
+        manifest=image_layout.blob(stored.manifest.digest).read_bytes(),
+        layers={layer.digest: image_layout.blob(layer.digest) for layer in stored.layers},
     )
 
 
@@ -118,14 +118,14 @@ def test_writers_of_one_file_at_once_all_succeed(tmp_path):
     source = built(tmp_path)
     (tmp_path / "out").mkdir()
     out = tmp_path / "out/image.tar"
-    due = b"".join(archive.chunks(layout.read(source), None, "oci-archive"))
+    expected = b"".join(archive.chunks(layout.read(source), None, "oci-archive"))
     failures: list[Exception] = []
 
     def work() -> None:
         try:
             for _ in range(20):
                 archive.write(source, out, "oci-archive", "tiny")
-                assert out.read_bytes() == due
+                assert out.read_bytes() == expected
         except (OSError, AssertionError, ImgbuildError) as failure:
             failures.append(failure)
 

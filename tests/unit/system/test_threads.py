@@ -65,5 +65,5 @@ def test_an_interrupt_stops_the_threads():
             ended.set()
 
     with pytest.raises(Interrupted, match="stopped; all is kept"):
-        threads.each([1], work, kept="all is kept")
+        threads.each([1], work, retained="all is kept")
     assert ended.wait(30)

@@ -25,7 +25,7 @@ from imgbuild.verify.checks import CheckOutcome
 from tests.support import signed_image
 from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME
-from tests.support.signed_image import OF_A_LOCK, Sample, own
+from tests.support.signed_image import OF_A_LOCK, Sample, project_lock
 
 ARM = Arch.ARM64
 
@@ -45,30 +45,30 @@ def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S
 
 def test_without_a_lock_what_a_key_asks_for_fails(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
-    found = sample.failed()
-    assert set(found) == {"lock", *OF_A_LOCK}
-    assert found["lock"] == (
+    failures = sample.failed()
+    assert set(failures) == {"lock", *OF_A_LOCK}
+    assert failures["lock"] == (
         "none is attached; name one with --target or --lock; --key asks for this check"
     )
-    assert found["provenance"].endswith("no lock to compare it with; --key asks for this check")
+    assert failures["provenance"].endswith("no lock to compare it with; --key asks for this check")
 
 
 def test_without_a_lock_what_other_options_ask_for_fails(sample):
     built = Builds()
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
-    found = sample.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
-    assert set(found) == {"provenance", "rebuild"}
-    assert found["provenance"].endswith("--builder-id asks for this check")
-    assert found["rebuild"].endswith("--rebuild asks for this check")
+    failures = sample.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
+    assert set(failures) == {"provenance", "rebuild"}
+    assert failures["provenance"].endswith("--builder-id asks for this check")
+    assert failures["rebuild"].endswith("--rebuild asks for this check")
     assert built.locks == []
 
 
 def test_blobs_are_read_without_a_lock(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
-    found = sample.checks(key=None, whole=True)
-    passed = {name for name, (how, _) in found.items() if how is CheckOutcome.PASSED}
+    checks = sample.checks(key=None, whole=True)
+    passed = {name for name, (how, _) in checks.items() if how is CheckOutcome.PASSED}
     assert passed == {"layer sizes", "layer bytes"}
-    layer = sample.sealed.arch[ARM].layers[1].digest
+    layer = sample.target_digests.arch[ARM].layers[1].digest
     sample.flip_blob(sample.place.registry.blobs[NAME, layer])
     assert layer in sample.failed(key=None, whole=True)["layer bytes"]
 
@@ -86,12 +86,14 @@ def test_a_provenance_that_is_taken_away(sample, form):
         sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
     if form != "attached":
         sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
-    held = own(sample)
-    asked = {"key": None, "builder": provenance.LOCAL_BUILDER}
+    locked = project_lock(sample)
+    options = {"key": None, "builder": provenance.LOCAL_BUILDER}
     # Signed it lies in an envelope too, so that what is attached may go.
-    assert set(sample.failed(own=held)) == (set() if form == "attached" else {"provenance"})
-    assert set(sample.failed(own=held, **asked)) == ({"provenance"} if form == "both" else set())
-    assert sample.failed(own=held, key=None) == {}
+    assert set(sample.failed(own=locked)) == (set() if form == "attached" else {"provenance"})
+    assert set(sample.failed(own=locked, **options)) == (
+        {"provenance"} if form == "both" else set()
+    )
+    assert sample.failed(own=locked, key=None) == {}
 
 
 @pytest.mark.parametrize(
@@ -104,10 +106,10 @@ def test_a_provenance_that_is_taken_away(sample, form):
 def test_an_sbom_that_is_taken_away(sample, kind, predicate, check):
     sample.remove(kind, sample.arm)
     sample.unsign(sample.arm, kinds=(predicate,))
-    for held in (None, own(sample)):
-        found = sample.failed(own=held)
-        assert check in found
-        assert "none is attached; --key asks for this check" in found[check]
+    for locked in (None, project_lock(sample)):
+        failures = sample.failed(own=locked)
+        assert check in failures
+        assert "none is attached; --key asks for this check" in failures[check]
     assert sample.failed(key=None) == {}
 
 
@@ -116,11 +118,11 @@ def test_a_statement_that_nobody_checked_is_read_where_none_is_attached(sample):
     sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
     assert sample.failed(key=None) == {}
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
-    said = statements.of([sample.arm.digest], in_toto.CYCLONEDX, {"bomFormat": "CycloneDX"})
-    bundle = forms.bundle(statements.seal(said, sample.key), sample.key.public.hint)
+    statement = statements.of([sample.arm.digest], in_toto.CYCLONEDX, {"bomFormat": "CycloneDX"})
+    bundle = forms.bundle(statements.sign(statement, sample.key), sample.key.public.hint)
     stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, in_toto.CYCLONEDX)
-    found = sample.failed(key=None)
-    assert "does not match the lock" in found["SBOM CycloneDX arm64"]
+    failures = sample.failed(key=None)
+    assert "does not match the lock" in failures["SBOM CycloneDX arm64"]
 
 
 # -- built again
@@ -132,27 +134,27 @@ class Builds:
     def __init__(self) -> None:
         self.locks: list[str] = []
 
-    def __call__(self, held: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
-        self.locks.append(held.sha256)
+    def __call__(self, trusted_lock: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
+        self.locks.append(trusted_lock.sha256)
         return f"built for {', '.join(arches)}"
 
 
 def test_a_trusted_lock_is_built_again(sample):
-    for wanted in ({}, {"key": None}, {"key": None, "own": own(sample)}):
+    for options in ({}, {"key": None}, {"key": None, "own": project_lock(sample)}):
         built = Builds()
-        assert sample.checks(rebuild=built, **wanted)["rebuild"] == (
+        assert sample.checks(rebuild=built, **options)["rebuild"] == (
             CheckOutcome.PASSED,
             "built for arm64, x86_64",
         )
-        assert built.locks == [own(sample).sha256]
+        assert built.locks == [project_lock(sample).sha256]
 
 
 def test_a_lock_that_the_key_did_not_name_is_not_built(sample):
     """A build runs code of packages that the lock chooses."""
     built = Builds()
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
-    found = sample.failed(key=other.public, rebuild=built)
-    assert found["rebuild"] == (
+    failures = sample.failed(key=other.public, rebuild=built)
+    assert failures["rebuild"] == (
         "not built: the check of the lock's origin failed; --rebuild asks for this check"
     )
     sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
@@ -163,13 +165,13 @@ def test_a_lock_that_the_key_did_not_name_is_not_built(sample):
 def test_a_build_that_cannot_be_made_is_a_line_of_its_own(sample):
     """An index is down: what was found before stands, and what was asked for did not pass."""
 
-    def _built(held: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
+    def _built(trusted_lock: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
         message = "no route to the index"
         raise FetchFailed(message, hint="try again")
 
-    found = sample.checks(rebuild=_built)
-    assert found["signature"][0] is CheckOutcome.PASSED
-    assert found["rebuild"] == (
+    checks = sample.checks(rebuild=_built)
+    assert checks["signature"][0] is CheckOutcome.PASSED
+    assert checks["rebuild"] == (
         CheckOutcome.FAILED,
         "not built: no route to the index (try again); --rebuild asks for this check",
     )
@@ -178,15 +180,15 @@ def test_a_build_that_cannot_be_made_is_a_line_of_its_own(sample):
 def test_ones_own_lock_of_another_image_is_not_built(sample):
     place = sample.place
     place.push()
-    held = expected_lock.of_project(place.work().project, place.sample.lock.target)
+    locked = expected_lock.of_project(place.work().project, place.sample.lock.target)
     built = Builds()
-    found = sample.failed(key=None, own=held, rebuild=built)
-    assert "the image is not of this lock" in found["rebuild"]
+    failures = sample.failed(key=None, own=locked, rebuild=built)
+    assert "the image is not of this lock" in failures["rebuild"]
     assert built.locks == []
 
 
 def test_what_is_listed_and_absent_is_refused(sample):
-    for one in sample.client.referrers(sample.repository, sample.top.digest, forms.BUNDLE):
-        manifest = json.loads(sample.place.registry.manifests[NAME, one.digest][0])
+    for referrer in sample.client.referrers(sample.repository, sample.top.digest, forms.BUNDLE):
+        manifest = json.loads(sample.place.registry.manifests[NAME, referrer.digest][0])
         del sample.place.registry.blobs[NAME, manifest["layers"][0]["digest"]]
     assert "signature" in sample.failed()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from imgbuild.assemble import layout
+from imgbuild.assemble import image_layout
 from imgbuild.oci import layout as layouts
 from imgbuild.oci.documents import INDEX, MANIFEST
 from imgbuild.registry.client import Client
@@ -45,27 +45,27 @@ def _place(sample: Sample) -> Place:
     return sample.place
 
 
-@pytest.fixture(name="due")
-def _due(sample: Sample) -> Expected:
-    return image.expected(sample.lock, sample.sealed)
+@pytest.fixture(name="expected")
+def _expected(sample: Sample) -> Expected:
+    return image.expected(sample.lock, sample.target_digests)
 
 
-def check(place: Place, due: Expected, *, whole: bool = False, tag: str = BOTH):
+def check(place: Place, expected: Expected, *, whole: bool = False, tag: str = BOTH):
     """The checks that did not pass: (name, architecture) → (outcome, detail)."""
     checklist = Checklist()
     client = Client(first_wait=0.001, attempts=2)
-    found = InRegistry(client, place.reference(tag))
-    image.check(found, due, checklist, whole=whole)
+    source = InRegistry(client, place.reference(tag))
+    image.check(source, expected, checklist, whole=whole)
     return {
-        (one.name, one.arch): (one.outcome, one.detail)
-        for one in checklist.checks
-        if one.outcome is not CheckOutcome.PASSED
+        (entry.name, entry.arch): (entry.outcome, entry.detail)
+        for entry in checklist.checks
+        if entry.outcome is not CheckOutcome.PASSED
     }
 
 
-def failed(found) -> dict[tuple[str, Arch | None], str]:
+def failed(checks) -> dict[tuple[str, Arch | None], str]:
     return {
-        place: text for place, (outcome, text) in found.items() if outcome is CheckOutcome.FAILED
+        place: text for place, (outcome, text) in checks.items() if outcome is CheckOutcome.FAILED
     }
 
 
@@ -74,9 +74,9 @@ def rewrite(place: Place, digest: str, change: Callable[[Any], None]) -> tuple[s
     data, kind = place.registry.manifests[NAME, digest]
     document = json.loads(data)
     change(document)
-    made = json.dumps(document).encode()
-    place.registry.manifests[NAME, named(made)] = (made, kind)
-    return named(made), len(made)
+    rewritten = json.dumps(document).encode()
+    place.registry.manifests[NAME, named(rewritten)] = (rewritten, kind)
+    return named(rewritten), len(rewritten)
 
 
 def rewrite_one(place: Place, change: Callable[[Any], None]) -> None:
@@ -85,51 +85,53 @@ def rewrite_one(place: Place, change: Callable[[Any], None]) -> None:
 
     def _index(document: Any) -> None:
         entry = next(
-            one for one in document["manifests"] if one["platform"]["architecture"] == "arm64"
+            manifest
+            for manifest in document["manifests"]
+            if manifest["platform"]["architecture"] == "arm64"
         )
         entry["digest"], entry["size"] = rewrite(place, entry["digest"], change)
 
     place.registry.tags[NAME, BOTH] = rewrite(place, top, _index)[0]
 
 
-def test_what_was_pushed_passes(place, due):
-    assert set(check(place, due)) == {("layer bytes", None)}
-    assert check(place, due, whole=True) == {}
+def test_what_was_pushed_passes(place, expected):
+    assert set(check(place, expected)) == {("layer bytes", None)}
+    assert check(place, expected, whole=True) == {}
 
 
-def test_one_architecture_alone_passes(place, due):
-    digest = due.manifest(Arch.ARM64)
+def test_one_architecture_alone_passes(place, expected):
+    digest = expected.manifest(Arch.ARM64)
     place.registry.tags[NAME, "arm"] = digest
-    assert check(place, due, whole=True, tag="arm") == {}
+    assert check(place, expected, whole=True, tag="arm") == {}
 
 
-def test_another_image_under_the_tag(place, due):
+def test_another_image_under_the_tag(place, expected):
     place.push()
     place.registry.tags[NAME, BOTH] = place.tags()[registry_project.TAGS[0]]
-    found = failed(check(place, due))
-    assert due.digest in found["image", None]
-    assert {"image", "manifest", "config"} <= {name for name, _ in found}
+    failures = failed(check(place, expected))
+    assert expected.digest in failures["image", None]
+    assert {"image", "manifest", "config"} <= {name for name, _ in failures}
 
 
-def test_a_layer_that_is_replaced(place, due):
+def test_a_layer_that_is_replaced(place, expected):
     def _other(document):
         document["layers"][1]["digest"] = document["layers"][0]["digest"]
         document["layers"][1]["size"] = document["layers"][0]["size"]
 
     rewrite_one(place, _other)
-    found = failed(check(place, due))
-    assert "layer 2 (" in found["layers", Arch.ARM64]
-    assert ("manifest", Arch.ARM64) in found
-    assert ("layers", Arch.X86_64) not in found
+    failures = failed(check(place, expected))
+    assert "layer 2 (" in failures["layers", Arch.ARM64]
+    assert ("manifest", Arch.ARM64) in failures
+    assert ("layers", Arch.X86_64) not in failures
 
 
-def test_a_layer_more(place, due):
+def test_a_layer_more(place, expected):
     rewrite_one(place, lambda document: document["layers"].append(document["layers"][0]))
-    found = failed(check(place, due))
-    assert f"{len(due.layers[Arch.ARM64]) + 1} layers" in found["manifest", None]
+    failures = failed(check(place, expected))
+    assert f"{len(expected.layers[Arch.ARM64]) + 1} layers" in failures["manifest", None]
 
 
-def test_a_configuration_that_is_replaced(place, due):
+def test_a_configuration_that_is_replaced(place, expected):
     def _other(document):
         key = (NAME, document["config"]["digest"])
         config = json.loads(place.registry.blobs[key])
@@ -139,93 +141,97 @@ def test_a_configuration_that_is_replaced(place, due):
         document["config"] |= {"digest": named(data), "size": len(data)}
 
     rewrite_one(place, _other)
-    found = failed(check(place, due))
-    assert {name for name, _ in found} == {"image", "manifest", "config"}
+    failures = failed(check(place, expected))
+    assert {name for name, _ in failures} == {"image", "manifest", "config"}
 
 
-def test_an_annotation_of_a_manifest_that_is_changed(place, due):
+def test_an_annotation_of_a_manifest_that_is_changed(place, expected):
     rewrite_one(place, lambda document: document.update(annotations={"a": "b"}))
-    assert {name for name, _ in failed(check(place, due))} == {"image", "manifest"}
+    assert {name for name, _ in failed(check(place, expected))} == {"image", "manifest"}
 
 
-def test_an_architecture_less(place, due):
+def test_an_architecture_less(place, expected):
     top = place.registry.tags[NAME, BOTH]
-    place.registry.tags[NAME, BOTH] = rewrite(place, top, lambda one: one["manifests"].pop())[0]
-    assert set(failed(check(place, due))) == {("image", None)}
+    place.registry.tags[NAME, BOTH] = rewrite(
+        place, top, lambda document: document["manifests"].pop()
+    )[0]
+    assert set(failed(check(place, expected))) == {("image", None)}
 
 
 def _flip(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
-def test_a_flipped_byte_in_a_stored_manifest(place, due):
+def test_a_flipped_byte_in_a_stored_manifest(place, expected):
     """Stored under its old digest: what answers under that name is something else."""
-    digest = due.manifest(Arch.ARM64)
+    digest = expected.manifest(Arch.ARM64)
     data, kind = place.registry.manifests[NAME, digest]
     place.registry.manifests[NAME, digest] = (_flip(data), kind)
-    found = failed(check(place, due))
-    assert ("manifest", None) in found
-    assert digest in found["manifest", None]
+    failures = failed(check(place, expected))
+    assert ("manifest", None) in failures
+    assert digest in failures["manifest", None]
 
 
-def test_a_flipped_byte_in_a_stored_configuration(place, due):
-    digest = named(due.documents[Arch.ARM64].config)
+def test_a_flipped_byte_in_a_stored_configuration(place, expected):
+    digest = named(expected.documents[Arch.ARM64].config)
     place.registry.blobs[NAME, digest] = _flip(place.registry.blobs[NAME, digest])
-    found = failed(check(place, due))
-    assert digest in found["manifest", None]
+    failures = failed(check(place, expected))
+    assert digest in failures["manifest", None]
 
 
-def test_a_flipped_byte_in_a_stored_layer_is_seen_by_who_reads_it(place, due):
-    layer = due.layers[Arch.ARM64][1].digest
+def test_a_flipped_byte_in_a_stored_layer_is_seen_by_who_reads_it(place, expected):
+    layer = expected.layers[Arch.ARM64][1].digest
     place.registry.blobs[NAME, layer] = _flip(place.registry.blobs[NAME, layer])
-    assert failed(check(place, due)) == {}
-    found = failed(check(place, due, whole=True))
-    assert layer in found["layer bytes", None]
+    assert failed(check(place, expected)) == {}
+    failures = failed(check(place, expected, whole=True))
+    assert layer in failures["layer bytes", None]
 
 
-def test_a_layer_that_is_absent_or_shorter(place, due):
-    layer = due.layers[Arch.ARM64][1].digest
+def test_a_layer_that_is_absent_or_shorter(place, expected):
+    layer = expected.layers[Arch.ARM64][1].digest
     whole = place.registry.blobs[NAME, layer]
     place.registry.blobs[NAME, layer] = whole[:-1]
-    assert f"has {len(whole) - 1} bytes" in failed(check(place, due))["layer sizes", None]
+    assert f"has {len(whole) - 1} bytes" in failed(check(place, expected))["layer sizes", None]
     del place.registry.blobs[NAME, layer]
-    assert "is not there" in failed(check(place, due))["layer sizes", None]
+    assert "is not there" in failed(check(place, expected))["layer sizes", None]
 
 
-def test_a_document_that_is_none(place, due):
+def test_a_document_that_is_none(place, expected):
     data = b'{"manifests": 7}'
     place.registry.manifests[NAME, named(data)] = (data, INDEX)
     place.registry.tags[NAME, BOTH] = named(data)
-    assert "manifests" in failed(check(place, due))["index", None]
+    assert "manifests" in failed(check(place, expected))["index", None]
     data = b'{"layers": []}'
     place.registry.manifests[NAME, named(data)] = (data, MANIFEST)
     place.registry.tags[NAME, BOTH] = named(data)
-    assert "config" in failed(check(place, due))["manifest", None]
+    assert "config" in failed(check(place, expected))["manifest", None]
 
 
-def test_a_layout_is_checked_alike(sample, place, due, tmp_path):
+def test_a_layout_is_checked_alike(sample, place, expected, tmp_path):
     plan = sample.plan
     out = tmp_path / "layout"
     inputs = place.work().inputs
-    layout.build(plan.lock, plan.sealed, tuple(Arch), out, inputs, processes=1, verify=False)
+    image_layout.build(
+        plan.lock, plan.target_digests, tuple(Arch), out, inputs, processes=1, verify=False
+    )
 
-    def _found(*, whole):
+    def _failed_names(*, whole):
         checklist = Checklist()
-        image.check(layouts.source(out), due, checklist, whole=whole)
-        return [one.name for one in checklist.checks if one.outcome is CheckOutcome.FAILED]
+        image.check(layouts.source(out), expected, checklist, whole=whole)
+        return [entry.name for entry in checklist.checks if entry.outcome is CheckOutcome.FAILED]
 
-    assert _found(whole=True) == []
-    layer = out / "blobs/sha256" / due.layers[Arch.ARM64][1].digest.removeprefix("sha256:")
+    assert _failed_names(whole=True) == []
+    layer = out / "blobs/sha256" / expected.layers[Arch.ARM64][1].digest.removeprefix("sha256:")
     data = layer.read_bytes()
     layer.unlink()  # it is a link to the cache's
     layer.write_bytes(_flip(data))
-    assert _found(whole=False) == []
-    assert _found(whole=True) == ["layer bytes"]
+    assert _failed_names(whole=False) == []
+    assert _failed_names(whole=True) == ["layer bytes"]
     layer.unlink()
-    assert _found(whole=True) == ["layer sizes", "layer bytes"]
+    assert _failed_names(whole=True) == ["layer sizes", "layer bytes"]
 
 
-def test_an_index_that_names_a_platform_twice_fails_without_a_lock(place, due):
+def test_an_index_that_names_a_platform_twice_fails_without_a_lock(place):
     def _repeat(document: Any) -> None:
         first, second = document["manifests"]
         document["manifests"].append({**second, "platform": first["platform"]})

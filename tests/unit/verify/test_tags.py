@@ -20,7 +20,7 @@ BOTH_DIGEST = f"sha256:{'3' * 64}"
 
 
 class WithoutDocuments(Expected, frozen=True, kw_only=True):
-    """What a lock seals, with digests of its images that need no documents."""
+    """What follows from a lock, with digests of its images that need no documents."""
 
     def manifest(self, arch: Arch) -> str:
         return DIGEST[arch]
@@ -107,7 +107,7 @@ def test_what_push_writes_is_what_verify_expects(tmp_path, monkeypatch):
     for place in registry_project.place(tmp_path, monkeypatch):
         plans = [place.plan(), place.both(), *(place.both(arch) for arch in Arch)]
         for plan in plans:
-            lock = image.expected(plan.lock, plan.sealed)
+            lock = image.expected(plan.lock, plan.target_digests)
             for tag in plan.tags:
                 assert claims.name(tag, plan.top.digest, lock, TODAY).startswith(f"{tag} is")
                 for other in plans:

@@ -19,11 +19,11 @@ from imgbuild.attest import attachments, bundle, in_toto, provenance
 from imgbuild.attest.sbom import cyclonedx, packages, spdx
 from imgbuild.attest.signing import forms, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
-from imgbuild.lock.lock import Lock
-from imgbuild.plan import seal as seals
-from imgbuild.plan.seal import Seal
-from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import ArtifactFile
+from imgbuild.lock.lock_file import Lock
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
+from imgbuild.registry import artifact_store
+from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.registry.client import Client
 from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch, sha256
@@ -31,7 +31,7 @@ from imgbuild.verify.checks import CheckOutcome
 from imgbuild.verify.verify import VerifyOptions, verify
 from tests.support import signed_image
 from tests.support.registry_project import BOTH, NAME
-from tests.support.signed_image import OF_A_LOCK, Sample, own
+from tests.support.signed_image import OF_A_LOCK, Sample, project_lock
 
 ARM = Arch.ARM64
 
@@ -51,7 +51,7 @@ def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S
 
 def test_a_signed_image_passes_every_check(sample):
     assert sample.verify(whole=True) == {}
-    assert sample.verify(own=own(sample)) == {}
+    assert sample.verify(own=project_lock(sample)) == {}
 
 
 def test_one_architecture_alone_passes(sample):
@@ -63,9 +63,9 @@ def test_one_architecture_alone_passes(sample):
 
 
 def test_without_a_key_it_says_so(sample):
-    found = sample.verify(key=None)
-    assert {name: how for name, (how, _) in found.items()} == {"signature": CheckOutcome.UNCHECKED}
-    assert "no --key" in found["signature"][1]
+    checks = sample.verify(key=None)
+    assert {name: how for name, (how, _) in checks.items()} == {"signature": CheckOutcome.UNCHECKED}
+    assert "no --key" in checks["signature"][1]
 
 
 def test_signing_again_writes_nothing(sample):
@@ -76,9 +76,9 @@ def test_signing_again_writes_nothing(sample):
 def test_an_unsigned_image_fails_with_a_key_and_not_without(sample):
     sample.restore(sample.unsigned)
     assert sample.failed(key=None) == {}
-    found = sample.failed()
-    assert found["signature"] == "it is not signed"
-    assert set(found) == {
+    failures = sample.failed()
+    assert failures["signature"] == "it is not signed"
+    assert set(failures) == {
         "signature", "lock", "provenance", "SBOM CycloneDX arm64", "SBOM CycloneDX x86_64",
         "SBOM SPDX arm64", "SBOM SPDX x86_64",
     }  # fmt: skip
@@ -88,8 +88,8 @@ def test_an_image_without_attachments_is_held_against_ones_own_lock(sample):
     sample.restore(sample.unsigned)
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
-    found = sample.verify(key=None, own=own(sample))
-    assert set(found) == {"signature", "provenance"}
+    checks = sample.verify(key=None, own=project_lock(sample))
+    assert set(checks) == {"signature", "provenance"}
     nothing = sample.checks(key=None)
     assert set(nothing) == {"signature", "lock", "image", "rebuild", *OF_A_LOCK}
     assert {how for how, _ in nothing.values()} == {CheckOutcome.UNCHECKED}
@@ -99,16 +99,16 @@ def test_an_image_without_attachments_is_held_against_ones_own_lock(sample):
 
 
 def test_a_flipped_byte_in_a_layer(sample):
-    layer = sample.sealed.arch[ARM].layers[1].digest
+    layer = sample.target_digests.arch[ARM].layers[1].digest
     sample.flip_blob(sample.place.registry.blobs[NAME, layer])
     place = InRegistry(Client(first_wait=0.001, attempts=2), sample.place.reference(BOTH))
-    found = verify(place, VerifyOptions(key=sample.key.public, whole=True))
-    failed = [one.name for one in found.checks if one.outcome is CheckOutcome.FAILED]
+    report = verify(place, VerifyOptions(key=sample.key.public, whole=True))
+    failed = [check.name for check in report.checks if check.outcome is CheckOutcome.FAILED]
     assert failed == ["layer bytes"]
 
 
 def test_a_flipped_byte_in_a_configuration(sample):
-    digest = sample.sealed.arch[ARM].config
+    digest = sample.target_digests.arch[ARM].config
     sample.flip_blob(sample.place.registry.blobs[NAME, digest])
     assert set(sample.failed()) == {"manifest"}
 
@@ -165,29 +165,31 @@ def _about(data: bytes) -> tuple[str, ...]:
 def test_a_signature_that_is_rewritten_fits_no_key(sample):
     """The envelope's signature is changed by a bit, and the artifact is put anew."""
     beside = sample.client.referrers(sample.repository, sample.top.digest, forms.BUNDLE)
-    for one in beside:
-        if one.annotations["dev.sigstore.bundle.predicateType"] != in_toto.SIGNATURE:
+    for referrer in beside:
+        if referrer.annotations["dev.sigstore.bundle.predicateType"] != in_toto.SIGNATURE:
             continue
-        sample.client.delete(sample.repository, one.digest)
-        envelope = statements.seal(forms.about_image(sample.top.digest), sample.key)
+        sample.client.delete(sample.repository, referrer.digest)
+        envelope = statements.sign(forms.about_image(sample.top.digest), sample.key)
         sig = bytearray(envelope.signatures[0].sig)
         sig[-1] ^= 1
-        forged = msgspec.structs.replace(envelope, signatures=(statements.Sealed(sig=bytes(sig)),))
+        forged = msgspec.structs.replace(
+            envelope, signatures=(statements.EnvelopeSignature(sig=bytes(sig)),)
+        )
         data = forms.bundle(forged, sample.key.public.hint)
         stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
     assert "names the key" in sample.failed()["signature"]
 
 
 def test_an_sbom_that_is_rewritten(sample):
-    (one,) = sample.artifacts(sample.arm, cyclonedx.MEDIA_TYPE)
-    data = one.files["sbom.cdx.json"].data
+    (artifact,) = sample.artifacts(sample.arm, cyclonedx.MEDIA_TYPE)
+    data = artifact.files["sbom.cdx.json"].data
     other = data.replace(b'"torch"', b'"t0rch"')
     assert other != data
     sample.replace(sample.arm, cyclonedx.MEDIA_TYPE, {"sbom.cdx.json": other})
     for key in (sample.key.public, None):
-        found = sample.failed(key=key)
-        assert set(found) == {"SBOM CycloneDX arm64"}
-        assert "does not match the lock" in found["SBOM CycloneDX arm64"]
+        failures = sample.failed(key=key)
+        assert set(failures) == {"SBOM CycloneDX arm64"}
+        assert "does not match the lock" in failures["SBOM CycloneDX arm64"]
 
 
 def test_what_is_known_of_packages_may_change_where_the_image_does_not(sample, monkeypatch):
@@ -195,20 +197,25 @@ def test_what_is_known_of_packages_may_change_where_the_image_does_not(sample, m
     wheel = sample.lock.arch[ARM].wheels[0]
     place = packages.packages_path(sample.place.work().project.images)
     before = place.read_bytes() if place.exists() else None
-    found = packages.Package(file=wheel.file, licence="MIT")
+    licensed_package = packages.Package(file=wheel.file, licence="MIT")
     try:
-        place.write_bytes(codec.encode(packages.SbomPackages(packages={wheel.sha256: found})))
+        place.write_bytes(
+            codec.encode(packages.SbomPackages(packages={wheel.sha256: licensed_package}))
+        )
         project = sample.place.work().project
-        attachments.attach_all(sample.client, sample.repository, sample.own, project, tuple(Arch))
+        attachments.attach_all(
+            sample.client, sample.repository, sample.project_lock, project, tuple(Arch)
+        )
         assert len(sample.artifacts(sample.arm, cyclonedx.MEDIA_TYPE)) == 2
         assert sample.failed(key=None) == {}
-        assert sample.failed(key=None, own=own(sample)) == {}
-        said = sample.checks(key=None, own=own(sample))["SBOM CycloneDX arm64"][1]
-        assert "also attached, and not that" in said
-        assert "not signed by the key" in sample.failed(own=own(sample))["SBOM CycloneDX arm64"]
+        assert sample.failed(key=None, own=project_lock(sample)) == {}
+        message = sample.checks(key=None, own=project_lock(sample))["SBOM CycloneDX arm64"][1]
+        assert "also attached, and not that" in message
+        failures = sample.failed(own=project_lock(sample))
+        assert "not signed by the key" in failures["SBOM CycloneDX arm64"]
         sample.sign(sample.key)
         assert sample.failed() == {}
-        assert sample.failed(own=own(sample)) == {}
+        assert sample.failed(own=project_lock(sample)) == {}
     finally:
         place.unlink() if before is None else place.write_bytes(before)
 
@@ -217,12 +224,12 @@ def test_an_sbom_of_another_version_of_imgbuild_is_the_keys_word_alone(sample):
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
     data = b'{"bomFormat": "CycloneDX", "specVersion": "1.4"}'
     sample.replace(sample.arm, cyclonedx.MEDIA_TYPE, {"sbom.cdx.json": data})
-    said = statements.of([sample.arm.digest], in_toto.CYCLONEDX, json.loads(data))
-    bundle = forms.bundle(statements.seal(said, sample.key), sample.key.public.hint)
+    statement = statements.of([sample.arm.digest], in_toto.CYCLONEDX, json.loads(data))
+    bundle = forms.bundle(statements.sign(statement, sample.key), sample.key.public.hint)
     stored.put_bundle(sample.client, sample.repository, sample.arm, bundle, in_toto.CYCLONEDX)
-    found = sample.verify()
-    assert found["SBOM CycloneDX arm64"][0] is CheckOutcome.UNCHECKED
-    assert "another version of imgbuild" in found["SBOM CycloneDX arm64"][1]
+    checks = sample.verify()
+    assert checks["SBOM CycloneDX arm64"][0] is CheckOutcome.UNCHECKED
+    assert "another version of imgbuild" in checks["SBOM CycloneDX arm64"][1]
     assert set(sample.failed(key=None)) == {"SBOM CycloneDX arm64"}
 
 
@@ -231,8 +238,8 @@ def test_a_payload_that_is_signed_as_something_else_is_no_statement(sample):
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     payload = forms.about_image(sample.top.digest)
     bare = statements.Envelope(payload=payload, payload_type="text/plain", signatures=())
-    sealed = statements.Sealed(sig=sample.key.sign(bare.signed))
-    envelope = msgspec.structs.replace(bare, signatures=(sealed,))
+    target_digests = statements.EnvelopeSignature(sig=sample.key.sign(bare.signed))
+    envelope = msgspec.structs.replace(bare, signatures=(target_digests,))
     assert envelope.by(sample.key.public)
     data = forms.bundle(envelope, sample.key.public.hint)
     stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
@@ -240,21 +247,24 @@ def test_a_payload_that_is_signed_as_something_else_is_no_statement(sample):
 
 
 def test_the_sbom_of_another_architecture(sample):
-    other = attachments.subjects(sample.lock, sample.sealed, tuple(Arch))[2]
-    (one,) = sample.artifacts(other, spdx.MEDIA_TYPE)
+    other = attachments.subjects(sample.lock, sample.target_digests, tuple(Arch))[2]
+    (artifact,) = sample.artifacts(other, spdx.MEDIA_TYPE)
     sample.replace(
-        sample.arm, spdx.MEDIA_TYPE, {"sbom.spdx.json": one.files["sbom.spdx.json"].data}
+        sample.arm, spdx.MEDIA_TYPE, {"sbom.spdx.json": artifact.files["sbom.spdx.json"].data}
     )
     assert set(sample.failed()) == {"SBOM SPDX arm64"}
 
 
 def _statement(sample: Sample, **changed: Any) -> bytes:
-    found = provenance.circumstances(sample.place.work().project, BOTH)
-    made = provenance.statement(
-        sample.lock, sample.sealed, tuple(Arch), msgspec.structs.replace(found, **changed)
+    circumstances = provenance.circumstances(sample.place.work().project, BOTH)
+    statement = provenance.statement(
+        sample.lock,
+        sample.target_digests,
+        tuple(Arch),
+        msgspec.structs.replace(circumstances, **changed),
     )
-    assert isinstance(made, bytes)
-    return made
+    assert isinstance(statement, bytes)
+    return statement
 
 
 def test_a_provenance_of_another_lock_is_refused(sample):
@@ -267,15 +277,15 @@ def test_a_provenance_of_another_lock_is_refused(sample):
 def test_a_provenance_of_another_image_is_refused_though_the_key_signed_it(sample):
     place = sample.place
     place.push()
-    lock, sealed = place.sample.lock, place.sample.seal
-    found = provenance.circumstances(place.work().project, lock.target)
-    other = provenance.statement(lock, sealed, tuple(lock.arch), found)
+    lock, target_digests = place.sample.lock, place.sample.target_digests
+    details = provenance.circumstances(place.work().project, lock.target)
+    other = provenance.statement(lock, target_digests, tuple(lock.arch), details)
     sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
-    data = forms.bundle(statements.seal(other, sample.key), sample.key.public.hint)
+    data = forms.bundle(statements.sign(other, sample.key), sample.key.public.hint)
     stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.PROVENANCE)
-    found = sample.failed()
-    assert set(found) == {"lock", "provenance"}
-    assert "about another image" in found["provenance"]
+    details = sample.failed()
+    assert set(details) == {"lock", "provenance"}
+    assert "about another image" in details["provenance"]
 
 
 def test_a_provenance_that_is_rewritten_is_refused_where_none_is_signed(sample):
@@ -287,17 +297,17 @@ def test_a_provenance_that_is_rewritten_is_refused_where_none_is_signed(sample):
 
 def test_the_builder_is_held_to(sample):
     assert sample.failed(builder=provenance.LOCAL_BUILDER) == {}
-    found = sample.failed(builder="https://ci.example/")
-    assert "https://ci.example/ is asked for" in found["provenance"]
+    failures = sample.failed(builder="https://ci.example/")
+    assert "https://ci.example/ is asked for" in failures["provenance"]
 
 
 # -- locks
 
 
-def _files(lock: Lock, sealed: Seal, sample: Sample) -> dict[str, bytes]:
-    (one,) = sample.artifacts(sample.top, bundle.ARTIFACT_TYPE)
-    held = {name: part.data for name, part in one.files.items()}
-    return held | {"lock.json": codec.encode(lock), "digests.json": codec.encode(sealed)}
+def _files(lock: Lock, target_digests: TargetDigests, sample: Sample) -> dict[str, bytes]:
+    (artifact,) = sample.artifacts(sample.top, bundle.ARTIFACT_TYPE)
+    files = {name: part.data for name, part in artifact.files.items()}
+    return files | {"lock.json": codec.encode(lock), "digests.json": codec.encode(target_digests)}
 
 
 def test_an_older_lock_of_the_same_target_is_refused(sample):
@@ -305,28 +315,32 @@ def test_an_older_lock_of_the_same_target_is_refused(sample):
     labels = {**sample.lock.settings.labels, "version": "older"}
     settings = msgspec.structs.replace(sample.lock.settings, labels=labels)
     older = msgspec.structs.replace(sample.lock, settings=settings)
-    sealed = seals.seal(older, seals.sealed_records(sample.sealed))
-    assert sealed.digest != sample.sealed.digest
-    files = _files(older, sealed, sample)
+    target_digests = image_digests.digests_of(
+        older, image_digests.layer_records(sample.target_digests)
+    )
+    assert target_digests.digest != sample.target_digests.digest
+    files = _files(older, target_digests, sample)
     for key in (sample.key.public, None):
         sample.restore(sample.signed)
         sample.replace(sample.top, bundle.ARTIFACT_TYPE, files)
-        found = sample.failed(key=key)
-        assert set(found) == {"lock", *(OF_A_LOCK if key else ())}
-        assert f"is of another image: {BOTH} {sealed.digest}" in found["lock"]
-    assert set(sample.failed(own=own(sample))) == {"lock", *OF_A_LOCK}
+        failures = sample.failed(key=key)
+        assert set(failures) == {"lock", *(OF_A_LOCK if key else ())}
+        assert f"is of another image: {BOTH} {target_digests.digest}" in failures["lock"]
+    assert set(sample.failed(own=project_lock(sample))) == {"lock", *OF_A_LOCK}
 
 
 def test_another_lock_of_the_same_image_is_refused_by_the_key(sample):
     """What an image does not show, its digest does not tell: the signed provenance does."""
     other = msgspec.structs.replace(sample.lock, requirements={"torch": "==9"})
-    sealed = seals.seal(other, seals.sealed_records(sample.sealed))
-    assert sealed.digest == sample.sealed.digest
-    sample.replace(sample.top, bundle.ARTIFACT_TYPE, _files(other, sealed, sample))
-    found = sample.failed()
-    assert {"lock", "provenance"} <= set(found)
-    assert "no provenance signed by the key names" in found["lock"]
-    assert sha256(codec.encode(other)) in found["provenance"]
+    target_digests = image_digests.digests_of(
+        other, image_digests.layer_records(sample.target_digests)
+    )
+    assert target_digests.digest == sample.target_digests.digest
+    sample.replace(sample.top, bundle.ARTIFACT_TYPE, _files(other, target_digests, sample))
+    failures = sample.failed()
+    assert {"lock", "provenance"} <= set(failures)
+    assert "no provenance signed by the key names" in failures["lock"]
+    assert sha256(codec.encode(other)) in failures["provenance"]
 
 
 def test_a_wrong_lock_does_not_hide_the_right_one(sample):
@@ -334,20 +348,24 @@ def test_a_wrong_lock_does_not_hide_the_right_one(sample):
     settings = msgspec.structs.replace(sample.lock.settings, labels={})
     for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):
         lock = msgspec.structs.replace(sample.lock, **changed)
-        sealed = seals.seal(lock, seals.sealed_records(sample.sealed))
-        files = _files(sample.lock, sample.sealed, sample) | {
-            "lock.json": codec.encode(lock), "digests.json": codec.encode(sealed),
+        target_digests = image_digests.digests_of(
+            lock, image_digests.layer_records(sample.target_digests)
+        )
+        files = _files(sample.lock, sample.target_digests, sample) | {
+            "lock.json": codec.encode(lock), "digests.json": codec.encode(target_digests),
         }  # fmt: skip
         kind = bundle.ARTIFACT_TYPE
         parts = {name: ArtifactFile(data=data, media_type=kind) for name, data in files.items()}
-        held = sample.state()
-        artifacts.attach(sample.client, sample.repository, sample.top, kind, parts)
+        saved_state = sample.state()
+        artifact_store.attach(sample.client, sample.repository, sample.top, kind, parts)
         assert sample.verify() == {}
-        sample.restore(held)
+        sample.restore(saved_state)
 
 
-def test_a_seal_that_does_not_follow_from_its_lock_is_refused(sample):
-    files = _files(sample.lock, msgspec.structs.replace(sample.sealed, target="other"), sample)
+def test_digests_that_do_not_follow_from_their_lock_are_refused(sample):
+    files = _files(
+        sample.lock, msgspec.structs.replace(sample.target_digests, target="other"), sample
+    )
     sample.replace(sample.top, bundle.ARTIFACT_TYPE, files)
     assert set(sample.failed()) == {"lock", *OF_A_LOCK}
 
@@ -357,8 +375,8 @@ def test_a_seal_that_does_not_follow_from_its_lock_is_refused(sample):
 
 def test_another_key_is_refused(sample):
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
-    found = sample.failed(key=other.public)
-    assert "none by the key" in found["signature"]
+    failures = sample.failed(key=other.public)
+    assert "none by the key" in failures["signature"]
     sample.sign(other)
     assert sample.verify(key=other.public) == {}
     assert sample.verify() == {}
@@ -368,12 +386,12 @@ def test_a_signature_of_another_image_is_refused(sample):
     place = sample.place
     place.push()
     other = place.plan().top
-    envelope = statements.seal(forms.about_image(other.digest), sample.key)
+    envelope = statements.sign(forms.about_image(other.digest), sample.key)
     data = forms.bundle(envelope, sample.key.public.hint)
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
-    found = sample.failed()
-    assert f"about another image: {other.digest}" in found["signature"]
+    failures = sample.failed()
+    assert f"about another image: {other.digest}" in failures["signature"]
 
 
 def test_a_statement_alone_is_no_signature_of_the_image(sample):

@@ -41,18 +41,18 @@ def refused(path: Path, *words: str) -> None:
 def test_good_wheel(tmp_path: Path) -> None:
     files = {"demo/__init__.py": b"", "demo/data.txt": TEXT, "demo/raw": os.urandom(5000)}
     path = make(tmp_path, files, modes={"demo/raw": PROGRAM})
-    found = archive.read(path)
-    archive.verify(found)
-    assert (found.name, found.version, found.label) == ("demo", "1.0", path.name)
-    assert found.headers("METADATA")["Version"] == "1.0"
-    assert found.text("no such file") is None
+    wheel = archive.read(path)
+    archive.verify(wheel)
+    assert (wheel.name, wheel.version, wheel.label) == ("demo", "1.0", path.name)
+    assert wheel.headers("METADATA")["Version"] == "1.0"
+    assert wheel.text("no such file") is None
     for name, data in files.items():
-        assert found.content(name) == data
-        member = found.members[name]
+        assert wheel.content(name) == data
+        member = wheel.members[name]
         assert (member.size, member.crc) == (len(data), zlib.crc32(data))
-    assert found.members["demo/raw"].mode == PROGRAM
+    assert wheel.members["demo/raw"].mode == PROGRAM
     # The offset is where the stream starts: inflated from there by zlib, it is the content.
-    place = found.place(found.members["demo/data.txt"])
+    place = wheel.place(wheel.members["demo/data.txt"])
     stream = path.read_bytes()[place.offset : place.offset + place.length]
     assert zlib.decompress(stream, -15) == TEXT
 
@@ -66,11 +66,11 @@ def test_stored_members_folders_and_modes(tmp_path: Path) -> None:
             Entry(name=b"demo/dos", data=b"x", mode=PROGRAM, system=0),
         ),
     )
-    found = archive.read(path)
-    archive.verify(found)
-    assert found.content("demo/a.txt") == TEXT
-    assert found.members["demo/dos"].mode == 0
-    assert "demo" not in found.members
+    wheel = archive.read(path)
+    archive.verify(wheel)
+    assert wheel.content("demo/a.txt") == TEXT
+    assert wheel.members["demo/dos"].mode == 0
+    assert "demo" not in wheel.members
 
 
 def test_wheel_in_a_store_has_the_label_of_its_file_name(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_data_descriptors(tmp_path: Path, signature: bytes, layout: str) -> None
     stream = deflated(TEXT)
     descriptor = signature + struct.pack(layout, zlib.crc32(TEXT), len(stream), len(TEXT))
     entry = Entry(name=b"a", data=TEXT, flags=8, local_sizes=(0, 0, 0), descriptor=descriptor)
-    found = archive.read(forge(tmp_path, entries(entry)))
-    archive.verify(found)
-    assert found.content("a") == TEXT
+    wheel = archive.read(forge(tmp_path, entries(entry)))
+    archive.verify(wheel)
+    assert wheel.content("a") == TEXT
     entry.descriptor = signature + struct.pack(layout, 1, len(stream), len(TEXT))
     refused(forge(tmp_path, entries(entry)), "'a'", "descriptor")
     entry.descriptor = b""
@@ -109,9 +109,9 @@ def test_zip64(tmp_path: Path) -> None:
         local_extra=wide,
         central_extra=wide,
     )
-    found = archive.read(forge(tmp_path, entries(entry), zip64=True))
-    archive.verify(found)
-    assert found.content("a") == TEXT
+    wheel = archive.read(forge(tmp_path, entries(entry), zip64=True))
+    archive.verify(wheel)
+    assert wheel.content("a") == TEXT
     entry.local_extra = struct.pack("<HHQQ", 1, 16, len(TEXT) + 1, len(stream))
     refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "disagrees")
     entry.local_extra = b""
@@ -120,9 +120,9 @@ def test_zip64(tmp_path: Path) -> None:
 
 def test_more_members_than_a_zip_without_zip64_can_have(tmp_path: Path) -> None:
     files = {f"demo/{number}": b"" for number in range(66_000)}
-    found = archive.read(make(tmp_path, files))
-    assert len(found.members) == 66_003
-    archive.verify(found)
+    wheel = archive.read(make(tmp_path, files))
+    assert len(wheel.members) == 66_003
+    archive.verify(wheel)
 
 
 def test_zip_written_as_a_stream_with_zip64(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_zip_written_as_a_stream_with_zip64(tmp_path: Path) -> None:
                 file.write(entry.data)
     path = tmp_path / "demo-1.0-py3-none-any.whl"
     path.write_bytes(sink.data)
-    found = archive.read(path)
-    archive.verify(found)
-    assert found.content("demo/a") == TEXT
+    parsed = archive.read(path)
+    archive.verify(parsed)
+    assert parsed.content("demo/a") == TEXT
 
 
 @pytest.mark.parametrize(
@@ -358,14 +358,14 @@ def test_contradicting_metadata(tmp_path: Path, file: str, data: bytes, word: st
 
 @pytest.mark.parametrize("missing", [b"METADATA", b"WHEEL"])
 def test_missing_metadata(tmp_path: Path, missing: bytes) -> None:
-    kept = [entry for entry in entries() if not entry.name.endswith(missing)]
-    refused(forge(tmp_path, kept), missing.decode())
+    remaining = [entry for entry in entries() if not entry.name.endswith(missing)]
+    refused(forge(tmp_path, remaining), missing.decode())
 
 
 def test_names_are_compared_as_packages_are(tmp_path: Path) -> None:
     data = {"My_Demo-1.0.dist-info/METADATA": metadata("my.demo", "1.0.0")}
-    found = archive.read(make(tmp_path, data, name="My_Demo"))
-    assert found.name == "My_Demo"
+    wheel = archive.read(make(tmp_path, data, name="My_Demo"))
+    assert wheel.name == "My_Demo"
 
 
 def test_invalid_file_name(tmp_path: Path) -> None:

@@ -22,19 +22,19 @@ def test_different_contents() -> None:
         "a": [InstalledFile("bin/x", 1, 3), InstalledFile("bin/y", 1, 1)],
         "b": [InstalledFile("bin/x", 1, 2), InstalledFile("bin/y", 2, 1)],
     }
-    found = find(tables)
-    assert found == (
+    conflicts = find(tables)
+    assert conflicts == (
         PathConflict(path="bin/x", owners=("a", "b", "c")),
         PathConflict(path="bin/y", owners=("a", "b")),
     )
-    assert str(found[1]) == "bin/y has different contents in a, b"
+    assert str(conflicts[1]) == "bin/y has different contents in a, b"
 
 
 def test_a_file_where_another_needs_a_folder() -> None:
     tables = {"a": [InstalledFile("lib/x", 1, 2)], "b": [InstalledFile("lib/x/y/z", 1, 2)]}
-    (found,) = find(tables)
-    assert found == PathConflict(path="lib/x", owners=("a", "b"), folder=True)
-    assert "folder" in str(found)
+    (conflict,) = find(tables)
+    assert conflict == PathConflict(path="lib/x", owners=("a", "b"), folder=True)
+    assert "folder" in str(conflict)
 
 
 def test_table(tmp_path: Path) -> None:

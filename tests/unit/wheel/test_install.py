@@ -92,21 +92,21 @@ def test_record_names_every_file_with_its_hash(tmp_path: Path) -> None:
     }
     wheel_record = claimed + weak + "demo-1.0.data/scripts/tool,sha256=x,9\n"
     members = installed(make(tmp_path, files, record=wheel_record))
-    found = rows(members)
+    record_rows = rows(members)
     base = f"{SITE}/"
     depth = "../../../"
-    assert found.keys() == {
+    assert record_rows.keys() == {
         path.removeprefix(base) if path.startswith(base) else path.replace("opt/venv/", depth)
         for path in members
     }
-    assert found["demo/claimed.txt"] == ("sha512=as-the-wheel-says", "7")
-    assert found["demo/weak.txt"] == (hashed(b"weak"), "4")
-    assert found["demo/with, comma.txt"] == (hashed(b"missing from RECORD"), "19")
+    assert record_rows["demo/claimed.txt"] == ("sha512=as-the-wheel-says", "7")
+    assert record_rows["demo/weak.txt"] == (hashed(b"weak"), "4")
+    assert record_rows["demo/with, comma.txt"] == (hashed(b"missing from RECORD"), "19")
     tool = b"#!/opt/venv/bin/python\n"
-    assert found["../../../bin/tool"] == (hashed(tool), str(len(tool)))
+    assert record_rows["../../../bin/tool"] == (hashed(tool), str(len(tool)))
     call = content(members["opt/venv/bin/call"])
-    assert found["../../../bin/call"] == (hashed(call), str(len(call)))
-    assert found["demo-1.0.dist-info/RECORD"] == ("", "")
+    assert record_rows["../../../bin/call"] == (hashed(call), str(len(call)))
+    assert record_rows["demo-1.0.dist-info/RECORD"] == ("", "")
 
 
 def test_files_that_installers_write_are_not_taken_from_the_wheel(tmp_path: Path) -> None:
@@ -225,21 +225,21 @@ def shared(folder: Path, name: str, files: dict[str, bytes], **more: int) -> tup
 
 
 def test_joined_wheels(tmp_path: Path) -> None:
-    one = shared(tmp_path, "one", {"space/__init__.py": b"same", "space/one.py": b"1"})
+    first_members = shared(tmp_path, "one", {"space/__init__.py": b"same", "space/one.py": b"1"})
     two = shared(tmp_path, "two", {"space/__init__.py": b"same", "space/two.py": b"2"})
-    members = install.joined([("b" * 64, one), ("a" * 64, two)])
-    assert members == install.joined([("a" * 64, two), ("b" * 64, one)])
+    members = install.joined([("b" * 64, first_members), ("a" * 64, two)])
+    assert members == install.joined([("a" * 64, two), ("b" * 64, first_members)])
     paths = [member.path for member in members]
-    assert paths == sorted({member.path for member in (*one, *two)})
-    (kept,) = [member for member in members if member.path == f"{SITE}/space/__init__.py"]
-    assert isinstance(kept.content, Slice)
-    assert kept.content.path.name.startswith("two")  # the lower sha256
+    assert paths == sorted({member.path for member in (*first_members, *two)})
+    (shared_member,) = [member for member in members if member.path == f"{SITE}/space/__init__.py"]
+    assert isinstance(shared_member.content, Slice)
+    assert shared_member.content.path.name.startswith("two")  # the lower sha256
 
 
 def test_joined_wheels_with_different_contents(tmp_path: Path) -> None:
-    one = shared(tmp_path, "one", {"space/__init__.py": b"same"})
+    first_members = shared(tmp_path, "one", {"space/__init__.py": b"same"})
     two = shared(tmp_path, "two", {"space/__init__.py": b"Same"})
-    wheels = [("b" * 64, one), ("a" * 64, two)]
+    wheels = [("b" * 64, first_members), ("a" * 64, two)]
     labels = {"a" * 64: "two-1.0.whl", "b" * 64: "one-1.0.whl"}
     with pytest.raises(IntegrityError) as caught:
         install.joined(wheels, labels=labels)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError
-from imgbuild.wheel.record import RecordRow, digest, known_digest, read_record, write_record
+from imgbuild.wheel.record import RecordRow, digest, read_record, strong_digest, write_record
 
 PATHS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 
@@ -39,8 +39,8 @@ def test_windows_newlines_and_empty_lines() -> None:
 
 def test_weak_digests_are_ignored() -> None:
     rows = read_record("a,sha256=x,1\nb,md5=x,1\nc,sha1=x,1\nd,,\ne,sha384=y,1\n", "w")
-    known = {path: known_digest(rows, path) for path in "abcdef"}
-    assert known == {"a": "sha256=x", "b": None, "c": None, "d": None, "e": "sha384=y", "f": None}
+    digests = {path: strong_digest(rows, path) for path in "abcdef"}
+    assert digests == {"a": "sha256=x", "b": None, "c": None, "d": None, "e": "sha384=y", "f": None}
 
 
 def test_digest_of_the_specification() -> None:

@@ -44,38 +44,40 @@ def document(sbom: Sbom) -> bytes:
     }
     if opaque := [part.id for part in sbom.components if part.kind is ComponentKind.BASE]:
         body["compositions"] = [{"aggregate": "unknown", "assemblies": opaque}]
-    if sbom.made:
+    if sbom.build_inputs:
         body["formulation"] = _formulation(sbom)
     serial = uuid.uuid5(NAMESPACE, sha256(codec.compact(body)))
     return codec.compact({**body, "serialNumber": f"urn:uuid:{serial}"}) + b"\n"
 
 
 def _component(part: Component) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    component: dict[str, Any] = {
         "type": TYPES.get(part.kind, "library"),
         "bom-ref": part.id,
         "name": part.name,
     }
     if part.version:
-        found["version"] = part.version
+        component["version"] = part.version
     if part.kind in OUTSIDE:
-        found["scope"] = "excluded"
+        component["scope"] = "excluded"
     if part.sha256:
-        found["hashes"] = [{"alg": "SHA-256", "content": part.sha256}]
+        component["hashes"] = [{"alg": "SHA-256", "content": part.sha256}]
     if part.licence.expression:
-        found["licenses"] = [{"expression": part.licence.expression, "acknowledgement": "declared"}]
+        component["licenses"] = [
+            {"expression": part.licence.expression, "acknowledgement": "declared"}
+        ]
     elif part.licence.words:
-        found["licenses"] = [
+        component["licenses"] = [
             {"license": {"name": part.licence.words, "acknowledgement": "declared"}}
         ]
     if part.purl:
-        found["purl"] = part.purl
-    said = {"index": part.index, "source": part.source}
+        component["purl"] = part.purl
+    details = {"index": part.index, "source": part.source}
     if part.layer is not None:
-        said["layer"] = part.layer.name
-    if properties := _properties(said):
-        found["properties"] = properties
-    return found
+        details["layer"] = part.layer.name
+    if properties := _properties(details):
+        component["properties"] = properties
+    return component
 
 
 def _about(sbom: Sbom) -> dict[str, str]:
@@ -88,10 +90,10 @@ def _about(sbom: Sbom) -> dict[str, str]:
     return {"arch": sbom.arch, "target": sbom.target, **layers}
 
 
-def _properties(said: dict[str, str]) -> list[dict[str, str]]:
+def _properties(details: dict[str, str]) -> list[dict[str, str]]:
     return [
         {"name": f"imgbuild:{name}", "value": value}
-        for name, value in sorted(said.items())
+        for name, value in sorted(details.items())
         if value
     ]
 
@@ -107,17 +109,17 @@ def _formulation(sbom: Sbom) -> list[dict[str, Any]]:
     """How wheels of sdists came to be: what went into each build."""
     return [
         {
-            "bom-ref": f"build/{made}",
+            "bom-ref": f"build/{built}",
             "workflows": [
                 {
-                    "bom-ref": f"build/{made}/workflow",
-                    "uid": made,
-                    "name": f"build of {made}",
+                    "bom-ref": f"build/{built}/workflow",
+                    "uid": built,
+                    "name": f"build of {built}",
                     "taskTypes": ["build"],
                     "inputs": [{"resource": {"ref": other}} for other in origins],
-                    "outputs": [{"type": "artifact", "resource": {"ref": made}}],
+                    "outputs": [{"type": "artifact", "resource": {"ref": built}}],
                 }
             ],
         }
-        for made, origins in sorted(sbom.made.items())
+        for built, origins in sorted(sbom.build_inputs.items())
     ]

@@ -1,6 +1,6 @@
 """What is in an image on one architecture, and which component needs which.
 
-An `Sbom` is made of lock, seal and `images/packages.json`, without a clock, the network or the
+An `Sbom` is made of lock, digests and `images/packages.json`, without a clock, the network or the
 cache; `cyclonedx` and `spdx` write documents of it.
 """
 
@@ -14,9 +14,10 @@ import msgspec
 from imgbuild.attest.sbom import needs, purl
 from imgbuild.attest.sbom.licences import Licence
 from imgbuild.attest.sbom.packages import Package, SbomPackages
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import default_index
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
+from imgbuild.plan.image_digests import LayerDigests, TargetDigests
 from imgbuild.plan.plan import (
     AddedDebsRecipe,
     AddedFilesRecipe,
@@ -28,7 +29,6 @@ from imgbuild.plan.plan import (
     installed_wheels,
     plan,
 )
-from imgbuild.plan.seal import Seal, SealedLayer
 from imgbuild.values import Arch, Digest, Sha256
 from imgbuild.wheel.tags import Tags
 
@@ -70,7 +70,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
     licence: Licence = Licence()
     index: str = ""
     source: str = ""
-    layer: SealedLayer | None = None
+    layer: LayerDigests | None = None
 
 
 class Sbom(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,27 +80,29 @@ class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     arch: Arch
     digest: Digest
     created: str
-    layers: tuple[SealedLayer, ...]
+    layers: tuple[LayerDigests, ...]
     image: Component
     components: tuple[Component, ...]
     needs: dict[str, tuple[str, ...]]
-    made: dict[str, tuple[str, ...]] = {}
+    build_inputs: dict[str, tuple[str, ...]] = {}
 
 
-def sbom(lock: Lock, sealed: Seal, arch: Arch, known: SbomPackages) -> Sbom:
+def sbom(
+    lock: Lock, target_digests: TargetDigests, arch: Arch, sbom_packages: SbomPackages
+) -> Sbom:
     """What is in the image of `lock` on `arch`."""
     planned = plan(lock, arch)
-    layers = {layer.id: layer for layer in sealed.arch[arch].layers}
-    maker = _Maker(lock, arch, known, _places(planned.layers, layers))
+    layers = {layer.id: layer for layer in target_digests.arch[arch].layers}
+    maker = _Maker(lock, arch, sbom_packages, _places(planned.layers, layers))
     parts = (
         *maker.system(),
         *maker.base(),
         *maker.debs(),
         *maker.wheels(),
-        *maker.made(),
-        *_own(lock, planned.layers, layers),
+        *maker.build_inputs(),
+        *_added_components(lock, planned.layers, layers),
     )
-    digest = sealed.arch[arch].manifest
+    digest = target_digests.arch[arch].manifest
     edges = maker.edges()
     inside = [part.id for part in parts if part.kind not in OUTSIDE]
     edges["image"] = maker.roots(inside, edges)
@@ -109,7 +111,7 @@ def sbom(lock: Lock, sealed: Seal, arch: Arch, known: SbomPackages) -> Sbom:
         arch=arch,
         digest=digest,
         created=planned.config.created,
-        layers=sealed.arch[arch].layers,
+        layers=target_digests.arch[arch].layers,
         image=Component(
             id="image",
             kind=ComponentKind.IMAGE,
@@ -120,15 +122,15 @@ def sbom(lock: Lock, sealed: Seal, arch: Arch, known: SbomPackages) -> Sbom:
         ),
         components=tuple(sorted(parts, key=lambda part: part.id)),
         needs=dict(sorted(edges.items())),
-        made=maker.origins(),
+        build_inputs=maker.origins(),
     )
 
 
 def _places(
-    layers: tuple[Layer, ...], sealed: Mapping[Digest, SealedLayer]
-) -> dict[Sha256, SealedLayer]:
+    layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
+) -> dict[Sha256, LayerDigests]:
     """The sha256 of a wheel, deb or added file → the layer that it is in."""
-    found: dict[Sha256, SealedLayer] = {}
+    places: dict[Sha256, LayerDigests] = {}
     for layer in layers:
         recipe = layer.recipe
         files: tuple[LockedFile, ...] = ()
@@ -138,16 +140,16 @@ def _places(
             files = recipe.debs
         elif isinstance(recipe, AddedFilesRecipe):
             files = tuple(recipe.files.values())
-        found.update((file.sha256, sealed[layer.id]) for file in files)
-    return found
+        places.update((file.sha256, target_digests[layer.id]) for file in files)
+    return places
 
 
-def _own(
-    lock: Lock, layers: tuple[Layer, ...], sealed: Mapping[Digest, SealedLayer]
+def _added_components(
+    lock: Lock, layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> Iterator[Component]:
     """What imgbuild itself or the user adds: the empty environment, the entry point, files."""
     for layer in layers:
-        recipe, place = layer.recipe, sealed[layer.id]
+        recipe, place = layer.recipe, target_digests[layer.id]
         if isinstance(recipe, VenvRecipe | FilesRecipe):
             yield Component(
                 id=f"layer/{layer.name}",
@@ -168,14 +170,18 @@ def _own(
 
 
 class _Maker:
-    """Makes the parts of one image; all facts come from the lock or from `known`."""
+    """Makes the parts of one image; all facts come from the lock or from `sbom_packages`."""
 
     def __init__(
-        self, lock: Lock, arch: Arch, known: SbomPackages, places: Mapping[Sha256, SealedLayer]
+        self,
+        lock: Lock,
+        arch: Arch,
+        sbom_packages: SbomPackages,
+        places: Mapping[Sha256, LayerDigests],
     ) -> None:
         self._lock = lock
         self._arch = arch
-        self._known = known.packages
+        self._known = sbom_packages.packages
         self._places = places
         self._resolution: Resolution = lock.arch[arch]
         self._installed = installed_wheels(self._resolution)
@@ -184,8 +190,8 @@ class _Maker:
 
     @property
     def _release(self) -> str:
-        found = self._debs.get(RELEASE_PACKAGE)
-        return found.version.split("+")[0].split(".")[0] if found else ""
+        release_package = self._debs.get(RELEASE_PACKAGE)
+        return release_package.version.split("+")[0].split(".")[0] if release_package else ""
 
     def system(self) -> Iterator[Component]:
         """Debian itself, which scanners look for before they look at its packages."""
@@ -216,9 +222,9 @@ class _Maker:
     def debs(self) -> Iterator[Component]:
         """Debian's packages."""
         for deb in self._resolution.debs:
-            said = self._said(deb)
-            source = said.source or deb.package
-            version = said.source_version or deb.version
+            record = self._record(deb)
+            source = record.source or deb.package
+            version = record.source_version or deb.version
             yield Component(
                 id=f"deb/{deb.package}",
                 kind=ComponentKind.DEB,
@@ -231,10 +237,10 @@ class _Maker:
                     deb.version,
                     deb.arch,
                     release=self._release,
-                    source=f"{source}@{version}" if said.source else "",
+                    source=f"{source}@{version}" if record.source else "",
                 ),
                 licence=self._licence(deb),
-                source=f"{source} {version}" if said.file else "",
+                source=f"{source} {version}" if record.file else "",
                 layer=self._places.get(deb.sha256),
             )
 
@@ -243,11 +249,11 @@ class _Maker:
         for wheel in self._installed:
             yield self._wheel(f"wheel/{wheel.package}", ComponentKind.WHEEL, wheel)
 
-    def made(self) -> Iterator[Component]:
+    def build_inputs(self) -> Iterator[Component]:
         """What wheels of this image were built from and with; each file once."""
-        found = {}
+        components = {}
         for built in self._resolution.built:
-            found[built.sdist.sha256] = Component(
+            components[built.sdist.sha256] = Component(
                 id=f"sdist/{built.package}",
                 kind=ComponentKind.SDIST,
                 name=built.package,
@@ -258,8 +264,10 @@ class _Maker:
                 index=built.index if built.index != self._default else "",
             )
             for wheel in built.requires:
-                found[wheel.sha256] = self._wheel(f"tool/{wheel.file}", ComponentKind.TOOL, wheel)
-        yield from found.values()
+                components[wheel.sha256] = self._wheel(
+                    f"tool/{wheel.file}", ComponentKind.TOOL, wheel
+                )
+        yield from components.values()
 
     def origins(self) -> dict[str, tuple[str, ...]]:
         """A wheel built here → its sdist and the tools that built it."""
@@ -273,19 +281,23 @@ class _Maker:
         base = self._lock.base
         tags = Tags(python=base.python, glibc=base.glibc, arch=self._arch)
         wheels = needs.of_wheels(
-            {wheel.package: self._said(wheel) for wheel in self._installed}, tags.markers
+            {wheel.package: self._record(wheel) for wheel in self._installed}, tags.markers
         )
-        debs = needs.of_debs({deb.package: self._said(deb) for deb in self._resolution.debs})
-        found = {f"wheel/{one}": _ids("wheel", others) for one, others in wheels.items()}
-        return found | {f"deb/{one}": _ids("deb", others) for one, others in debs.items()}
+        debs = needs.of_debs({deb.package: self._record(deb) for deb in self._resolution.debs})
+        wheel_edges = {
+            f"wheel/{package}": _ids("wheel", others) for package, others in wheels.items()
+        }
+        return wheel_edges | {
+            f"deb/{package}": _ids("deb", others) for package, others in debs.items()
+        }
 
     def roots(self, inside: list[str], edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         """What the image needs itself: what was asked for, and what nothing else needs."""
         lock = self._lock
         packages = (*lock.base.packages, *(lock.extends.packages if lock.extends else ()))
-        asked = {*_ids("wheel", lock.requirements), *_ids("deb", packages)}
+        requested = {*_ids("wheel", lock.requirements), *_ids("deb", packages)}
         needed = {other for others in edges.values() for other in others}
-        return tuple(sorted(one for one in inside if one in asked or one not in needed))
+        return tuple(sorted(part for part in inside if part in requested or part not in needed))
 
     def _wheel(self, name: str, kind: ComponentKind, wheel: Wheel) -> Component:
         return Component(
@@ -301,17 +313,17 @@ class _Maker:
             layer=self._places.get(wheel.sha256) if kind is ComponentKind.WHEEL else None,
         )
 
-    def _said(self, item: Wheel | Deb) -> Package:
+    def _record(self, item: Wheel | Deb) -> Package:
         return self._known.get(item.sha256, Package(file=""))
 
     def _licence(self, item: Wheel | Deb) -> Licence:
-        said = self._said(item)
+        record = self._record(item)
         for _ in range(SEES):
-            other = self._debs.get(said.see)
+            other = self._debs.get(record.see)
             if other is None:
                 break
-            said = self._said(other)
-        return Licence(said.licence, said.words)
+            record = self._record(other)
+        return Licence(record.licence, record.words)
 
 
 def _ids(kind: str, names: tuple[str, ...] | Mapping[str, str]) -> tuple[str, ...]:

@@ -82,24 +82,24 @@ def headers(text: str) -> Message:
 
 def of_metadata(text: str) -> Licence:
     """The licence that METADATA states: License-Expression, then License, then classifiers."""
-    said = headers(text)
-    stated = said.get("License-Expression", "").strip()
+    fields = headers(text)
+    stated = fields.get("License-Expression", "").strip()
     if stated:
         return Licence(expression) if (expression := _valid(stated)) else Licence(words=stated)
-    lines = [line.strip() for line in said.get("License", "").splitlines() if line.strip()]
+    lines = [line.strip() for line in fields.get("License", "").splitlines() if line.strip()]
     lines = [] if lines[:1] == ["UNKNOWN"] else lines
     for stated in (" ".join(lines[:1]), " ".join(lines[:2])):  # titles of whole texts, too
         if expression := SPELLINGS.get(stated.lower(), "") or _valid(stated):
             return Licence(expression)
     classified = [
         line.rpartition(" :: ")[2]
-        for line in said.get_all("Classifier", [])
+        for line in fields.get_all("Classifier", [])
         if line.startswith("License :: ") and line != "License :: OSI Approved"
     ]
     if len(classified) == 1 and (expression := CLASSIFIERS.get(classified[0], "")):
         return Licence(expression)
-    own = lines[0] if len(lines) == 1 and len(lines[0]) <= LONGEST else ""
-    return Licence(words=own or "; ".join(classified))
+    title = lines[0] if len(lines) == 1 and len(lines[0]) <= LONGEST else ""
+    return Licence(words=title or "; ".join(classified))
 
 
 def of_copyright(text: str) -> Licence:
@@ -118,10 +118,10 @@ def of_copyright(text: str) -> Licence:
         ]
     except ValueError:  # not written by its own rules
         return Licence()
-    found = sorted({part for name in named for part in _conjuncts(name)})
-    if len(found) > 1:
-        found = [f"({part})" if " OR " in part else part for part in found]
-    return Licence(_valid(" AND ".join(found)))
+    conjuncts = sorted({part for name in named for part in _conjuncts(name)})
+    if len(conjuncts) > 1:
+        conjuncts = [f"({part})" if " OR " in part else part for part in conjuncts]
+    return Licence(_valid(" AND ".join(conjuncts)))
 
 
 def references(expression: str) -> Iterator[str]:
@@ -141,7 +141,11 @@ def _conjuncts(text: str) -> Iterator[str]:
     """The text after `License:` as expressions that apply together; a comma binds weakest."""
     for part in re.split(r", +and +|, +", text):
         choices = [
-            [known for name in re.split(r" +and +", choice) if (known := _short_name(name))]
+            [
+                short_name
+                for name in re.split(r" +and +", choice)
+                if (short_name := _short_name(name))
+            ]
             for choice in re.split(r" +or +", part)
         ]
         if len(choices) == 1:
@@ -152,19 +156,19 @@ def _conjuncts(text: str) -> Iterator[str]:
 
 def _short_name(text: str) -> str:
     name, _, exception = text.strip().partition(" with ")
-    known = SHORT_NAMES.get(name.lower(), "")
-    if not known and (gnu := GNU.fullmatch(name)):
+    expression = SHORT_NAMES.get(name.lower(), "")
+    if not expression and (gnu := GNU.fullmatch(name)):
         family, version, later = gnu[1].upper(), gnu[2], gnu[3]
         version = version if "." in version else f"{version}.0"
         family = "GFDL" if family == "GFDL-NIV" else family
         middle = "-no-invariants" if gnu[1].upper() == "GFDL-NIV" else ""
-        known = _valid(f"{family}-{version}{middle}-{'or-later' if later else 'only'}")
+        expression = _valid(f"{family}-{version}{middle}-{'or-later' if later else 'only'}")
     # A plain name may not carry an operator of its own: "and/or" and the like are words.
-    known = known or (_valid(name) if re.fullmatch(r"[A-Za-z0-9.-]+", name) else "")
-    if exception and known:
+    expression = expression or (_valid(name) if re.fullmatch(r"[A-Za-z0-9.-]+", name) else "")
+    if exception and expression:
         clause = EXCEPTIONS.get(exception.lower(), "")
-        known = _valid(f"{known} WITH {clause}") if clause else ""
-    if known:
-        return known
+        expression = _valid(f"{expression} WITH {clause}") if clause else ""
+    if expression:
+        return expression
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("+", "-plus")).strip("-.")
     return f"{DEBIAN}{plain}" if plain else ""

@@ -28,13 +28,15 @@ def of_wheels(
 ) -> dict[str, tuple[str, ...]]:
     """Package → packages it needs, with the extras that others ask for; `packages` by name."""
     lines = {
-        package: one.needs if one.requires is None else one.requires
-        for package, one in packages.items()
+        package: record.needs if record.requires is None else record.requires
+        for package, record in packages.items()
     }
     edges: dict[str, set[str]] = {package: set() for package in packages}
-    for one in applied(lines, markers):
-        edges[one.package].add(normalize(one.requirement.name))
-    return {package: tuple(sorted(found - {package})) for package, found in sorted(edges.items())}
+    for need in applied(lines, markers):
+        edges[need.package].add(normalize(need.requirement.name))
+    return {
+        package: tuple(sorted(required - {package})) for package, required in sorted(edges.items())
+    }
 
 
 def applied(
@@ -44,29 +46,33 @@ def applied(
 
     `requires` is package → its requirements, by normalized names.
     """
-    known = {package: _among(requires.keys(), lines) for package, lines in requires.items()}
+    requirements = {package: _among(requires.keys(), lines) for package, lines in requires.items()}
     extras: dict[str, set[str]] = {package: {""} for package in requires}
-    found: dict[str, list[AppliedRequirement]] = {}
-    due = set(requires)
-    while due:
-        package = due.pop()
-        found[package] = list(_applied(package, known[package], extras[package], markers))
-        for one in found[package]:
-            other = normalize(one.requirement.name)
-            asked = {normalize(extra) for extra in one.requirement.extras}
-            if not asked <= extras[other]:
-                extras[other] |= asked
-                due.add(other)
-    return [one for package in sorted(found) for one in found[package]]
+    by_package: dict[str, list[AppliedRequirement]] = {}
+    pending = set(requires)
+    while pending:
+        package = pending.pop()
+        by_package[package] = list(
+            _applied(package, requirements[package], extras[package], markers)
+        )
+        for need in by_package[package]:
+            other = normalize(need.requirement.name)
+            requested = {normalize(extra) for extra in need.requirement.extras}
+            if not requested <= extras[other]:
+                extras[other] |= requested
+                pending.add(other)
+    return [need for package in sorted(by_package) for need in by_package[package]]
 
 
 def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
     """Package → packages it needs; of alternatives the first that is there."""
-    giving = {given: package for package, one in sorted(packages.items()) for given in one.gives}
+    giving = {
+        given: package for package, record in sorted(packages.items()) for given in record.gives
+    }
     giving |= {package: package for package in packages}
     return {
-        package: tuple(sorted(set(_chosen(one.needs, giving)) - {package}))
-        for package, one in sorted(packages.items())
+        package: tuple(sorted(set(_chosen(record.needs, giving)) - {package}))
+        for package, record in sorted(packages.items())
     }
 
 
@@ -86,14 +92,16 @@ def _applied(
     extras: Iterable[str],
     markers: Mapping[str, str],
 ) -> Iterator[AppliedRequirement]:
-    for one in requirements:
+    for requirement in requirements:
         for extra in sorted(extras):
-            if one.marker is None or one.marker.evaluate({**markers, "extra": extra}):
-                yield AppliedRequirement(package, extra, one)
+            if requirement.marker is None or requirement.marker.evaluate(
+                {**markers, "extra": extra}
+            ):
+                yield AppliedRequirement(package, extra, requirement)
                 break
 
 
 def _chosen(clauses: Sequence[str], giving: Mapping[str, str]) -> Iterable[str]:
     for clause in clauses:
-        found = (giving[name] for name in clause.split(" | ") if name in giving)
-        yield from list(found)[:1]
+        providers = (giving[name] for name in clause.split(" | ") if name in giving)
+        yield from list(providers)[:1]

@@ -1,7 +1,7 @@
 """Licence, requirements and source package of wheels and debs: `images/packages.json`.
 
 Each file is read once, while it is in the cache, and recorded by its sha256. The records are facts
-about immutable files and are only ever added, as in `layers.json`. An SBOM is made of lock, seal
+about immutable files and are only ever added, as in `layers.json`. An SBOM is made of lock, digests
 and this file; for a package that is not in it, the SBOM says that nothing is known. `imgbuild why`
 and `tree` read requirements from it.
 """
@@ -23,7 +23,7 @@ from imgbuild.deb import archive
 from imgbuild.deb.control import Clause, clauses
 from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.index.remote_wheel import FACT as METADATA
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.system.threads import each
@@ -92,18 +92,22 @@ def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
 def read(data: bytes, file: str) -> SbomPackages:
     """The packages that `data`, known as `file`, holds; InputError or LockStale if it cannot be."""
     hint = "restore it from git, or delete it and lock again"
-    found = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
-    if found.format != PACKAGES_FORMAT:
-        message = f"{file}: format {found.format}; this imgbuild reads {PACKAGES_FORMAT}"
+    packages = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
+    if packages.format != PACKAGES_FORMAT:
+        message = f"{file}: format {packages.format}; this imgbuild reads {PACKAGES_FORMAT}"
         raise LockStale(
             message, hint="use the version of imgbuild that wrote it, or delete it and lock again"
         )
-    return found
+    return packages
 
 
-def of_lock(known: SbomPackages, lock: Lock) -> SbomPackages:
-    """The part of `known` for `lock`: its files, and those of their requirements it has."""
-    files = {key: known.packages[key] for key, _ in _sorted(lock) if key in known.packages}
+def of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
+    """The part of `sbom_packages` for `lock`: its files, and those of their requirements it has."""
+    files = {
+        key: sbom_packages.packages[key]
+        for key, _ in _sorted(lock)
+        if key in sbom_packages.packages
+    }
     there = {normalize(item.package) for _, item in _files(lock)}
     there |= {normalize(given) for package in files.values() for given in package.gives}
     return SbomPackages(
@@ -123,10 +127,10 @@ def _among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if there & named(line))
 
 
-def merge(known: SbomPackages, found: Mapping[Sha256, Package]) -> SbomPackages:
+def merge(sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]) -> SbomPackages:
     """Both together; IntegrityError where they disagree about a file."""
-    packages = dict(known.packages)
-    for key, package in found.items():
+    packages = dict(sbom_packages.packages)
+    for key, package in new_packages.items():
         recorded = packages.get(key)
         if recorded is None or not recorded.is_current:
             packages[key] = package
@@ -139,21 +143,25 @@ def merge(known: SbomPackages, found: Mapping[Sha256, Package]) -> SbomPackages:
 def keep(images: Path, lock: Lock, store: Store) -> None:
     """Record what the files of `lock` say, as far as the cache has them."""
     with store.exclusive(f"records-{sha256(str(images).encode())}"):
-        known = read_packages(images)
-        due = [
+        sbom_packages = read_packages(images)
+        pending = [
             (key, item)
             for key, item in _files(lock)
-            if key not in known.packages or not known.packages[key].is_current
+            if key not in sbom_packages.packages or not sbom_packages.packages[key].is_current
         ]
-        if found := look(due, store):
-            codec.write(packages_path(images), merge(known, found), below=images.parent)
+        if new_packages := look(pending, store):
+            codec.write(
+                packages_path(images), merge(sbom_packages, new_packages), below=images.parent
+            )
 
 
 def look(files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store) -> dict[Sha256, Package]:
     """The metadata of `files` that are in the cache, where it is kept: each is read once."""
-    due = dict(files)
-    said = each(list(due.values()), lambda item, _: _remembered(item, store), threads=READERS)
-    return {key: package for key, package in zip(due, said, strict=True) if package is not None}
+    items = dict(files)
+    packages = each(list(items.values()), lambda item, _: _remembered(item, store), threads=READERS)
+    return {
+        key: package for key, package in zip(items, packages, strict=True) if package is not None
+    }
 
 
 def _files(lock: Lock) -> Iterable[tuple[Sha256, Wheel | Deb]]:
@@ -168,13 +176,13 @@ def _sorted(lock: Lock) -> list[tuple[Sha256, Wheel | Deb]]:
 
 
 def _remembered(item: Wheel | Deb, store: Store) -> Package | None:
-    known = store.fact(FACT, item.sha256)
-    if known is not None:
-        return msgspec.json.decode(known, type=Package)
-    found = _of_deb(item, store) if isinstance(item, Deb) else _of_wheel(item, store)
-    if found is not None:
-        store.put_fact(FACT, item.sha256, msgspec.json.encode(found))
-    return found
+    cached = store.fact(FACT, item.sha256)
+    if cached is not None:
+        return msgspec.json.decode(cached, type=Package)
+    package = _of_deb(item, store) if isinstance(item, Deb) else _of_wheel(item, store)
+    if package is not None:
+        store.put_fact(FACT, item.sha256, msgspec.json.encode(package))
+    return package
 
 
 def _of_wheel(wheel: Wheel, store: Store) -> Package | None:
@@ -207,7 +215,11 @@ def _requirements(text: str) -> Iterable[str]:
 
 def named(line: str) -> set[str]:
     """The packages that a line of `requires` or `needs` names."""
-    return {normalize(found[0]) for one in line.split(" | ") if (found := NAME.match(one))}
+    return {
+        normalize(match[0])
+        for alternative in line.split(" | ")
+        if (match := NAME.match(alternative))
+    }
 
 
 def _of_deb(deb: Deb, store: Store) -> Package | None:
@@ -223,8 +235,10 @@ def _of_deb(deb: Deb, store: Store) -> Package | None:
         see=notice.package,
         source=source,
         source_version=version.strip("()"),
-        needs=tuple(dict.fromkeys(_names(one) for text in relations for one in clauses(text))),
-        gives=tuple(_names(one) for one in clauses(control.get("Provides", ""))),
+        needs=tuple(
+            dict.fromkeys(_names(clause) for text in relations for clause in clauses(text))
+        ),
+        gives=tuple(_names(clause) for clause in clauses(control.get("Provides", ""))),
     )
 
 

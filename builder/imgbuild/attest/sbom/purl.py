@@ -30,8 +30,8 @@ def oci(name: str, digest: Digest, *, arch: str, place: str = "") -> str:
 
 
 def _purl(kind: str, name: str, version: str, qualifiers: Mapping[str, str]) -> str:
-    said = "&".join(
+    query = "&".join(
         f"{key}={quote(value, safe=':/')}" for key, value in sorted(qualifiers.items()) if value
     )
     path = "/".join(quote(part, safe="") for part in name.split("/"))
-    return f"pkg:{kind}/{path}@{quote(version, safe=':')}" + (f"?{said}" if said else "")
+    return f"pkg:{kind}/{path}@{quote(version, safe=':')}" + (f"?{query}" if query else "")

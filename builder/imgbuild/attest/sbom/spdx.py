@@ -15,7 +15,7 @@ from imgbuild import codec
 from imgbuild.attest.sbom import licences
 from imgbuild.attest.sbom.cyclonedx import NAMESPACE
 from imgbuild.attest.sbom.document import OUTSIDE, Component, ComponentKind, Sbom
-from imgbuild.plan.seal import SealedLayer
+from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.values import sha256
 
 MEDIA_TYPE = "application/spdx+json"
@@ -51,8 +51,8 @@ def document(sbom: Sbom) -> bytes:
     return codec.compact({**body, "documentNamespace": space}) + b"\n"
 
 
-def _package(part: Component, layers: Sequence[SealedLayer]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _package(part: Component, layers: Sequence[LayerDigests]) -> dict[str, Any]:
+    package: dict[str, Any] = {
         "SPDXID": _id(part.id),
         "name": part.name,
         "downloadLocation": UNKNOWN,
@@ -61,27 +61,27 @@ def _package(part: Component, layers: Sequence[SealedLayer]) -> dict[str, Any]:
         "primaryPackagePurpose": PURPOSES.get(part.kind, "LIBRARY"),
     }
     if part.version:
-        found["versionInfo"] = part.version
+        package["versionInfo"] = part.version
     if part.file:
-        found["packageFileName"] = part.file
+        package["packageFileName"] = part.file
     if part.sha256:
-        found["checksums"] = [{"algorithm": "SHA256", "checksumValue": part.sha256}]
+        package["checksums"] = [{"algorithm": "SHA256", "checksumValue": part.sha256}]
     if part.source:
-        found["sourceInfo"] = f"built from the Debian source package {part.source}"
-        found["supplier"] = "Organization: Debian"
+        package["sourceInfo"] = f"built from the Debian source package {part.source}"
+        package["supplier"] = "Organization: Debian"
     if part.layer is not None:
-        found["comment"] = f"in the layer {part.layer.name}"
+        package["comment"] = f"in the layer {part.layer.name}"
     if part.kind is ComponentKind.IMAGE:
-        found["comment"] = "; ".join(f"layer {layer.name}: {layer.digest}" for layer in layers)
+        package["comment"] = "; ".join(f"layer {layer.name}: {layer.digest}" for layer in layers)
     if part.purl:
-        found["externalRefs"] = [
+        package["externalRefs"] = [
             {
                 "referenceCategory": "PACKAGE-MANAGER",
                 "referenceType": "purl",
                 "referenceLocator": part.purl,
             }
         ]
-    return found
+    return package
 
 
 def _relationships(sbom: Sbom) -> Iterator[dict[str, str]]:
@@ -93,31 +93,31 @@ def _relationships(sbom: Sbom) -> Iterator[dict[str, str]]:
         for other in others:
             yield _relation(_id(name), "DEPENDS_ON", _id(other))
     kinds = {part.id: part.kind for part in sbom.components}
-    for made, origins in sorted(sbom.made.items()):
+    for built, origins in sorted(sbom.build_inputs.items()):
         for other in origins:
             if kinds[other] is ComponentKind.SDIST:
-                yield _relation(_id(made), "GENERATED_FROM", _id(other))
+                yield _relation(_id(built), "GENERATED_FROM", _id(other))
             else:
-                yield _relation(_id(other), "BUILD_TOOL_OF", _id(made))
+                yield _relation(_id(other), "BUILD_TOOL_OF", _id(built))
 
 
-def _relation(one: str, kind: str, other: str) -> dict[str, str]:
-    return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+def _relation(element: str, kind: str, other: str) -> dict[str, str]:
+    return {"spdxElementId": element, "relationshipType": kind, "relatedSpdxElement": other}
 
 
 def _declared(part: Component) -> str:
     if part.licence.words:
-        return _own_words(part.licence.words)
+        return _licence_reference(part.licence.words)
     return part.licence.expression or UNKNOWN
 
 
-def _own_words(words: str) -> str:
+def _licence_reference(words: str) -> str:
     return OWN_WORDS + re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-")
 
 
 def _texts(sbom: Sbom) -> list[dict[str, str]]:
     """The text of each licence that SPDX does not list, in the words of its package."""
-    words = {_own_words(part.licence.words): part.licence.words
+    words = {_licence_reference(part.licence.words): part.licence.words
              for part in sbom.components if part.licence.words}  # fmt: skip
     named: dict[str, list[str]] = {}
     for part in sbom.components:
@@ -143,5 +143,5 @@ def _license_comment(places: Sequence[str]) -> str:
 
 def _id(name: str) -> str:
     """An identifier of a part: letters, digits, dots and hyphens; no two parts share one."""
-    plain = re.sub(r"[^A-Za-z0-9.-]", lambda found: f".{ord(found[0]):02x}.", name)
+    plain = re.sub(r"[^A-Za-z0-9.-]", lambda match: f".{ord(match[0]):02x}.", name)
     return f"SPDXRef-{plain.replace('.2f.', '-')}"

@@ -14,7 +14,7 @@ from imgbuild import codec
 from imgbuild.attest import in_toto
 from imgbuild.attest.signing.signer import Signed
 from imgbuild.attest.signing.statements import Statement
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.system import process
 from imgbuild.values import Digest
 

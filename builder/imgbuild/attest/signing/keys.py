@@ -110,16 +110,16 @@ def load_public(path: Path) -> PublicKey:
 def load_private(path: Path, password: Callable[[Path], bytes] | None = None) -> PrivateKey:
     """The private key in the file at `path`; InputError if there is none that can be used.
 
-    `password` is asked only if the file is encrypted; by default `known_password`.
+    `password` is asked only if the file is encrypted; by default `key_password`.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-    data, ask = _read(path), password or known_password
+    data, ask = _read(path), password or key_password
     try:
-        if sealed := _COSIGN.search(data):
-            key = forms.load_der_private_key(_opened(sealed[2], ask(path), path), None)
+        if encrypted_key := _COSIGN.search(data):
+            key = forms.load_der_private_key(_opened(encrypted_key[2], ask(path), path), None)
         else:
             encrypted = b"BEGIN ENCRYPTED PRIVATE" in data or b"Proc-Type: 4,ENCRYPTED" in data
             key = forms.load_pem_private_key(data, ask(path) if encrypted else None)
@@ -134,10 +134,10 @@ def load_private(path: Path, password: Callable[[Path], bytes] | None = None) ->
     raise InputError(message, hint=f"supported keys: {KINDS}; {MAKE}")
 
 
-def known_password(path: Path) -> bytes:
+def key_password(path: Path) -> bytes:
     """The password of the key at `path`: $COSIGN_PASSWORD, which may be empty, or a prompt."""
-    if (said := os.environ.get(PASSWORD)) is not None:
-        return said.encode()
+    if (password := os.environ.get(PASSWORD)) is not None:
+        return password.encode()
     if not sys.stdin.isatty():
         message = f"{path} is encrypted, and there is no terminal to ask for its password"
         raise InputError(message, hint=f"set {PASSWORD}")
@@ -155,8 +155,8 @@ class _Cipher(msgspec.Struct, frozen=True):
     nonce: bytes
 
 
-class _Sealed(msgspec.Struct, frozen=True):
-    """What is inside cosign's own form: how the key is derived, and the sealed DER."""
+class _EncryptedKey(msgspec.Struct, frozen=True):
+    """What is inside cosign's own form: how the key is derived, and the encrypted DER."""
 
     kdf: _Kdf
     cipher: _Cipher
@@ -169,23 +169,33 @@ def _opened(body: bytes, password: bytes, path: Path) -> bytes:
     from nacl.secret import SecretBox
 
     try:
-        sealed = msgspec.json.decode(base64.b64decode(body, validate=False), type=_Sealed)
+        encrypted_key = msgspec.json.decode(
+            base64.b64decode(body, validate=False), type=_EncryptedKey
+        )
     except (msgspec.DecodeError, binascii.Error) as error:
         raise ValueError(str(path)) from error
-    if (sealed.kdf.name, sealed.cipher.name) != ("scrypt", "nacl/secretbox"):
-        message = f"{path} is encrypted with {sealed.kdf.name} and {sealed.cipher.name}"
+    if (encrypted_key.kdf.name, encrypted_key.cipher.name) != ("scrypt", "nacl/secretbox"):
+        message = (
+            f"{path} is encrypted with {encrypted_key.kdf.name} and {encrypted_key.cipher.name}"
+        )
         raise InputError(
             message, hint="imgbuild supports only scrypt with nacl/secretbox, as cosign writes it"
         )
-    cost, block, parallel = (sealed.kdf.params.get(name, 0) for name in ("N", "r", "p"))
+    cost, block, parallel = (encrypted_key.kdf.params.get(name, 0) for name in ("N", "r", "p"))
     memory = 128 * cost * block + 128 * block * parallel
     if not 1 < cost <= _SCRYPT_LIMIT or not 0 < block <= 64 or not 0 < parallel <= 16:
         raise ValueError(str(path))
     key = hashlib.scrypt(
-        password, salt=sealed.kdf.salt, n=cost, r=block, p=parallel, dklen=32, maxmem=2 * memory
+        password,
+        salt=encrypted_key.kdf.salt,
+        n=cost,
+        r=block,
+        p=parallel,
+        dklen=32,
+        maxmem=2 * memory,
     )
     try:
-        return SecretBox(key).decrypt(sealed.ciphertext, sealed.cipher.nonce)
+        return SecretBox(key).decrypt(encrypted_key.ciphertext, encrypted_key.cipher.nonce)
     except CryptoError as error:
         raise ValueError(str(path)) from error
 

@@ -20,7 +20,7 @@ from imgbuild.attest.signing.signer import Signed
 from imgbuild.oci.documents import Descriptor
 from imgbuild.project import Project
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Arch, Digest
 
 Sign = Callable[[Descriptor, Sequence[bytes]], Signed]
@@ -30,76 +30,87 @@ PREDICATES = {cyclonedx.MEDIA_TYPE: in_toto.CYCLONEDX, spdx.MEDIA_TYPE: in_toto.
 def sign_pushed(
     client: Client,
     repository: Repository,
-    own: LockBundle,
+    lock_bundle: LockBundle,
     project: Project,
     arches: Collection[Arch],
     key: PrivateKey,
 ) -> tuple[Signed, ...]:
-    """Sign the image of `own`, a lock of `project`, which was pushed for `arches`."""
-    circumstances = provenance.circumstances(project, own.lock.target)
-    made = provenance.statement(own.lock, own.sealed, sorted(arches), circumstances)
-    with client.reporter.step(f"signing {own.lock.target}"):
-        return sign_made(client, repository, own, arches, made, key)
+    """Sign the image of `lock_bundle`, a lock of `project`, which was pushed for `arches`."""
+    circumstances = provenance.circumstances(project, lock_bundle.lock.target)
+    statement = provenance.statement(
+        lock_bundle.lock, lock_bundle.target_digests, sorted(arches), circumstances
+    )
+    with client.reporter.step(f"signing {lock_bundle.lock.target}"):
+        return sign_made(client, repository, lock_bundle, arches, statement, key)
 
 
 def sign_made(
     client: Client,
     repository: Repository,
-    own: LockBundle,
+    lock_bundle: LockBundle,
     arches: Collection[Arch],
-    made: bytes,
+    statement: bytes,
     key: PrivateKey,
 ) -> tuple[Signed, ...]:
-    """Sign the image of `own` on `arches`, its SBOMs, and `made`, its provenance.
+    """Sign the image of `lock_bundle` on `arches`, its SBOMs, and `statement`, its provenance.
 
-    A provenance of the same content that the key has signed already is used in place of `made`.
+    A provenance of the same content that the key has signed already is used in place of
+    `statement`.
     """
     sign = partial(signer.sign, client, repository, key=key)
 
     def _sign(subject: Descriptor, payloads: Sequence[bytes]) -> Signed:
-        known = _said(client, repository, subject.digest, made, key)
-        return sign(subject, payloads=[known or made, *payloads])
+        signed_statement = _signed_provenance(client, repository, subject.digest, statement, key)
+        return sign(subject, payloads=[signed_statement or statement, *payloads])
 
-    return sign_all(own, arches, (), _sign)
+    return sign_all(lock_bundle, arches, (), _sign)
 
 
 def sign_all(
-    own: LockBundle, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
+    lock_bundle: LockBundle, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
 ) -> tuple[Signed, ...]:
     """Sign the index and each manifest, with the statements about each, by calling `sign`."""
-    subjects = attachments.subjects(own.lock, own.sealed, arches)
+    subjects = attachments.subjects(lock_bundle.lock, lock_bundle.target_digests, arches)
     manifests = dict(
-        zip((one.digest for one in subjects[-len(arches) :]), sorted(arches), strict=True)
+        zip(
+            (descriptor.digest for descriptor in subjects[-len(arches) :]),
+            sorted(arches),
+            strict=True,
+        )
     )
     return tuple(
         sign(
             subject,
             [
                 *provenances,
-                *(sboms(own, manifests[subject.digest]) if subject.digest in manifests else ()),
+                *(
+                    sboms(lock_bundle, manifests[subject.digest])
+                    if subject.digest in manifests
+                    else ()
+                ),
             ],
         )
         for subject in subjects
     )
 
 
-def sboms(own: LockBundle, arch: Arch) -> tuple[bytes, ...]:
-    """Statements with the SBOMs of `own` on `arch`, about its manifest."""
-    digest = own.sealed.arch[arch].manifest
+def sboms(lock_bundle: LockBundle, arch: Arch) -> tuple[bytes, ...]:
+    """Statements with the SBOMs of `lock_bundle` on `arch`, about its manifest."""
+    digest = lock_bundle.target_digests.arch[arch].manifest
     return tuple(
         statements.of([digest], PREDICATES[media_type], msgspec.json.decode(part.data))
-        for media_type, files in attachments.sboms(own, arch).items()
+        for media_type, files in attachments.sboms(lock_bundle, arch).items()
         for part in files.values()
     )
 
 
-def _said(
-    client: Client, repository: Repository, digest: Digest, made: bytes, key: PrivateKey
+def _signed_provenance(
+    client: Client, repository: Repository, digest: Digest, statement: bytes, key: PrivateKey
 ) -> bytes | None:
     """A provenance of this image with the same basis that the key has signed already."""
     for each in stored.read(client, repository, digest).signatures:
         about = each.kind == in_toto.PROVENANCE and digest in each.digests
-        same = about and provenance.basis(each.payload) == provenance.basis(made)
+        same = about and provenance.basis(each.payload) == provenance.basis(statement)
         if same and each.by(key.public):
             return each.payload
     return None

@@ -13,7 +13,7 @@ from imgbuild.attest.signing import forms, statements, stored
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.client import Client
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest
 
 
@@ -55,7 +55,7 @@ def attest(
     """
     kinds, bundles = [], []
     for payload in payloads:
-        envelope = statements.seal(payload, key)
+        envelope = statements.sign(payload, key)
         kind = envelope.statement("a statement to sign").predicate_type
         data = forms.bundle(envelope, key.public.hint)
         kinds.append(kind)

@@ -35,11 +35,11 @@ class Statement(msgspec.Struct, frozen=True, rename={"type": "_type"}):
     @property
     def digests(self) -> tuple[Digest, ...]:
         """The images that it is about."""
-        found = (subject.digest.get("sha256") for subject in self.subject)
-        return tuple(f"sha256:{text}" for text in found if text)
+        hashes = (subject.digest.get("sha256") for subject in self.subject)
+        return tuple(f"sha256:{text}" for text in hashes if text)
 
 
-class Sealed(msgspec.Struct, frozen=True, omit_defaults=True):
+class EnvelopeSignature(msgspec.Struct, frozen=True, omit_defaults=True):
     """One signature of an envelope."""
 
     sig: bytes
@@ -51,7 +51,7 @@ class Envelope(msgspec.Struct, frozen=True, rename="camel"):
 
     payload: bytes
     payload_type: str
-    signatures: tuple[Sealed, ...]
+    signatures: tuple[EnvelopeSignature, ...]
 
     @property
     def signed(self) -> bytes:
@@ -81,7 +81,7 @@ def of(digests: Sequence[Digest], kind: str, predicate: object) -> bytes:
     )
 
 
-def seal(payload: bytes, key: PrivateKey) -> Envelope:
+def sign(payload: bytes, key: PrivateKey) -> Envelope:
     """The envelope of a statement, signed with `key`."""
     bare = Envelope(payload=payload, payload_type=in_toto.PAYLOAD_TYPE, signatures=())
-    return msgspec.structs.replace(bare, signatures=(Sealed(sig=key.sign(bare.signed)),))
+    return msgspec.structs.replace(bare, signatures=(EnvelopeSignature(sig=key.sign(bare.signed)),))

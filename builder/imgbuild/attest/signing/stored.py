@@ -20,10 +20,10 @@ from imgbuild.attest.signing.keys import PublicKey
 from imgbuild.attest.signing.statements import Envelope
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, Descriptor, Manifest
-from imgbuild.registry import artifacts
-from imgbuild.registry.artifacts import BlobReader
+from imgbuild.registry import artifact_store
+from imgbuild.registry.artifact_store import BlobReader
 from imgbuild.registry.client import Client, NotFound
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest
 
 
@@ -61,7 +61,7 @@ class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
 
 def read(client: Client, repository: Repository, digest: Digest) -> AttachedSignatures:
     """Every signature that `repository` keeps beside the image `digest`."""
-    found: list[StoredSignature] = []
+    signatures: list[StoredSignature] = []
     damaged: list[str] = []
     beside: tuple[Descriptor, ...] = ()
     blobs = BlobReader(client, repository)
@@ -69,7 +69,7 @@ def read(client: Client, repository: Repository, digest: Digest) -> AttachedSign
         beside = client.referrers(repository, digest)
     for descriptor in beside:
         with _noted(damaged):
-            found += _bundled(blobs, descriptor)
+            signatures += _bundled(blobs, descriptor)
     for kind in (forms.SIGNATURES, forms.ATTESTATIONS):
         layers: tuple[Descriptor, ...] = ()
         with _noted(damaged):
@@ -77,8 +77,8 @@ def read(client: Client, repository: Repository, digest: Digest) -> AttachedSign
         for number, layer in enumerate(layers, start=1):
             with _noted(damaged):
                 place = f"layer {number} of {forms.tag(digest, kind)}"
-                found.append(_collected(blobs.read(layer), layer, place))
-    return AttachedSignatures(signatures=tuple(found), damaged=tuple(damaged))
+                signatures.append(_collected(blobs.read(layer), layer, place))
+    return AttachedSignatures(signatures=tuple(signatures), damaged=tuple(damaged))
 
 
 @contextlib.contextmanager
@@ -155,7 +155,9 @@ def put_bundle(
 ) -> Digest:
     """Put the bundle `data` of a statement of `kind` beside `subject`, unless it is there."""
     manifest = forms.bundle_manifest(subject, data, kind)
-    return artifacts.put(client, repository, subject.digest, forms.BUNDLE, manifest, (EMPTY, data))
+    return artifact_store.put(
+        client, repository, subject.digest, forms.BUNDLE, manifest, (EMPTY, data)
+    )
 
 
 def _layers(

@@ -76,11 +76,11 @@ class Malformed(Exception):
 
 
 def read_elf(
-    opened: Callable[[], Iterator[bytes]], file: str, *, kept: int = KEPT
+    opened: Callable[[], Iterator[bytes]], file: str, *, end_size: int = KEPT
 ) -> ElfFacts | None:
     """The facts of one file; `opened` starts its stream, a second time only for some large files.
 
-    `kept` is how many bytes of each end are held in memory. None for a file that is not ELF or
+    `end_size` is how many bytes of each end are held in memory. None for a file that is not ELF or
     damaged, for object files, and for files that a loader would refuse.
     """
     stream = opened()
@@ -90,7 +90,7 @@ def read_elf(
     head = _head(first, file)
     if head is None or head.gpu:
         return head
-    ends, gpu = _pass(first, stream, kept)
+    ends, gpu = _pass(first, stream, end_size)
     try:
         return _facts(Tables(ends, opened), file, head.machine, gpu)
     except (Malformed, struct.error):
@@ -142,8 +142,8 @@ class FileRanges:
 class StreamEnds:
     """The first and the last bytes of a stream."""
 
-    def __init__(self, kept: int) -> None:
-        self._kept = max(kept, HEADER.size)
+    def __init__(self, end_size: int) -> None:
+        self._kept = max(end_size, HEADER.size)
         self.head = bytearray()
         self.size = 0
         self._pieces: deque[bytes] = deque()
@@ -180,9 +180,9 @@ class StreamEnds:
 
 
 def _pass(
-    first: bytes, stream: Iterable[bytes], kept: int
+    first: bytes, stream: Iterable[bytes], end_size: int
 ) -> tuple[StreamEnds, tuple[GpuCode, ...]]:
-    ends, scanner = StreamEnds(kept), FatbinScanner()
+    ends, scanner = StreamEnds(end_size), FatbinScanner()
     ends.feed(first)
     scanner.feed(first)
     for piece in stream:
@@ -214,7 +214,7 @@ class Tables:
 
     def first(self, kind: int) -> Section | None:
         """The first section of a kind."""
-        return next((one for one in self.sections if one.kind == kind), None)
+        return next((section for section in self.sections if section.kind == kind), None)
 
     def called(self, name: bytes) -> Section | None:
         """The section of this name."""
@@ -222,7 +222,10 @@ class Tables:
             return None
         names = self.sections[self._names]
         text = self.read(names)
-        return next((one for one in self.sections if text.startswith(name + b"\0", one.name)), None)
+        return next(
+            (section for section in self.sections if text.startswith(name + b"\0", section.name)),
+            None,
+        )
 
     def read(self, section: Section) -> bytes:
         """The content of one section."""
@@ -230,21 +233,21 @@ class Tables:
 
     def constants(self) -> bytes:
         """The content of .rodata; empty if there is none, or too much."""
-        found = self.called(b".rodata")
-        return self.read(found) if found is not None and found.size <= LARGEST_TEXT else b""
+        section = self.called(b".rodata")
+        return self.read(section) if section is not None and section.size <= LARGEST_TEXT else b""
 
     def content(self, ranges: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
         """Range (offset, size) → its bytes; opens the stream again if some were not kept."""
-        found: dict[tuple[int, int], bytes] = {}
+        contents: dict[tuple[int, int], bytes] = {}
         missing: dict[tuple[int, int], bytearray] = {}
         for offset, size in ranges:
             data = self._ends.read(offset, size)
             if data is None:
                 missing[offset, size] = bytearray()
             else:
-                found[offset, size] = data
+                contents[offset, size] = data
         if not missing:
-            return found
+            return contents
         end = max(offset + size for offset, size in missing)
         at = 0
         for piece in self._opened():
@@ -255,7 +258,7 @@ class Tables:
             at += len(piece)
             if at >= end:
                 break
-        return found | {place: bytes(parts) for place, parts in missing.items()}
+        return contents | {place: bytes(parts) for place, parts in missing.items()}
 
 
 def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) -> ElfFacts:
@@ -267,13 +270,13 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
     strings = tables.sections[dynamic.link]
     kinds = (VERSION_NUMBERS, NEEDED_VERSIONS, DEFINED_VERSIONS)
     numbers, needs, defines = (tables.first(kind) for kind in kinds)
-    wanted = (dynamic, symbols, strings, numbers, needs, defines)
-    content = tables.content([one.place for one in wanted if one is not None])
+    sections = (dynamic, symbols, strings, numbers, needs, defines)
+    content = tables.content([section.place for section in sections if section is not None])
     text = content[strings.place]
     entries = _dynamic(content[dynamic.place], text)
     by_library = _needed_versions(content[needs.place], needs.info, text) if needs else {}
     offers = _defined_versions(content[defines.place], defines.info, text) if defines else ()
-    found = Symbols()
+    symbol_facts = Symbols()
     if symbols is not None:
         names = {
             number: version
@@ -281,7 +284,7 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
             for number, version in versions.items()
         }
         table = content[numbers.place] if numbers else b""
-        found = _symbols(content[symbols.place], text, table, names)
+        symbol_facts = _symbols(content[symbols.place], text, table, names)
     paths = entries[RUNPATH] or entries[RPATH]
     return ElfFacts(
         file=file,
@@ -294,12 +297,12 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
             for library, versions in sorted(by_library.items())
         },
         offers=offers,
-        undefined=found.undefined,
-        defined=found.defined,
+        undefined=symbol_facts.undefined,
+        defined=symbol_facts.defined,
         gpu=gpu,
         assembles=assembles,
-        numpy=numpy_api(tables.constants()) if found.uses_python else 0,
-        python=found.python,
+        numpy=numpy_api(tables.constants()) if symbol_facts.uses_python else 0,
+        python=symbol_facts.python,
     )
 
 
@@ -317,18 +320,18 @@ def _string(text: bytes, offset: int) -> str:
 
 def _dynamic(data: bytes, text: bytes) -> dict[int, list[str]]:
     """Tag → the strings that entries of this tag name."""
-    found: dict[int, list[str]] = {NEEDED: [], SONAME: [], RPATH: [], RUNPATH: []}
+    strings: dict[int, list[str]] = {NEEDED: [], SONAME: [], RPATH: [], RUNPATH: []}
     for tag, value in DYNAMIC.iter_unpack(data):
         if tag == 0:
             break
-        if tag in found:
-            found[tag].append(_string(text, value))
-    return found
+        if tag in strings:
+            strings[tag].append(_string(text, value))
+    return strings
 
 
 def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int, str]]:
     """Library → number → version that is needed of it, weak ones included."""
-    found: dict[str, dict[int, str]] = {}
+    by_library: dict[str, dict[int, str]] = {}
     at = 0
     left = len(data) // VERNAUX.size  # the number of entries that fit into the section
     for _ in range(count):
@@ -337,17 +340,17 @@ def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int
         left -= needs + 1
         if left < 0:
             raise Malformed
-        versions = found.setdefault(_string(text, library), {})
+        versions = by_library.setdefault(_string(text, library), {})
         for _ in range(needs):
             _, _, number, name, after = VERNAUX.unpack_from(data, place)
             versions[number & 0x7FFF] = _string(text, name)
             place += after
         at += step
-    return found
+    return by_library
 
 
 def _defined_versions(data: bytes, count: int, text: bytes) -> tuple[str, ...]:
-    found = []
+    versions = []
     at = 0
     if count > len(data) // VERDEF.size:
         raise Malformed
@@ -355,9 +358,9 @@ def _defined_versions(data: bytes, count: int, text: bytes) -> tuple[str, ...]:
         _, flags, _, _, _, first, step = VERDEF.unpack_from(data, at)
         if not flags & 1:  # the base version is the file's own name
             (name,) = struct.unpack_from("<I", data, at + first)
-            found.append(_string(text, name))
+            versions.append(_string(text, name))
         at += step
-    return tuple(sorted(found))
+    return tuple(sorted(versions))
 
 
 def _symbols(data: bytes, text: bytes, numbers: bytes, names: Mapping[int, str]) -> Symbols:
@@ -391,5 +394,5 @@ def symbol_hash(name: bytes) -> bytes:
 
 
 def _packed(hashes: Iterable[bytes]) -> bytes:
-    numbers = array("Q", sorted(int.from_bytes(one, "little") for one in hashes))
+    numbers = array("Q", sorted(int.from_bytes(digest, "little") for digest in hashes))
     return numbers.tobytes()

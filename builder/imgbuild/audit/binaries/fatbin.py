@@ -44,15 +44,15 @@ class FatbinScanner:
                     break
                 self._take(data, place)
                 continue
-            found = data.find(START, max(place, self._end - self._at, 0))
-            if found < 0:
+            offset = data.find(START, max(place, self._end - self._at, 0))
+            if offset < 0:
                 place = max(len(data) - len(START) + 1, self._end - self._at)
                 break
-            place = found
-            if found + HEADER.size > len(data):
+            place = offset
+            if offset + HEADER.size > len(data):
                 break
-            size = HEADER.unpack_from(data, found)[3]
-            self._entry = self._at + found + HEADER.size
+            size = HEADER.unpack_from(data, offset)[3]
+            self._entry = self._at + offset + HEADER.size
             self._end = self._entry + size
         place = max(0, min(place, len(data)))
         self._rest = data[place:]

@@ -59,23 +59,29 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def own(self, cuda: str) -> str:
         """The driver released with a release; "" if unknown."""
-        return next((one.driver for one in self.releases if one.cuda == minor(cuda)), "")
+        return next(
+            (release.driver for release in self.releases if release.cuda == minor(cuda)), ""
+        )
 
     def for_ptx(self, ptx: str) -> str:
         """The oldest driver that compiles PTX of a version; "" if unknown."""
-        wanted = numbers(ptx)
-        return next((one.driver for one in self.releases if numbers(one.ptx) >= wanted), "")
+        required = numbers(ptx)
+        return next(
+            (release.driver for release in self.releases if numbers(release.ptx) >= required), ""
+        )
 
     def newest(self, driver: str) -> str:
         """The newest release whose programs run on a driver; "" if none does."""
-        found = [
-            one.cuda for one in self.releases if numbers(self.oldest(one.cuda)) <= numbers(driver)
+        releases = [
+            release.cuda
+            for release in self.releases
+            if numbers(self.oldest(release.cuda)) <= numbers(driver)
         ]
-        return found[-1] if found else ""
+        return releases[-1] if releases else ""
 
     def is_kernels(self, file: str) -> bool:
         """Whether the GPU code of this file is always needed."""
-        return any(fnmatchcase(file, one.file) for one in self.kernels)
+        return any(fnmatchcase(file, entry.file) for entry in self.kernels)
 
 
 class GpuArch(NamedTuple):
@@ -106,10 +112,10 @@ def minor(cuda: str) -> str:
 
 def parse(arch: str) -> GpuArch | None:
     """The parts of "sm_90a" or "compute_120f"; None for anything else."""
-    found = _ARCH.fullmatch(arch)
-    if found is None:
+    match = _ARCH.fullmatch(arch)
+    if match is None:
         return None
-    return GpuArch(found[1] == "compute", int(found[2]), int(found[3]), found[4])
+    return GpuArch(match[1] == "compute", int(match[2]), int(match[3]), match[4])
 
 
 def runs(code: GpuCode, capability: str) -> bool:
@@ -117,13 +123,13 @@ def runs(code: GpuCode, capability: str) -> bool:
     arch = parse(code.arch)
     if arch is None:
         return False
-    wanted = numbers(capability)
-    own = (arch.major, arch.minor)
+    required = numbers(capability)
+    target = (arch.major, arch.minor)
     if arch.suffix == "a":
-        return own == wanted
+        return target == required
     if arch.ptx and not arch.suffix:
-        return own <= wanted
-    return arch.major == wanted[0] and own <= wanted
+        return target <= required
+    return arch.major == required[0] and target <= required
 
 
 def general(codes: Sequence[GpuCode]) -> list[GpuCode]:
@@ -131,15 +137,15 @@ def general(codes: Sequence[GpuCode]) -> list[GpuCode]:
 
     A few kernels that exist for one architecture only do not count.
     """
-    most = max((one.units for one in codes), default=0)
-    return [one for one in codes if one.units * 2 >= most]
+    most = max((code.units for code in codes), default=0)
+    return [code for code in codes if code.units * 2 >= most]
 
 
 def machine_code(codes: Sequence[GpuCode], capability: str) -> bool:
     """Whether a library is built for a GPU."""
-    return any(not one.ptx and runs(one, capability) for one in general(codes))
+    return any(not code.ptx and runs(code, capability) for code in general(codes))
 
 
 def covers(codes: Sequence[GpuCode], capability: str) -> bool:
     """Whether a library is built for a GPU, or has PTX that the GPU's driver compiles."""
-    return any(runs(one, capability) for one in general(codes))
+    return any(runs(code, capability) for code in general(codes))

@@ -52,33 +52,35 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def is_driver(self, library: str) -> bool:
         """Whether a library comes from the host."""
-        return any(one.library == library for one in self.drivers)
+        return any(driver.library == library for driver in self.drivers)
 
     def is_driver_symbol(self, symbol: str) -> bool:
         """Whether a symbol is a function of the driver: cuLaunchKernel, but not cublasCreate."""
         return any(
-            symbol.startswith(one.symbols)
-            and symbol[len(one.symbols) : len(one.symbols) + 1].isupper()
-            for one in self.drivers
-            if one.symbols
+            symbol.startswith(driver.symbols)
+            and symbol[len(driver.symbols) : len(driver.symbols) + 1].isupper()
+            for driver in self.drivers
+            if driver.symbols
         )
 
     def provider(self, library: str) -> str:
         """The package that has a library; "" if unknown."""
-        found = (one.package for one in self.brings if fnmatchcase(library, one.library))
-        return next(found, "")
+        packages = (entry.package for entry in self.brings if fnmatchcase(library, entry.library))
+        return next(packages, "")
 
     def owner(self, symbol: str) -> str:
         """The package whose namespace a symbol is in; "" if unknown."""
-        return next((one.package for one in self.namespaces if one.part in symbol), "")
+        return next(
+            (namespace.package for namespace in self.namespaces if namespace.part in symbol), ""
+        )
 
     def is_loaded(self, file: str) -> bool:
         """Whether a file is loaded by name wherever its package is used."""
-        return any(fnmatchcase(file, one.file) for one in self.loaded)
+        return any(fnmatchcase(file, entry.file) for entry in self.loaded)
 
     def is_choice(self, file: str) -> bool:
         """Whether a file is one of several of which the fitting one is loaded."""
-        return any(fnmatchcase(file, one.file) for one in self.choices)
+        return any(fnmatchcase(file, choice.file) for choice in self.choices)
 
 
 @lru_cache(maxsize=1)

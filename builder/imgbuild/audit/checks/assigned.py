@@ -13,18 +13,20 @@ def assigned(package_set: ImportablePackages, facts: ModuleFacts, module: str, n
     """Whether the package of `facts` may assign the name itself: `inspect.getargspec = f`."""
     package = package_set.owner(facts.module) or ""
     files, root = package_set.modules_of(package), facts.module.partition(".")[0]
-    for one in {facts.module, root, *package_set.mentioning(root, name)}:
-        source = package_set.read(package, files[one]) if one in files else None
-        if source and _assignment(package_set, one, module, name).search(source):
+    for candidate in {facts.module, root, *package_set.mentioning(root, name)}:
+        source = package_set.read(package, files[candidate]) if candidate in files else None
+        if source and _assignment(package_set, candidate, module, name).search(source):
             return True
     return False
 
 
 def _assignment(modules: Modules, inside: str, module: str, name: str) -> re.Pattern[bytes]:
     """What assigns `module.name` in the source of the module `inside`."""
-    known = modules.module(inside)
-    imports = known.imports if isinstance(known, ModuleFacts) else ()
-    bound = {one.bound for one in imports if ".".join(filter(None, import_target(one))) == module}
+    facts = modules.module(inside)
+    imports = facts.imports if isinstance(facts, ModuleFacts) else ()
+    bound = {
+        entry.bound for entry in imports if ".".join(filter(None, import_target(entry))) == module
+    }
     words = "|".join(map(re.escape, sorted({module.rpartition(".")[2], *bound})))
     pattern = (
         rf"\b(?:{words})\.{name}\s*=(?!=)|\bsetattr\(\s*(?:{words})\b.*\b{name}\b"

@@ -43,12 +43,12 @@ def check(
     """All calls and reads across packages that fail in this package set."""
     rules = rules or load()
     package_set = path.view(package_set)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for module in path.modules():
         facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
-            found.extend(_ModuleCalls(package_set, path, rules, facts).findings())
-    return ordered(found)
+            findings.extend(_ModuleCalls(package_set, path, rules, facts).findings())
+    return ordered(findings)
 
 
 class _ModuleCalls:
@@ -77,21 +77,26 @@ class _ModuleCalls:
             if (how is None and not noted) or _of_other_device(fact):
                 continue
             course = judge(self.package_set, fact.guards)
-            if not course.runs or any(self._is_absent(fact.scope, one) for one in course.asked):
+            if not course.runs or any(
+                self._is_absent(fact.scope, expression) for expression in course.asked
+            ):
                 continue
             for other, problem in (*self._in_python(fact, course), *self._problems(fact, course)):
-                one = self._finding(fact, other, problem, how, course)
-                if one is not None:
-                    yield one
+                finding = self._finding(fact, other, problem, how, course)
+                if finding is not None:
+                    yield finding
 
     @cached_property
     def _reads(self) -> dict[tuple[str, str], Attribute]:
-        return {(one.scope, one.expression): one for one in self.facts.attributes}
+        return {
+            (attribute.scope, attribute.expression): attribute
+            for attribute in self.facts.attributes
+        }
 
     def _is_absent(self, scope: str, expression: str) -> bool:
         """Whether hasattr fails for an expression: of Python, or read in the same function."""
-        asked = Attribute(0, expression, scope=scope)
-        if standard.missing(self.package_set, self.facts, asked) is not None:
+        attribute = Attribute(0, expression, scope=scope)
+        if standard.missing(self.package_set, self.facts, attribute) is not None:
             return True
         read = self._reads.get((scope, expression))
         return read is not None and (
@@ -113,10 +118,10 @@ class _ModuleCalls:
 
     def _in_python(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
         """The use of a name that the standard library lacks, unless this package may give it."""
-        found = standard.missing(self.package_set, self.facts, fact)
-        if found is None or _asked(fact, course):
+        missing = standard.missing(self.package_set, self.facts, fact)
+        if missing is None or _is_tested(fact, course):
             return
-        module, name = found
+        module, name = missing
         python, path = f"Python {self.package_set.python}", f"{module}.{name}"
         if path.endswith(SUBSCRIPT):
             path = path.removesuffix(SUBSCRIPT)
@@ -139,7 +144,7 @@ class _ModuleCalls:
     ) -> Iterator[Problem]:
         version = f"{other} {self.package_set.version(other)}"
         if what.found.state == "absent":
-            if not _asked(fact, course):
+            if not _is_tested(fact, course):
                 yield _absent(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
             signature = search.signature(self.package_set, what.found, bound=_bound(fact, what))
@@ -192,10 +197,12 @@ def _of_module(what: Meaning) -> bool:
     return what.found.state == "absent" and isinstance(holder, ModuleFacts)
 
 
-def _asked(fact: Call | Attribute, course: Course) -> bool:
+def _is_tested(fact: Call | Attribute, course: Course) -> bool:
     """Whether hasattr has tested what is read."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
-    return any(expression == asked or expression.startswith(asked + ".") for asked in course.asked)
+    return any(
+        expression == tested or expression.startswith(tested + ".") for tested in course.asked
+    )
 
 
 def _absent(what: Meaning, version: str) -> Problem:
@@ -226,7 +233,7 @@ def _arguments(
         if not signature.takes(keyword):
             text = f"passes {keyword}= to {what.path}, which {version} does not take"
             yield Relation.KEYWORD, f"{what.path}({keyword})", text
-    places = [one for one in signature.parameters if one.kind != "keyword"]
+    places = [parameter for parameter in signature.parameters if parameter.kind != "keyword"]
     if call.star:
         return
     if call.positional > len(places) and not signature.varargs:
@@ -234,8 +241,8 @@ def _arguments(
         yield Relation.ARGUMENT, f"{what.path}({len(places)})", text
     if call.double_star:
         return
-    given = {one.name for one in places[: call.positional]} | set(call.keywords)
-    for one in signature.parameters:
-        if not one.default and one.name not in given:
-            text = f"calls {what.path} without {one.name}, which {version} requires"
-            yield Relation.ARGUMENT, f"{what.path}({one.name})", text
+    given = {parameter.name for parameter in places[: call.positional]} | set(call.keywords)
+    for parameter in signature.parameters:
+        if not parameter.default and parameter.name not in given:
+            text = f"calls {what.path} without {parameter.name}, which {version} requires"
+            yield Relation.ARGUMENT, f"{what.path}({parameter.name})", text

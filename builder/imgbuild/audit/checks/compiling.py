@@ -29,12 +29,12 @@ def check(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Findi
     if any(file.endswith("/bin/nvcc") for name in compilers for file in package_set.files(name)):
         return []
     view = path.view(package_set)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for module in path.modules():
         facts = view.module(module)
         if isinstance(facts, ModuleFacts):
-            found += _of_module(package_set, path, facts, image=image)
-    return found
+            findings += _of_module(package_set, path, facts, image=image)
+    return findings
 
 
 def _of_module(
@@ -45,7 +45,7 @@ def _of_module(
         if not OF_CUDA & set(call.keywords) or not _compiles(facts, call):
             continue
         runner = here.runner(call.scope)
-        starts = [one for one in here.calls.get("", ()) if one.callee == runner]
+        starts = [top_call for top_call in here.calls.get("", ()) if top_call.callee == runner]
         how = path.reached(facts.module, "")
         if how is None or how.level > Level.REMOTE or (runner and not starts):
             continue

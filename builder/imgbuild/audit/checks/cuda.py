@@ -18,7 +18,7 @@ from imgbuild.audit.packages import variants
 from imgbuild.audit.packages.library_map import is_private
 from imgbuild.audit.packages.protocols import LinkedPackages
 from imgbuild.audit.source.facts import ElfFacts
-from imgbuild.index import cuda_releases as releases
+from imgbuild.index.cuda_releases import METAPACKAGE
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.values import normalize
 
@@ -42,13 +42,13 @@ _SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
 def check(package_set: LinkedPackages, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
     """All findings; `cuda` is the CUDA release ("12.4", "" for none), `gpu` capabilities."""
     elves = list(package_set.elves())
-    found = list(_families(package_set, elves))
+    findings = list(_families(package_set, elves))
     if cuda:
-        found += _torch(package_set, elves, cuda)
-        found += _components(package_set, cuda)
-        found += _uncovered(package_set, elves, gpu)
-        found += _unassembled(package_set, elves, gpu)
-    return found
+        findings += _torch(package_set, elves, cuda)
+        findings += _components(package_set, cuda)
+        findings += _uncovered(package_set, elves, gpu)
+        findings += _unassembled(package_set, elves, gpu)
+    return findings
 
 
 def _families(
@@ -126,10 +126,10 @@ def _components(package_set: LinkedPackages, cuda: str) -> Iterator[Finding]:
         spec = declared.get(package)
         if spec is not None:
             if not SpecifierSet(spec).contains(version, prereleases=True):
-                found = _component(package, version, cuda, f"which has {package}{spec}", spec)
+                finding = _component(package, version, cuda, f"which has {package}{spec}", spec)
                 unused = package in _HEADERS and not _compiles(package_set)
-                severity = Severity.WARNING if unused else found.severity
-                yield msgspec.structs.replace(found, severity=severity)
+                severity = Severity.WARNING if unused else finding.severity
+                yield msgspec.structs.replace(finding, severity=severity)
         elif of_major is not None and of_major[1] != major:
             yield _component(package, version, cuda, f"and is for CUDA {of_major[1]}", "")
         elif _LIKE_RELEASE.fullmatch(package) and _is_other(package, version, cuda):
@@ -138,10 +138,10 @@ def _components(package_set: LinkedPackages, cuda: str) -> Iterator[Finding]:
 
 def _declared(package_set: LinkedPackages, cuda: str) -> Mapping[str, str]:
     """Component → version, as the metapackage of the package set lists them for this release."""
-    metadata = package_set.metadata(releases.METAPACKAGE)
+    metadata = package_set.metadata(METAPACKAGE)
     if metadata is None or gpus.minor(metadata.version) != gpus.minor(cuda):
         return {}
-    found = {}
+    versions = {}
     for line in metadata.requires:
         try:
             requirement = Requirement(line)
@@ -149,8 +149,8 @@ def _declared(package_set: LinkedPackages, cuda: str) -> Mapping[str, str]:
             continue
         name = normalize(requirement.name)
         if name.startswith("nvidia-") and requirement.specifier:
-            found[name] = str(requirement.specifier)
-    return found
+            versions[name] = str(requirement.specifier)
+    return versions
 
 
 def _is_other(package: str, version: str, cuda: str) -> bool:
@@ -181,16 +181,16 @@ def _uncovered(
     package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
     """Libraries that are always needed, without code for a GPU of the package set."""
-    known = gpus.load()
+    drivers = gpus.load()
     for package, facts in elves:
-        if not known.is_kernels(facts.file) or not facts.gpu:
+        if not drivers.is_kernels(facts.file) or not facts.gpu:
             continue
-        there = ", ".join(sorted({one.arch for one in gpus.general(facts.gpu)}))
+        there = ", ".join(sorted({code.arch for code in gpus.general(facts.gpu)}))
         yield from _for_gpus(
             package_set,
             package,
             facts.file,
-            [one for one in gpu if not gpus.covers(facts.gpu, one)],
+            [capability for capability in gpu if not gpus.covers(facts.gpu, capability)],
             "has no code for",
             f", or almost none; it is built for {there}: no kernel image is available for"
             " execution on the device",
@@ -205,19 +205,19 @@ def _unassembled(
 
     Triton has one for each range of GPUs, so those of one package count together.
     """
-    known: dict[str, set[str]] = {}
+    package_archs: dict[str, set[str]] = {}
     files: dict[str, str] = {}
     for package, facts in elves:
         if facts.assembles:
-            known.setdefault(package, set()).update(facts.assembles)
+            package_archs.setdefault(package, set()).update(facts.assembles)
             files.setdefault(package, facts.file)
-    for package, archs in known.items():
+    for package, archs in package_archs.items():
         plain = {arch.rstrip("af") for arch in archs}
         yield from _for_gpus(
             package_set,
             package,
             files[package],
-            [one for one in gpu if _arch(one) not in plain],
+            [capability for capability in gpu if _arch(capability) not in plain],
             "cannot assemble code for",
             f": kernels that {package} compiles at run time fail there",
             "knows it",
@@ -231,11 +231,11 @@ def _for_gpus(
     missing: Sequence[str],
     fault: str,
     consequence: str,
-    wanted: str,
+    condition: str,
 ) -> Iterator[Finding]:
     """The finding for the GPUs `missing`, if there are any, between `fault` and `consequence`.
 
-    `wanted` completes the remedy: "choose a PACKAGE that …".
+    `condition` completes the remedy: "choose a PACKAGE that …".
     """
     if missing:
         version = package_set.version(package) or ""
@@ -247,7 +247,7 @@ def _for_gpus(
             file=file,
             subject=subject,
             remedy=f"remove {', '.join(missing)} from the target's gpu, or choose a {package} that"
-            f" {wanted}",
+            f" {condition}",
         )
 
 

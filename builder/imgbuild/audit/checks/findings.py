@@ -89,7 +89,10 @@ def _remedy(relation: Relation, place: FindingPlace, other: str, subject: str) -
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
     """Findings by severity, check, place and message, without duplicates."""
-    unique = {(one.check, one.severity, one.where, one.message): one for one in findings}
+    unique = {
+        (finding.check, finding.severity, finding.where, finding.message): finding
+        for finding in findings
+    }
 
     def _key(finding: Finding) -> tuple[object, ...]:
         evidence = finding.evidence

@@ -14,38 +14,40 @@ GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 def floors(elves: Iterable[ElfFacts], cuda: str) -> Floors:
     """The floors of an image with the files `elves`, built for the release `cuda` ("12.4")."""
-    known = gpus.load()
+    drivers = gpus.load()
     glibc = ""
     kernels: list[tuple[GpuCode, ...]] = []
     for facts in elves:
-        if known.is_kernels(facts.file) and facts.gpu:
+        if drivers.is_kernels(facts.file) and facts.gpu:
             kernels.append(facts.gpu)
         for versions in facts.wants.values():
             for version in versions:
-                found = GLIBC.fullmatch(version)
-                if found is not None and gpus.numbers(found[1]) > gpus.numbers(glibc):
-                    glibc = found[1]
+                match = GLIBC.fullmatch(version)
+                if match is not None and gpus.numbers(match[1]) > gpus.numbers(glibc):
+                    glibc = match[1]
     covered = [
-        one.capability
-        for one in known.gpus
-        if kernels and all(gpus.covers(codes, one.capability) for codes in kernels)
+        gpu.capability
+        for gpu in drivers.gpus
+        if kernels and all(gpus.covers(codes, gpu.capability) for codes in kernels)
     ]
     compiled = [
-        one for one in covered if not all(gpus.machine_code(codes, one) for codes in kernels)
+        capability
+        for capability in covered
+        if not all(gpus.machine_code(codes, capability) for codes in kernels)
     ]
     ptx = [
-        one.ptx
+        code.ptx
         for codes in kernels
-        for one in codes
-        if one.ptx and any(gpus.runs(one, capability) for capability in compiled)
+        for code in codes
+        if code.ptx and any(gpus.runs(code, capability) for capability in compiled)
     ]
-    needed = [known.own(cuda), *(known.for_ptx(one) for one in ptx)]
+    needed = [drivers.own(cuda), *(drivers.for_ptx(ptx_version) for ptx_version in ptx)]
     return Floors(
         cuda=cuda,
-        driver=known.oldest(cuda),
+        driver=drivers.oldest(cuda),
         # If one of the drivers is unknown, the newest is unknown.
         driver_full=max(needed, key=gpus.numbers) if all(needed) else "",
-        gpu=tuple(one for one in covered if one not in compiled),
+        gpu=tuple(capability for capability in covered if capability not in compiled),
         gpu_ptx=tuple(compiled),
         glibc=glibc,
     )

@@ -25,28 +25,28 @@ CHECK = "imports"
 def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
     """All imports across packages that fail in this package set."""
     package_set = path.view(package_set)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for module in path.modules():
         facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
-            found.extend(_of_module(package_set, path, facts))
-    return ordered(found)
+            findings.extend(_of_module(package_set, path, facts))
+    return ordered(findings)
 
 
 def _of_module(
     package_set: ImportablePackages, path: MainPath, facts: ModuleFacts
 ) -> list[Finding]:
-    found = []
+    findings = []
     here = scopes(facts)
     root = facts.module.partition(".")[0]
     for line in facts.imports:
         if line.module.partition(".")[0] == root:
             continue
         how = path.reached(facts.module, here.runner(line.scope))
-        one = _of_import(package_set, facts, line, how)
-        if one is not None:
-            found.append(one)
-    return found
+        finding = _of_import(package_set, facts, line, how)
+        if finding is not None:
+            findings.append(finding)
+    return findings
 
 
 def _of_import(
@@ -58,8 +58,10 @@ def _of_import(
     tests for it first, or imports it in a function, is for users who have it.
     """
     course = judge(package_set, line.guards)
-    asked = (Attribute(0, one, scope=line.scope) for one in course.asked)
-    if not course.runs or any(standard.missing(package_set, facts, one) for one in asked):
+    attributes = (Attribute(0, expression, scope=line.scope) for expression in course.asked)
+    if not course.runs or any(
+        standard.missing(package_set, facts, attribute) for attribute in attributes
+    ):
         return None
     root = line.module.partition(".")[0]
     # What a package has is not read to know that it is not the standard library.
@@ -135,8 +137,8 @@ def _problem(
         return Relation.MODULE, other, line.module, text
     if not line.name or line.name == "*":
         return None
-    found = search.lookup(package_set, line.module, line.name)
-    if found.state != "absent":
+    lookup_result = search.lookup(package_set, line.module, line.name)
+    if lookup_result.state != "absent":
         return None
     other = package_set.owner(line.module) or ""
     version = package_set.version(other)
@@ -170,8 +172,10 @@ def _in_namespace(package_set: ImportablePackages, module: str) -> bool:
     parent = module.rpartition(".")[0]
     while parent and package_set.exists(parent) is False:
         parent = parent.rpartition(".")[0]
-    found = [package_set.module(name) for name in (parent, module.partition(".")[0]) if parent]
-    return bool(found) and all(isinstance(one, Opaque) and one.why == "namespace" for one in found)
+    ancestors = [package_set.module(name) for name in (parent, module.partition(".")[0]) if parent]
+    return bool(ancestors) and all(
+        isinstance(entry, Opaque) and entry.why == "namespace" for entry in ancestors
+    )
 
 
 def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str) -> bool:

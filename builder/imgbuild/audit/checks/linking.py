@@ -91,12 +91,12 @@ class _Linker:
     @cached_property
     def _unread(self) -> frozenset[str]:
         """Names of libraries in wheels whose facts were not read."""
-        known = {facts.file for _, facts in self._map.files}
+        read_files = {facts.file for _, facts in self._map.files}
         return frozenset(
             posixpath.basename(file)
             for package in self._package_set.packages
             for file in self._package_set.files(package)
-            if ".so" in file and file not in known and not is_private(file)
+            if ".so" in file and file not in read_files and not is_private(file)
         )
 
     # -- libraries
@@ -106,7 +106,8 @@ class _Linker:
     ) -> Iterator[Finding]:
         """One finding for the missing libraries of a file, about the best known of them."""
         library, *more = sorted(
-            missing, key=lambda one: (not self._map.relatives(one), not self._known.provider(one))
+            missing,
+            key=lambda name: (not self._map.relatives(name), not self._known.provider(name)),
         )
         owner = self._known.provider(library)
         version = self._package_set.version(owner) if owner else None
@@ -116,7 +117,7 @@ class _Linker:
             text += f": {owner} {version} does not have it"
             text += " (it is a build for the CPU)" if library.endswith("_cuda.so") else ""
         elif near:
-            names = {one.soname or posixpath.basename(one.file) for _, one in near}
+            names = {relative.soname or posixpath.basename(relative.file) for _, relative in near}
             text += f"; there is {', '.join(sorted(names))}"
         if more:
             text += f"; {', '.join(more)} too"
@@ -137,9 +138,9 @@ class _Linker:
     # -- symbols
 
     def _symbols(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
-        absent = [one for one in facts.undefined if self._is_absent(package, one)]
+        absent = [symbol for symbol in facts.undefined if self._is_absent(package, symbol)]
         # Symbols that a known package should have come first: they say most.
-        absent.sort(key=lambda one: (not self._owner(one), one))
+        absent.sort(key=lambda symbol: (not self._owner(symbol), symbol))
         every = tuple(sorted({symbol.partition("@")[0] for symbol in absent}))
         for place, symbol in enumerate(absent[:SHOWN], start=1):
             name = symbol.partition("@")[0]
@@ -213,12 +214,12 @@ class _Linker:
         glibc = GLIBC.fullmatch(version)
         if glibc is not None and self._package_set.glibc:
             return Version(glibc[1]) > Version(self._package_set.glibc)
-        providers = [one for _, one in self._map.providers(package, facts, library)]
-        found = self._map.in_base(library)
-        candidates = providers or ([found] if found is not None else [])
+        providers = [provider for _, provider in self._map.providers(package, facts, library)]
+        base_library = self._map.in_base(library)
+        candidates = providers or ([base_library] if base_library is not None else [])
         # A library without versions is accepted; the linker only warns.
         return bool(candidates) and not any(
-            not one.offers or version in one.offers for one in candidates
+            not candidate.offers or version in candidate.offers for candidate in candidates
         )
 
     # -- numpy
@@ -232,10 +233,10 @@ class _Linker:
             " it imports numpy.core._multiarray_umath and does not know numpy._core"
         )
         remedy = f"choose a release of {package} that was compiled against numpy 2, or numpy<2"
-        found = self._finding(package, facts, Relation.ABI, "numpy", "numpy<2", text, remedy)
+        finding = self._finding(package, facts, Relation.ABI, "numpy", "numpy<2", text, remedy)
         if package in self._for_numpy_1:
-            found = msgspec.structs.replace(found, severity=Severity.ERROR)
-        yield found
+            finding = msgspec.structs.replace(finding, severity=Severity.ERROR)
+        yield finding
 
     def _finding(
         self,
@@ -283,7 +284,11 @@ def _for_numpy_1(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
     counts: dict[str, Counter[int]] = {}
     for package, facts in files:
         counts.setdefault(package, Counter())[facts.numpy] += 1
-    return frozenset(name for name, one in counts.items() if one[1] >= MANY and not one[2])
+    return frozenset(
+        name
+        for name, module_counts in counts.items()
+        if module_counts[1] >= MANY and not module_counts[2]
+    )
 
 
 def _apart(package: str, other: str) -> str:
@@ -293,7 +298,7 @@ def _apart(package: str, other: str) -> str:
 def _requires(package_set: LinkedPackages) -> dict[str, frozenset[str]]:
     """Package → all packages that it requires, directly or not; markers are ignored."""
     direct = {package: required(package_set.metadata(package)) for package in package_set.packages}
-    found = {}
+    requirements = {}
     for package, names in direct.items():
         seen: set[str] = set()
         todo = list(names)
@@ -302,8 +307,8 @@ def _requires(package_set: LinkedPackages) -> dict[str, frozenset[str]]:
             if name not in seen:
                 seen.add(name)
                 todo += direct.get(name, ())
-        found[package] = frozenset(seen)
-    return found
+        requirements[package] = frozenset(seen)
+    return requirements
 
 
 def _major(version: str) -> int:

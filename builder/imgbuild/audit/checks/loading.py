@@ -19,10 +19,10 @@ HIDING = frozenset(("handled", "absent", "typing", "unknown", "platform", "resul
 class Loading:
     """The files on the main path of a package set; packages are followed on demand."""
 
-    def __init__(self, code: ModuleSource, placed: LibraryMap, known: Libraries) -> None:
+    def __init__(self, code: ModuleSource, placed: LibraryMap, libraries: Libraries) -> None:
         self._code = code
         self._placed = placed
-        self._known = known
+        self._known = libraries
         self._imported: dict[str, frozenset[str]] = {}
         self._users: dict[tuple[str, str], list[tuple[str, ElfFacts]]] | None = None
 
@@ -31,13 +31,13 @@ class Loading:
         seen: set[tuple[str, str]] = set()
         todo = [(package, facts)]
         while todo:
-            owner, one = todo.pop()
-            if (owner, one.file) in seen:
+            owner, current = todo.pop()
+            if (owner, current.file) in seen:
                 continue
-            seen.add((owner, one.file))
-            if self._starts(owner, one):
+            seen.add((owner, current.file))
+            if self._starts(owner, current):
                 return True
-            todo += self._used_by(owner, one)
+            todo += self._used_by(owner, current)
         return False
 
     def _starts(self, package: str, facts: ElfFacts) -> bool:
@@ -46,10 +46,10 @@ class Loading:
     def _used_by(self, package: str, facts: ElfFacts) -> list[tuple[str, ElfFacts]]:
         if self._users is None:
             self._users = {}
-            for owner, one in self._placed.files:
-                for library in one.needed:
-                    for provider, found in self._placed.providers(owner, one, library):
-                        self._users.setdefault((provider, found.file), []).append((owner, one))
+            for owner, user in self._placed.files:
+                for library in user.needed:
+                    for provider, target in self._placed.providers(owner, user, library):
+                        self._users.setdefault((provider, target.file), []).append((owner, user))
         return self._users.get((package, facts.file), [])
 
     def _extensions(self, package: str) -> frozenset[str]:
@@ -62,7 +62,7 @@ class Loading:
         modules = self._code.modules_of(package)
         todo = [name for name in modules if "." not in name and not name.startswith("_")]
         # The package's own extension module, which it may load by other ways: cv2/cv2.abi3.so.
-        todo += [own for name in todo if (own := f"{name}.{name}") in modules]
+        todo += [extension for name in todo if (extension := f"{name}.{name}") in modules]
         seen = set(todo)
         while todo:
             self._code.prefetch(todo)
@@ -71,10 +71,10 @@ class Loading:
                 if not modules[name].endswith(".py"):
                     yield modules[name]
                     continue
-                for found in self._imports(name):
-                    if found in modules and found not in seen:
-                        seen.add(found)
-                        todo.append(found)
+                for module in self._imports(name):
+                    if module in modules and module not in seen:
+                        seen.add(module)
+                        todo.append(module)
 
     def _imports(self, name: str) -> Iterable[str]:
         """The modules that importing module `name` certainly imports, or may import."""

@@ -18,8 +18,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.matrix import constraints as learned
-from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.constraints import Constraint, violations
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
@@ -66,7 +65,7 @@ def check(
         findings += _of_tags(package_set, package, tags)
     versions = {package: package_set.version(package) or "" for package in package_set.packages}
     findings += [
-        _of_constraint(package_set, one) for one in learned.violations(constraints, versions)
+        _of_constraint(package_set, constraint) for constraint in violations(constraints, versions)
     ]
     return findings
 
@@ -181,10 +180,10 @@ def _of_extras(
     for need in _optional(package_set, package):
         if need.line not in applied and package_set.version(need.requirement.name) is not None:
             ranges.setdefault(normalize(need.requirement.name), []).append(need)
-    for other, found in ranges.items():
+    for other, optional_needs in ranges.items():
         version = package_set.version(other) or ""
-        if not any(_contains(need.requirement.specifier, version) for need in found):
-            need = found[0]
+        if not any(_contains(need.requirement.specifier, version) for need in optional_needs):
+            need = optional_needs[0]
             finding = _finding(
                 package_set,
                 package,
@@ -226,9 +225,9 @@ def of_extra(requirement: Requirement) -> str:
 
 def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
     metadata = package_set.metadata(package)
-    wanted = metadata.requires_python if metadata is not None else ""
+    specifier = metadata.requires_python if metadata is not None else ""
     try:
-        fits = SpecifierSet(wanted).contains(
+        fits = SpecifierSet(specifier).contains(
             Version(tags.markers["python_full_version"]), prereleases=True
         )
     except InvalidSpecifier:  # some old files have one; pip ignores it too
@@ -237,15 +236,15 @@ def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Fi
         yield _finding(
             package_set,
             package,
-            f"needs Python {wanted}, and this package set has {package_set.python}",
+            f"needs Python {specifier}, and this package set has {package_set.python}",
             remedy="choose another version of it, or a base with another Python",
-            subject=f"python{wanted}",
+            subject=f"python{specifier}",
             line=metadata.python_line if metadata is not None else 0,
         )
 
 
 def _of_tags(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Finding]:
-    name = package_set.books[package].wheel.file
+    name = package_set.wheels[package].wheel.file
     if name.endswith(".whl") and not tags.fits(name):
         yield _finding(
             package_set,
@@ -257,19 +256,23 @@ def _of_tags(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Find
         )
 
 
-def _of_constraint(package_set: PackageSet, one: Constraint) -> Finding:
-    version = package_set.version(one.other)
-    have = f"{one.other} is {version}" if version is not None else f"{one.other} is not installed"
+def _of_constraint(package_set: PackageSet, constraint: Constraint) -> Finding:
+    version = package_set.version(constraint.other)
+    have = (
+        f"{constraint.other} is {version}"
+        if version is not None
+        else f"{constraint.other} is not installed"
+    )
     return _finding(
         package_set,
-        one.package,
-        f"needs {one.needs}, as its code shows, and {have}",
+        constraint.package,
+        f"needs {constraint.needs}, as its code shows, and {have}",
         remedy="run `imgbuild lock` again: it applies learned constraints",
-        subject=one.name or one.needs,
-        other=one.other,
-        spec=str(one.spec),
-        file=one.file,
-        line=one.line,
+        subject=constraint.name or constraint.needs,
+        other=constraint.other,
+        spec=str(constraint.spec),
+        file=constraint.file,
+        line=constraint.line,
     )
 
 

@@ -30,24 +30,24 @@ from imgbuild.wheel.tags import Tags
 def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
     """The most severe import of each module that only other Pythons load."""
     view = path.view(package_set)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for package, builds in _builds(package_set):
         for module, pythons in sorted(builds.items()):
             if package_set.exists(module) is False:
                 text = other_build(view, module, pythons)
-                found += ordered(
-                    one
+                findings += ordered(
+                    finding
                     for name in _importers(package_set, package, module)
-                    for one in _of_module(view, path, name, module, text)
+                    for finding in _of_module(view, path, name, module, text)
                 )[:1]
-    return ordered(found)
+    return ordered(findings)
 
 
 def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
-    """Packages with such modules; the check `metadata` reports a wheel that does not fit at all."""
+    """Packages with such modules; a wheel that does not fit at all is found by its METADATA."""
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
     for package in package_set.packages:
-        wheel = package_set.books[package].wheel.file
+        wheel = package_set.wheels[package].wheel.file
         if not wheel.endswith(".whl") or tags.fits(wheel):
             builds = other_builds(package_set.files(package), package_set.modules_of(package))
             if builds:
@@ -58,15 +58,15 @@ def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
     """The modules of `package` that may import `module`: whose source has its name."""
     parent, _, stem = module.rpartition(".")
     modules = package_set.modules_of(package)
-    found = {one for one in modules if one.rpartition(".")[0] not in modules}
-    for top in found.copy():
+    importers = {name for name in modules if name.rpartition(".")[0] not in modules}
+    for top in importers.copy():
         words = set(package_set.mentioning(top, stem))
         if parent:
             named = set(package_set.mentioning(top, parent.rpartition(".")[2]))
-            words = {one for one in words if one in named or _is_below(one, parent)}
-        found |= words
-    package_set.prefetch(sorted(found))
-    return sorted(found)
+            words = {name for name in words if name in named or _is_below(name, parent)}
+        importers |= words
+    package_set.prefetch(sorted(importers))
+    return sorted(importers)
 
 
 def _of_module(view: View, path: MainPath, name: str, missing: str, text: str) -> Iterator[Finding]:
@@ -77,9 +77,9 @@ def _of_module(view: View, path: MainPath, name: str, missing: str, text: str) -
     for line in facts.imports:
         named = f"{line.module}.{line.name}" == missing and not _is_bound(view, facts, line)
         if named or _is_below(line.module, missing):
-            one = _of_import(view, path, facts, line, missing, text)
-            if one is not None:
-                yield one
+            finding = _of_import(view, path, facts, line, missing, text)
+            if finding is not None:
+                yield finding
 
 
 def _of_import(
@@ -96,7 +96,7 @@ def _of_import(
     error = not caught and fails(how, course, Relation.MODULE, top=not runner)
     if not error and not ASIDE.isdisjoint(facts.module.split(".")):
         return None
-    found = finding(
+    import_finding = finding(
         view,
         CHECK,
         place,
@@ -107,7 +107,7 @@ def _of_import(
         error=error,
     )
     severity = Severity.ERROR if error else Severity.NOTE if caught else Severity.WARNING
-    return msgspec.structs.replace(found, severity=severity)
+    return msgspec.structs.replace(import_finding, severity=severity)
 
 
 def _is_below(module: str, parent: str) -> bool:
@@ -117,6 +117,9 @@ def _is_below(module: str, parent: str) -> bool:
 def _is_bound(view: View, facts: ModuleFacts, line: Import) -> bool:
     """Whether `from x import _C` finds a name that x may bind otherwise."""
     if facts.module == line.module:
-        assigned = (one.name == line.name and one.line < line.line for one in facts.assigned)
+        assigned = (
+            assignment.name == line.name and assignment.line < line.line
+            for assignment in facts.assigned
+        )
         return facts.dynamic or line.name in facts.lazy or any(assigned)
     return search.lookup(view, line.module, line.name).state != "absent"

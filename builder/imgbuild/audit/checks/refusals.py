@@ -69,7 +69,7 @@ def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -
 def _of_module(
     package_set: View, facts: ModuleFacts, entry: str, raising: Raising
 ) -> Iterator[ImportRefusal]:
-    one = evaluator(package_set)
+    interpreter = evaluator(package_set)
     steps = (
         *_raises(facts),
         *_calls(package_set, facts, raising),
@@ -78,20 +78,20 @@ def _of_module(
     seen: set[str] = set()  # places of `raise`: the first of several calls ends the import
     for line, guards, run in sorted(steps, key=lambda step: step[0]):
         course = judge(package_set, guards)
-        source = one.source(facts.module)
+        source = interpreter.source(facts.module)
         if not course.runs or not course.certain or source is None:
             continue
-        found = _refused(package_set, one, source, run)
+        refusal = _refused(package_set, interpreter, source, run)
         place = place_of(package_set, facts, line, entry)
-        if found is None or place is None or found.at in seen:
+        if refusal is None or place is None or refusal.at in seen:
             continue
-        if is_caught(found.raised, course.caught | source.caught_at(line)):
+        if is_caught(refusal.raised, course.caught | source.caught_at(line)):
             continue
-        if package_set.version(normalize(found.cause)) or not _imports(
-            package_set, facts, found.cause
+        if package_set.version(normalize(refusal.cause)) or not _imports(
+            package_set, facts, refusal.cause
         ):
-            seen.add(found.at)
-            yield msgspec.structs.replace(found, place=place)
+            seen.add(refusal.at)
+            yield msgspec.structs.replace(refusal, place=place)
 
 
 _Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], list[_Run]]]
@@ -99,8 +99,8 @@ _Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], list[_Run]]]
 
 def _raises(facts: ModuleFacts) -> Iterator[_Step]:
     """The `raise` statements outside of definitions: the statements at the top that hold them."""
-    for one in facts.refusals:
-        yield one.line, (), _Statement(facts.module, one.line)
+    for refusal in facts.refusals:
+        yield refusal.line, (), _Statement(facts.module, refusal.line)
 
 
 def _calls(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[_Step]:
@@ -143,12 +143,14 @@ class _Statement(msgspec.Struct, frozen=True):
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
         """Its evaluation; none if it runs with names that change."""
-        found = [
-            one for one in source.tree.body if one.lineno <= self.line <= (one.end_lineno or 0)
+        statements = [
+            statement
+            for statement in source.tree.body
+            if statement.lineno <= self.line <= (statement.end_lineno or 0)
         ]
-        if len(found) != 1 or not source.settled(found[0]):
+        if len(statements) != 1 or not source.settled(statements[0]):
             return []
-        return [lambda run: run.block(found, CallFrame(self.module))]
+        return [lambda run: run.block(statements, CallFrame(self.module))]
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -206,9 +208,9 @@ class _Decorator(msgspec.Struct, frozen=True):
         function = source.function(self.decorated, self.line)
         node = function or source.class_(self.line)
         used = [
-            one
-            for one in (node.decorator_list if node is not None else ())
-            if dotted(one.func if isinstance(one, ast.Call) else one) == self.name
+            decorator
+            for decorator in (node.decorator_list if node is not None else ())
+            if dotted(decorator.func if isinstance(decorator, ast.Call) else decorator) == self.name
         ]
         if len(used) != 1 or not source.settled(used[0]):
             return []
@@ -221,23 +223,23 @@ class _Decorator(msgspec.Struct, frozen=True):
 
 def _refused(
     package_set: ImportablePackages,
-    one: Evaluator,
+    interpreter: Evaluator,
     source: ModuleTree,
     step: Callable[[ModuleTree], list[_Run]],
 ) -> ImportRefusal | None:
     """The exception in which every way through the code ends, if there is one."""
     for run in step(source):
-        ended = one.outcomes(run, strict=True)
+        ended = interpreter.outcomes(run, strict=True)
         if not ended or not all(end.raised and end.certain and end.line for end in ended):
             continue
-        own = package_set.owner(source.name) or ""
+        package = package_set.owner(source.name) or ""
         every = frozenset[str]().union(*(end.causes for end in ended))
-        if PART.format(own) in every:
+        if PART.format(package) in every:
             continue  # its code may be read from an sdist, which lacks what a build adds
         home = package_set.module(ended[0].module)
-        causes = sorted(one for one in every - {own, ""} if " " not in one)
+        causes = sorted(cause for cause in every - {package, ""} if " " not in cause)
         # The code of another package refuses its arguments.
-        causes = causes or sorted({package_set.owner(ended[0].module) or ""} - {own, ""})
+        causes = causes or sorted({package_set.owner(ended[0].module) or ""} - {package, ""})
         if not causes or not isinstance(home, ModuleFacts):
             continue
         absent = [cause for cause in causes if package_set.version(normalize(cause)) is None]

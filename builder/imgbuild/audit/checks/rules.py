@@ -88,8 +88,8 @@ def check(
 
     `gpu` are the compute capabilities that the target is for, none for other package sets.
     """
-    found = (_judge(package_set, rule, gpu) for rule in (load() if rules is None else rules))
-    return [finding for finding in found if finding is not None]
+    findings = (_judge(package_set, rule, gpu) for rule in (load() if rules is None else rules))
+    return [finding for finding in findings if finding is not None]
 
 
 def without_explained(findings: Sequence[Finding]) -> list[Finding]:
@@ -99,28 +99,28 @@ def without_explained(findings: Sequence[Finding]) -> list[Finding]:
     """
     modules = {rule.id: rule.lacks for rule in load() if rule.lacks}
     explained = {
-        (evidence.package, modules[evidence.subject]): SEVERITY_ORDER[one.severity]
-        for one in findings
-        if one.check == CHECK and (evidence := one.evidence) and evidence.subject in modules
+        (evidence.package, modules[evidence.subject]): SEVERITY_ORDER[finding.severity]
+        for finding in findings
+        if finding.check == CHECK and (evidence := finding.evidence) and evidence.subject in modules
     }
 
-    def _is_explained(one: Finding) -> bool:
-        evidence = one.evidence
+    def _is_explained(finding: Finding) -> bool:
+        evidence = finding.evidence
         of_rule = explained.get((evidence.package, evidence.subject)) if evidence else None
-        return of_rule is not None and SEVERITY_ORDER[one.severity] >= of_rule
+        return of_rule is not None and SEVERITY_ORDER[finding.severity] >= of_rule
 
-    return [one for one in findings if not _is_explained(one)]
+    return [finding for finding in findings if not _is_explained(finding)]
 
 
 def _judge(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding | None:
-    own, other = package_set.version(rule.package), package_set.version(rule.other)
-    if own is None or (rule.arch and package_set.arch not in rule.arch):
+    version, other = package_set.version(rule.package), package_set.version(rule.other)
+    if version is None or (rule.arch and package_set.arch not in rule.arch):
         return None
     if not within(package_set.python, rule.python):
         return None
     if rule.gpu and gpu and set(rule.gpu).isdisjoint(gpu):
         return None
-    if not within(own, rule.versions) or not _applies(package_set, rule, other):
+    if not within(version, rule.versions) or not _applies(package_set, rule, other):
         return None
     line = shown_at(package_set, rule)
     if not line:
@@ -131,13 +131,13 @@ def _judge(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding |
     return Finding(
         check=CHECK,
         severity=Severity.WARNING if unsure else rule.severity,
-        message=f"{rule.package} {own} {_circumstances(package_set, rule)}: {rule.why}",
+        message=f"{rule.package} {version} {_circumstances(package_set, rule)}: {rule.why}",
         where=place,
         remedy=rule.cure,
         evidence=Evidence(
             relation=Relation.RULE,
             package=normalize(rule.package),
-            version=own,
+            version=version,
             file=rule.shown.file,
             line=line,
             other=normalize(rule.other),

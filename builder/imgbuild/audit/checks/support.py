@@ -33,18 +33,22 @@ _CLAUSE = re.compile(r"(<=|>=|==|!=|<|>)([^,]+)")
 
 def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
     """All windows that exclude a version in this package set."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for module in path.modules():
         facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
-            found += [
-                one
+            findings += [
+                finding
                 for window in facts.windows
-                for one in _of_window(package_set, path, facts, window)
+                for finding in _of_window(package_set, path, facts, window)
             ]
-    known = {f"{at.file}:{at.line}" for one in found if (at := one.evidence) is not None}
-    found += [
-        _refusal(package_set, one) for one in refusals(package_set, path) if one.at not in known
+    locations = {
+        f"{at.file}:{at.line}" for finding in findings if (at := finding.evidence) is not None
+    }
+    findings += [
+        _refusal(package_set, refusal)
+        for refusal in refusals(package_set, path)
+        if refusal.at not in locations
     ]
     for declared in support_files.declared(package_set):
         place = FindingPlace(
@@ -54,22 +58,24 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
             declared.line,
         )
         severity = Severity.ERROR if declared.raises else Severity.WARNING
-        found.append(
+        findings.append(
             _finding(package_set, place, declared.other, declared.text, declared.spec, severity)
         )
-    return ordered(found)
+    return ordered(findings)
 
 
-def _refusal(package_set: PackageSet, one: ImportRefusal) -> Finding:
-    version = package_set.version(one.cause)
-    text = f"raises {one.raised} when it is imported ({one.at})"
-    text += f" with {one.cause} {version}" if version else f", since {one.cause} is not there"
-    found = _finding(package_set, one.place, one.cause, text, "", Severity.ERROR)
-    if version or found.evidence is None:
-        return found
-    evidence = msgspec.structs.replace(found.evidence, other="", subject=one.cause)
-    remedy = f"add the package that provides {one.cause} to the target's requirements"
-    return msgspec.structs.replace(found, evidence=evidence, remedy=remedy)
+def _refusal(package_set: PackageSet, refusal: ImportRefusal) -> Finding:
+    version = package_set.version(refusal.cause)
+    text = f"raises {refusal.raised} when it is imported ({refusal.at})"
+    text += (
+        f" with {refusal.cause} {version}" if version else f", since {refusal.cause} is not there"
+    )
+    finding = _finding(package_set, refusal.place, refusal.cause, text, "", Severity.ERROR)
+    if version or finding.evidence is None:
+        return finding
+    evidence = msgspec.structs.replace(finding.evidence, other="", subject=refusal.cause)
+    remedy = f"add the package that provides {refusal.cause} to the target's requirements"
+    return msgspec.structs.replace(finding, evidence=evidence, remedy=remedy)
 
 
 def _of_window(
@@ -142,13 +148,13 @@ def state(package_set: PackageSet, guard: Guard) -> GuardState:
             if version is None:
                 return GuardState.UNKNOWN
             return GuardState.SKIPPED if within(version, guard.spec[1:]) else GuardState.RUNS
-    found = evaluate(package_set, guard)
-    if found in (GuardState.UNKNOWN, GuardState.DATA) and not guard.spec:
+    guard_state = evaluate(package_set, guard)
+    if guard_state in (GuardState.UNKNOWN, GuardState.DATA) and not guard.spec:
         # A predicate of the module itself, about an installed package.
-        asked = _PREDICATE.fullmatch(guard.subject.split(":", 2)[-1].partition("(")[0])
-        if asked is not None and package_of(package_set, asked[1])[1] is not None:
+        predicate = _PREDICATE.fullmatch(guard.subject.split(":", 2)[-1].partition("(")[0])
+        if predicate is not None and package_of(package_set, predicate[1])[1] is not None:
             return GuardState.RUNS
-    return found
+    return guard_state
 
 
 def _compared(package_set: PackageSet, version: str | None, sign: str, subject: str) -> GuardState:
@@ -186,13 +192,13 @@ def _finding(
     message = f"{place.package} {place.version} {text}"
     if severity is Severity.ERROR and place.entry:
         message += f" (used by {place.entry})"
-    wanted = f"{other}{spec}" if spec else f"another {other}"
+    alternative = f"{other}{spec}" if spec else f"another {other}"
     return Finding(
         check=CHECK,
         severity=severity,
         message=message,
         where=str(place),
-        remedy=f"choose {wanted}, or another version of {place.package}",
+        remedy=f"choose {alternative}, or another version of {place.package}",
         evidence=Evidence(
             relation=Relation.WINDOW,
             package=place.package,

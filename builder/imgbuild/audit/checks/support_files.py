@@ -61,13 +61,13 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Decl
     table = f"{file.removesuffix(CHECKER)}{TABLE}"
     names = _literals(package_set.read(package, file)).get("pkgs_to_check_at_runtime", [])
     source = package_set.read(package, table)
-    wanted = _literals(source).get("deps", {})
-    if not isinstance(names, list) or not isinstance(wanted, dict):
+    dependencies = _literals(source).get("deps", {})
+    if not isinstance(names, list) or not isinstance(dependencies, dict):
         return
     least = _least_versions(package_set.read(package, file.removesuffix(CHECKER) + PREDICATES))
     for name in names:
         try:
-            requirement = Requirement(str(wanted[name]))
+            requirement = Requirement(str(dependencies[name]))
         except (KeyError, InvalidRequirement):
             continue
         other = normalize(requirement.name)
@@ -80,10 +80,10 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Decl
             yield Declared(
                 package=package,
                 file=table,
-                line=_line(source, str(wanted[name])),
+                line=_line(source, str(dependencies[name])),
                 other=other,
                 spec=str(requirement.specifier),
-                text=f"requires, when it is imported, {wanted[name]}, and {have}",
+                text=f"requires, when it is imported, {dependencies[name]}, and {have}",
                 raises=True,
             )
 
@@ -91,28 +91,28 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Decl
 def _least_versions(source: bytes | None) -> dict[str, str]:
     """Package → ">=X" for each `def is_NAME_available(min_version=X)`."""
     literals = _literals(source)
-    found = {}
+    versions = {}
     for match in _PREDICATE.finditer((source or b"").decode(errors="replace")):
         name, value = match.groups()
         text = literals.get(value, value)
-        found[name] = f">={str(text).strip(QUOTE)}"
-    return found
+        versions[name] = f">={str(text).strip(QUOTE)}"
+    return versions
 
 
 def _literals(source: bytes | None) -> dict[str, object]:
     """The names that a module binds to literals."""
-    found: dict[str, object] = {}
+    literals: dict[str, object] = {}
     try:
         tree = ast.parse(source or b"")
     except (SyntaxError, ValueError):
-        return found
+        return literals
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             try:
-                found[node.targets[0].id] = ast.literal_eval(node.value)
+                literals[node.targets[0].id] = ast.literal_eval(node.value)
             except ValueError:
                 continue
-    return found
+    return literals
 
 
 def _line(source: bytes | None, text: str) -> int:
@@ -175,18 +175,18 @@ def _of_name(package_set: PackageSet, package: str) -> Iterator[Declared]:
 def _of_bitsandbytes(package_set: PackageSet) -> Iterator[Declared]:
     """Bitsandbytes loads the library that is named after torch's CUDA release."""
     runtime = next((name for name in package_set.packages if _RUNTIME.fullmatch(name)), None)
-    found = {
+    releases = {
         match[1] for file in package_set.files("bitsandbytes") if (match := _LIBRARY.search(file))
     }
-    if runtime is None or not found:
+    if runtime is None or not releases:
         return
     release = "".join((package_set.version(runtime) or "").split(".")[:2])
-    if release not in found:
+    if release not in releases:
         yield Declared(
             package="bitsandbytes",
             file="bitsandbytes",
             line=0,
             other=runtime,
             spec="",
-            text=f"has libraries for CUDA {', '.join(sorted(found))} and none for {release}",
+            text=f"has libraries for CUDA {', '.join(sorted(releases))} and none for {release}",
         )

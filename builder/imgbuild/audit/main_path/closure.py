@@ -199,8 +199,8 @@ class _Walk:
 
     def _enter(self, name: str, how: Reached) -> None:
         """Start at a module, or at a name of one."""
-        found = self.package_set.module(name)
-        if isinstance(found, ModuleFacts):
+        entry_facts = self.package_set.module(name)
+        if isinstance(entry_facts, ModuleFacts):
             self._module(name, how)
             return
         module, _, rest = name.rpartition(".")
@@ -220,8 +220,8 @@ class _Walk:
             how.importing and how.level is Level.CERTAIN
         ):
             return
-        known = self.places.get(place)
-        if known is None or how.level < known.level:
+        previous = self.places.get(place)
+        if previous is None or how.level < previous.level:
             self.places[place] = how
             self._queue.append(place)
 
@@ -242,36 +242,36 @@ class _Walk:
             self._owners[module] = normalize(self.package_set.owner(module) or "")
         return self._owners[module]
 
-    def _use(self, found: LookupResult, how: Reached) -> None:
+    def _use(self, lookup_result: LookupResult, how: Reached) -> None:
         """Follow a definition that is called, constructed or named."""
-        if found.ambiguous:
+        if lookup_result.ambiguous:
             how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
-        through = msgspec.structs.replace(how, level=Level.DOUBTFUL) if found.tried else how
-        for step in found.trace:
+        through = msgspec.structs.replace(how, level=Level.DOUBTFUL) if lookup_result.tried else how
+        for step in lookup_result.trace:
             self._module(step.partition(":")[0].lstrip("*"), through)
-        found = search.follow(self.package_set, found)
-        home, definition = found.home, found.definition
+        lookup_result = search.follow(self.package_set, lookup_result)
+        home, definition = lookup_result.home, lookup_result.definition
         if home is None or not self._is_walked(home.module):
             return
         self._module(home.module, through)
         if isinstance(definition, Class):
-            self._make(found, how)
+            self._make(lookup_result, how)
         elif isinstance(definition, Function):
             place = (home.module, definition.name)
             if how.level <= Level.LIKELY:
                 self.called.add(place)
             self._mark(place, how)
 
-    def _make(self, found: LookupResult, how: Reached) -> None:
+    def _make(self, lookup_result: LookupResult, how: Reached) -> None:
         """Follow the construction of an object: its methods, also inherited ones, may be called.
 
         A private method is called by its own class, which is followed, unless it overrides one of a
         base. A public method of an object that is constructed only in some cases is remote until a
         call by its name is found, unless a base or Python itself may call it.
         """
-        chain = ancestors(self.package_set, found)
-        for at, one in enumerate(chain):
-            home, definition = one.home, one.definition
+        chain = ancestors(self.package_set, lookup_result)
+        for at, ancestor in enumerate(chain):
+            home, definition = ancestor.home, ancestor.definition
             if home is None or not isinstance(definition, Class):
                 continue
             place = (home.module, definition.name)
@@ -324,13 +324,13 @@ class _Walk:
         self._module(line.module, beyond)
         if not line.name or line.name == "*" or not self._is_walked(line.module):
             return
-        found = self._lookup(line.module, line.name)
-        if isinstance(found.definition, ModuleFacts) and not found.ambiguous:
-            self._module(found.definition.module, beyond)
+        lookup_result = self._lookup(line.module, line.name)
+        if isinstance(lookup_result.definition, ModuleFacts) and not lookup_result.ambiguous:
+            self._module(lookup_result.definition.module, beyond)
         # What is imported on first use may be a dummy object if something it needs is missing.
-        least = Level.DOUBTFUL if found.ambiguous else Level.POSSIBLE
+        least = Level.DOUBTFUL if lookup_result.ambiguous else Level.POSSIBLE
         later = msgspec.structs.replace(beyond, level=max(beyond.level, least))
-        for step in found.trace:
+        for step in lookup_result.trace:
             self._module(step.partition(":")[0].lstrip("*"), later)
 
     def _lookup(self, module: str, name: str) -> LookupResult:
@@ -355,10 +355,10 @@ class _Walk:
         if runner:
             return
         decorated: Iterable[Function | Class] = (*facts.functions, *facts.classes)
-        for one in decorated:
-            if here.runner(one.name.rpartition(".")[0]):
+        for definition in decorated:
+            if here.runner(definition.name.rpartition(".")[0]):
                 continue
-            for text in one.decorators:
+            for text in definition.decorators:
                 name = text.partition("(")[0]
                 if name.replace(".", "").isidentifier():
                     self._use(search.resolve(self.package_set, facts, name), how)

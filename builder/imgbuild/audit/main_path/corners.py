@@ -27,27 +27,31 @@ def survey(package_set: PackageSet, named: Collection[str] = ()) -> MainPath:
 
 def corners(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
     """Modules of walked packages whose import lines mention other walked packages."""
-    books = [
-        package_set.books[package] for package in sorted(rules.walk) if package in package_set.books
+    library_wheels = [
+        package_set.wheels[package]
+        for package in sorted(rules.walk)
+        if package in package_set.wheels
     ]
     roots = {
-        book.package: {module.partition(".")[0] for module in package_set.modules_of(book.package)}
-        for book in books
+        library_wheel.package: {
+            module.partition(".")[0] for module in package_set.modules_of(library_wheel.package)
+        }
+        for library_wheel in library_wheels
     }
     everyone = set().union(*roots.values())
-    found: list[str] = []
-    for book in books:
-        others = {name.encode() for name in everyone - roots[book.package]}
-        found.extend(_mentioning(book, others))
-    package_set.prefetch(found)
-    return found
+    modules: list[str] = []
+    for library_wheel in library_wheels:
+        others = {name.encode() for name in everyone - roots[library_wheel.package]}
+        modules.extend(_mentioning(library_wheel, others))
+    package_set.prefetch(modules)
+    return modules
 
 
-def _mentioning(book: LibraryWheel, others: set[bytes]) -> list[str]:
-    """The modules of `book` that import one of `others`."""
-    files = {file: module for module, file in book.sources.items()}
+def _mentioning(library_wheel: LibraryWheel, others: set[bytes]) -> list[str]:
+    """The modules of `library_wheel` that import one of `others`."""
+    files = {file: module for module, file in library_wheel.sources.items()}
     return [
         files[file]
-        for file, source in book.content.read(files).items()
+        for file, source in library_wheel.content.read(files).items()
         if not others.isdisjoint(_IMPORTS.findall(source))
     ]

@@ -50,7 +50,7 @@ from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts
 from imgbuild.values import normalize
 
 _STEPS = 20000  # of one evaluation, at most
-_WAYS = 48  # ways in which an evaluation may end, at most
+_MOST_OUTCOMES = 48  # ways in which an evaluation may end, at most
 PART = "a part of {}"  # the cause that a package lacks a module
 UNREAD = ("torch",)  # its functions ask devices
 _DEEPEST = 12  # calls within calls
@@ -75,30 +75,30 @@ class Evaluator:
     @property
     def package_set(self) -> ImportablePackages:
         """The package set; it must be in use elsewhere."""
-        found = self._package_set()
-        if found is None:
+        package_set = self._package_set()
+        if package_set is None:
             raise TooHardError
-        return found
+        return package_set
 
     def outcomes(
         self, run: Callable[[Evaluation], object], *, strict: bool = False
     ) -> tuple[Outcome, ...]:
         """Every way in which `run` may end; none if it is not understood."""
         answers: list[bool] = []
-        found: list[Outcome] = []
-        while len(found) < _WAYS:
-            one = Evaluation(self, answers, strict=strict)
+        outcomes: list[Outcome] = []
+        while len(outcomes) < _MOST_OUTCOMES:
+            evaluation = Evaluation(self, answers, strict=strict)
             try:
-                value = run(one)
-                found.append(Outcome(value=value, causes=frozenset(one.causes)))
+                value = run(evaluation)
+                outcomes.append(Outcome(value=value, causes=frozenset(evaluation.causes)))
             except Raised as error:
-                found.append(
+                outcomes.append(
                     Outcome(
                         raised=error.name or "Exception",
                         line=error.line,
                         module=error.module,
                         certain=error.certain,
-                        causes=frozenset(one.causes),
+                        causes=frozenset(evaluation.causes),
                     )
                 )
             except (TooHardError, RecursionError, ReturnSignal, MemoryError):
@@ -106,7 +106,7 @@ class Evaluator:
             while answers and answers[-1]:
                 answers.pop()
             if not answers:
-                return tuple(found)
+                return tuple(outcomes)
             answers[-1] = True
         return ()
 
@@ -143,14 +143,14 @@ class Evaluator:
         if len(statements) == 1 and isinstance(statements[0], ast.FunctionDef):
             return FunctionValue(statements[0], frame), frozenset()
 
-        def _bind(one: Evaluation) -> object:
+        def _bind(evaluation: Evaluation) -> object:
             frame = CallFrame(module)
-            one.block(statements, frame)
+            evaluation.block(statements, frame)
             return frame.names.get(name, UNKNOWN)
 
         ended = self.outcomes(_bind)
-        causes = frozenset().union(*(one.causes for one in ended))
-        values = [one.value for one in ended if not one.raised]
+        causes = frozenset().union(*(outcome.causes for outcome in ended))
+        values = [outcome.value for outcome in ended if not outcome.raised]
         if not values or any(value != values[0] for value in values):
             return UNKNOWN, causes
         release(values[0])
@@ -159,26 +159,30 @@ class Evaluator:
 
     def _elsewhere(self, module: str, name: str) -> object:
         """A name that no statement of its module binds: of a star import, or of Python."""
-        found = search.lookup(self.package_set, module, name)
-        if found.state == "defined" and found.home is not None and found.home.module != module:
-            return self.value_of(found)
+        lookup_result = search.lookup(self.package_set, module, name)
+        if (
+            lookup_result.state == "defined"
+            and lookup_result.home is not None
+            and lookup_result.home.module != module
+        ):
+            return self.value_of(lookup_result)
         if name.startswith("__") or not hasattr(builtins, name):
             return UNKNOWN
         kind = getattr(builtins, name)
         is_error = isinstance(kind, type) and issubclass(kind, BaseException)
         return ClassValue(name) if is_error else ModuleValue(f"builtins.{name}")
 
-    def value_of(self, found: LookupResult) -> object:
+    def value_of(self, lookup_result: LookupResult) -> object:
         """The value of a name that was looked up."""
-        definition, home = found.definition, found.home
+        definition, home = lookup_result.definition, lookup_result.home
         if isinstance(definition, ModuleFacts):
             return ModuleValue(definition.module)
         if isinstance(definition, Class):
-            module = home.module if home is not None and not found.ambiguous else ""
+            module = home.module if home is not None and not lookup_result.ambiguous else ""
             return ClassValue(definition.name, module, definition.line if module else 0)
         if home is None or not isinstance(definition, (Assigned, Function)):
             return UNKNOWN
-        if found.ambiguous or isinstance(definition, Assigned):
+        if lookup_result.ambiguous or isinstance(definition, Assigned):
             plain = "." not in definition.name
             return self.global_value(home.module, definition.name)[0] if plain else UNKNOWN
         return self.function(home, definition) or UNKNOWN
@@ -245,34 +249,34 @@ class Evaluation(Execution):
     def version(self, package: str) -> str | None:
         """The version of an installed package; Raised if it is absent, None if unknown."""
         self.causes.add(normalize(package))
-        found = self._package_set.version(normalize(package))
-        if found is None and not self._package_set.partial:
+        installed_version = self._package_set.version(normalize(package))
+        if installed_version is None and not self._package_set.partial:
             raise Raised(NO_DISTRIBUTION)
-        return None if found is None else VersionText(found)
+        return None if installed_version is None else VersionText(installed_version)
 
     def present(self, module: str) -> bool | None:
         """Whether a module can be found; None if unknown."""
         root = module.partition(".")[0]
         owner = self._package_set.owner(module) or self._package_set.owner(root)
-        found = self._package_set.exists(module)
+        is_present = self._package_set.exists(module)
         self.causes.add(owner or root)
-        if owner is not None and found is False:
+        if owner is not None and is_present is False:
             self.causes.add(PART.format(owner))
-        return found
+        return is_present
 
     def owner(self, module: str) -> str | None:
         """The package that has a module; "" if it is absent, None if unknown."""
-        found = self._package_set.owner(module)
-        return found or ("" if self.present(module) is False else None)
+        package = self._package_set.owner(module)
+        return package or ("" if self.present(module) is False else None)
 
     def imported(self, module: str) -> object:
         """The module; Raised if it is absent, UNKNOWN if that is not known."""
         if module.partition(".")[0] in sys.stdlib_module_names:
             return ModuleValue(module)
-        found = self.present(module)
-        if found is None and module.partition(".")[0] not in LIBRARIES:
+        is_present = self.present(module)
+        if is_present is None and module.partition(".")[0] not in LIBRARIES:
             return self._unknown_call()
-        if found is False:
+        if is_present is False:
             raise Raised(NO_MODULE)
         return ModuleValue(module)
 
@@ -294,22 +298,22 @@ class Evaluation(Execution):
             return CONSTANTS[full]
         if module == "sys.version_info":
             parts = tuple(int(part) for part in self._package_set.python.split(".")[:2])
-            known = {"[:2]": parts, "major": parts[0], "minor": parts[1]}
-            return known.get(name, UNKNOWN)
+            version_parts = {"[:2]": parts, "major": parts[0], "minor": parts[1]}
+            return version_parts.get(name, UNKNOWN)
         if full in INTRINSICS or module.partition(".")[0] in sys.stdlib_module_names:
             return ModuleValue(full)
-        if any(known.startswith(f"{full}.") for known in INTRINSICS):
+        if any(intrinsic.startswith(f"{full}.") for intrinsic in INTRINSICS):
             return ModuleValue(full)
-        found = search.lookup(self._package_set, module, name)
+        lookup_result = search.lookup(self._package_set, module, name)
         owner = self._package_set.owner(module)
-        if found.state == "absent":
+        if lookup_result.state == "absent":
             self.causes |= {owner or module, PART.format(owner)}
             raise Raised(NO_ATTRIBUTE, certain=False)
         if name == "__version__" and "." not in module and owner is not None:
             return self.version(owner) or UNKNOWN
-        if found.home is not None and isinstance(found.definition, Assigned):
-            self.causes.add(self._package_set.owner(found.home.module) or "")
-        return self._evaluator.value_of(found)
+        if lookup_result.home is not None and isinstance(lookup_result.definition, Assigned):
+            self.causes.add(self._package_set.owner(lookup_result.home.module) or "")
+        return self._evaluator.value_of(lookup_result)
 
     # -- calls
 
@@ -326,10 +330,10 @@ class Evaluation(Execution):
             return self._function_call(called.function, (called.owner, *given), named)
         if isinstance(called, ModuleValue) and called.name in INTRINSICS:
             whole = not any(item is ... for item in given)
-            found = INTRINSICS[called.name](self, tuple(given), named) if whole else UNKNOWN
-            if found == UNKNOWN:
+            result = INTRINSICS[called.name](self, tuple(given), named) if whole else UNKNOWN
+            if result == UNKNOWN:
                 release((*given, *named.values()))
-            return self._unknown_call() if found == UNKNOWN and called.name in RAISING else found
+            return self._unknown_call() if result == UNKNOWN and called.name in RAISING else result
         if isinstance(called, ModuleValue) and called.name.startswith(f"{OBJECT}."):
             return self._objects.of_object(called.name.rpartition(".")[2], given)
         if isinstance(called, Bound) and not isinstance(called.owner, Instance):
@@ -390,7 +394,11 @@ class Evaluation(Execution):
         node = called.node
         if isinstance(node, ast.Lambda) or called.frame.outer is not None or called.frame.names:
             return False  # its decorators were applied when it was defined
-        rest = [one for one in node.decorator_list if not self.is_transparent(one, called.frame)]
+        rest = [
+            decorator
+            for decorator in node.decorator_list
+            if not self.is_transparent(decorator, called.frame)
+        ]
         if self.strict:
             return bool(rest)
-        return any(word in ast.unparse(one) for one in rest for word in _CHANGED)
+        return any(word in ast.unparse(decorator) for decorator in rest for word in _CHANGED)

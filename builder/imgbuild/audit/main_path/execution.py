@@ -76,11 +76,11 @@ class Execution(ExpressionValues):
     def _augmented(self, node: ast.AugAssign, frame: CallFrame) -> None:
         if isinstance(node.target, ast.Name):
             value = self.value(node.value, frame)
-            found = self.read(node.target.id, frame)
-            made = self.operate(node.op, found, value)
-            self.step(weight(made, LARGEST))
+            current = self.read(node.target.id, frame)
+            updated = self.operate(node.op, current, value)
+            self.step(weight(updated, LARGEST))
             self.spoil(node.target, frame)  # a list is changed in place
-            frame.names[node.target.id] = made
+            frame.names[node.target.id] = updated
         else:
             self.assign(node.target, UNKNOWN, frame)
 
@@ -96,9 +96,9 @@ class Execution(ExpressionValues):
                 raise TooHardError
             raise self._handled[-1]
         if isinstance(node.exc, ast.Name):
-            held = self.read(node.exc.id, frame)
-            if isinstance(held, Raised):
-                raise held
+            exception = self.read(node.exc.id, frame)
+            if isinstance(exception, Raised):
+                raise exception
         call = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         name = dotted(call).rpartition(".")[2]
         raise Raised(name or "Exception", line=node.lineno, module=frame.module)
@@ -123,7 +123,10 @@ class Execution(ExpressionValues):
             self.block(node.finalbody, frame)
 
     def _handle(self, node: ast.Try | ast.TryStar, error: Raised, frame: CallFrame) -> None:
-        handler = next((one for one in node.handlers if self._catches(one, error, frame)), None)
+        handler = next(
+            (candidate for candidate in node.handlers if self._catches(candidate, error, frame)),
+            None,
+        )
         if handler is None:
             raise error
         if handler.name:
@@ -146,9 +149,9 @@ class Execution(ExpressionValues):
             names = [last]
         if names is None:
             return self.choose()
-        return self._one_of(error, names)
+        return self._is_any_of(error, names)
 
-    def _one_of(self, error: Raised, names: Sequence[str]) -> bool:
+    def _is_any_of(self, error: Raised, names: Sequence[str]) -> bool:
         """Whether an exception is one of those called `names`; chosen if that is not known."""
         if {"Exception", "BaseException"} & set(names):
             return error.name != "SystemExit" or "BaseException" in names
@@ -181,7 +184,9 @@ class Execution(ExpressionValues):
         names = tuple(bound_names([node]))
         if self.choose():
             release(frame.objects())
-            filled = [name for name, one in frame.names.items() if isinstance(one, (list, dict))]
+            filled = [
+                name for name, value in frame.names.items() if isinstance(value, (list, dict))
+            ]
             frame.names.update(dict.fromkeys((*names, *filled), UNKNOWN))
             try:
                 self.block(node.body, frame)
@@ -208,7 +213,7 @@ class Execution(ExpressionValues):
             call = item.context_expr
             name = dotted(call.func if isinstance(call, ast.Call) else call).rpartition(".")[2]
             if name == "suppress" and isinstance(call, ast.Call):
-                caught += [dotted(one).rpartition(".")[2] for one in call.args]
+                caught += [dotted(argument).rpartition(".")[2] for argument in call.args]
             else:
                 self.value(call, frame)
                 is_open = is_open and name in OPEN_MANAGERS
@@ -218,37 +223,37 @@ class Execution(ExpressionValues):
         try:
             self.block(node.body, frame)
         except Raised as error:
-            if not caught or not self._one_of(error, caught):
+            if not caught or not self._is_any_of(error, caught):
                 error.certain = error.certain and is_open
                 raise
         finally:
             self.trying -= bool(caught)
 
     def _import(self, node: ast.Import, frame: CallFrame) -> None:
-        for one in node.names:
-            found = self.imported(one.name)
-            first = one.name.partition(".")[0]
-            if found != UNKNOWN and not one.asname:
-                found = ModuleValue(first)
-            frame.names[one.asname or first] = found
+        for alias in node.names:
+            module = self.imported(alias.name)
+            first = alias.name.partition(".")[0]
+            if module != UNKNOWN and not alias.asname:
+                module = ModuleValue(first)
+            frame.names[alias.asname or first] = module
 
     def _import_from(self, node: ast.ImportFrom, frame: CallFrame) -> None:
         module = self.absolute(node, frame.module)
-        found = self.imported(module)
-        for one in node.names:
+        module_value = self.imported(module)
+        for alias in node.names:
             try:
-                value = self.attribute(found, one.name)
+                value = self.attribute(module_value, alias.name)
             except Raised:
                 raise Raised(IMPORT, line=node.lineno, module=frame.module) from None
-            frame.names[one.asname or one.name] = value
+            frame.names[alias.asname or alias.name] = value
 
     def _function(self, node: ast.FunctionDef, frame: CallFrame) -> None:
         value: object = FunctionValue(node, frame)
         for item in reversed(node.decorator_list):
             if self.is_transparent(item, frame):
                 continue
-            found = self.apply(self.value(item, frame), [value], {})
-            value = found if self.strict or found != UNKNOWN else value
+            decorated = self.apply(self.value(item, frame), [value], {})
+            value = decorated if self.strict or decorated != UNKNOWN else value
         frame.names[node.name] = value
 
     def is_transparent(self, decorator: ast.expr, frame: CallFrame) -> bool:
@@ -256,8 +261,8 @@ class Execution(ExpressionValues):
         callee = decorator.func if isinstance(decorator, ast.Call) else decorator
         if not isinstance(callee, (ast.Name, ast.Attribute)):
             return False
-        found = self.value(callee, frame)
-        return isinstance(found, ModuleValue) and found.name in TRANSPARENT
+        callee_value = self.value(callee, frame)
+        return isinstance(callee_value, ModuleValue) and callee_value.name in TRANSPARENT
 
     def _class(self, node: ast.ClassDef, frame: CallFrame) -> None:
         frame.names[node.name] = ClassValue(node.name, frame.module, node.lineno)
@@ -296,10 +301,10 @@ class Execution(ExpressionValues):
 def _class_names(value: object) -> list[str] | None:
     """The names of exceptions in an `except`, a class or a tuple; None if one is not known."""
     parts = list(value) if isinstance(value, tuple) else [value]
-    known = [one for one in parts if isinstance(one, (ClassValue, ModuleValue))]
-    if len(known) < len(parts):
+    classes = [part for part in parts if isinstance(part, (ClassValue, ModuleValue))]
+    if len(classes) < len(parts):
         return None
-    names = [one.name.rpartition(".")[2] for one in known]
+    names = [class_value.name.rpartition(".")[2] for class_value in classes]
     kinds = [getattr(builtins, name, None) for name in names]
     return [
         kind.__name__ if isinstance(kind, type) else name
@@ -313,9 +318,13 @@ def _is_builtin(name: str) -> bool:
 
 def _ancestors(name: str) -> set[str]:
     """The names of an exception and of those that it derives from, as far as they are known."""
-    found = {name}
+    names = {name}
     while name in PARENTS:
         name = PARENTS[name]
-        found.add(name)
+        names.add(name)
     kind = getattr(builtins, name, None)
-    return found | {one.__name__ for one in kind.__mro__} if isinstance(kind, type) else found
+    return (
+        names | {ancestor.__name__ for ancestor in kind.__mro__}
+        if isinstance(kind, type)
+        else names
+    )

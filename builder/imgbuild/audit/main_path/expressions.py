@@ -45,8 +45,8 @@ class ExpressionValues(Interpreter):
 
     def holds(self, test: ast.expr, frame: CallFrame) -> bool:
         """Whether a condition holds; one that is unknown holds in some evaluations."""
-        known = truth(self.value(test, frame))
-        return self.choose() if known is None else known
+        truth_value = truth(self.value(test, frame))
+        return self.choose() if truth_value is None else truth_value
 
     def value(self, node: ast.expr, frame: CallFrame) -> object:
         """The value of an expression."""
@@ -54,10 +54,10 @@ class ExpressionValues(Interpreter):
         reader = self._readers.get(type(node))
         if reader is None:
             return UNKNOWN
-        found = reader(self, node, frame)
+        value = reader(self, node, frame)
         if type(node) in _MAKERS:
-            self.step(weight(found, LARGEST))
-        return found
+            self.step(weight(value, LARGEST))
+        return value
 
     def _constant(self, node: ast.Constant, _: CallFrame) -> object:
         return UNKNOWN if node.value is ... else node.value
@@ -71,11 +71,11 @@ class ExpressionValues(Interpreter):
     def _items(self, node: ast.Tuple | ast.List | ast.Set, frame: CallFrame) -> object:
         items: list[object] = []
         for item in node.elts:
-            one = self.value(item.value if isinstance(item, ast.Starred) else item, frame)
+            value = self.value(item.value if isinstance(item, ast.Starred) else item, frame)
             if not isinstance(item, ast.Starred):
-                items.append(one)
-            elif isinstance(one, (tuple, list)):
-                items.extend(one)
+                items.append(value)
+            elif isinstance(value, (tuple, list)):
+                items.extend(value)
             else:
                 return UNKNOWN
         if isinstance(node, ast.Tuple):
@@ -85,32 +85,32 @@ class ExpressionValues(Interpreter):
         return frozenset(items) if all(map(is_key, items)) else UNKNOWN
 
     def _dict(self, node: ast.Dict, frame: CallFrame) -> object:
-        found: dict[object, object] = {}
+        mapping: dict[object, object] = {}
         for key, item in zip(node.keys, node.values, strict=True):
             name = self.value(key, frame) if key is not None else UNKNOWN
             if not is_key(name):
                 return UNKNOWN
-            found[name] = self.value(item, frame)
-        return found
+            mapping[name] = self.value(item, frame)
+        return mapping
 
     def _bool(self, node: ast.BoolOp, frame: CallFrame) -> object:
         every = isinstance(node.op, ast.And)
         value: object = UNKNOWN
         for part in node.values:
             value = self.value(part, frame)
-            known = truth(value)
-            if known is None and part is not node.values[-1]:
-                known = self.choose()
-                value = Thing(known)
-            if known is not None and known != every:
+            truth_value = truth(value)
+            if truth_value is None and part is not node.values[-1]:
+                truth_value = self.choose()
+                value = Thing(truth_value)
+            if truth_value is not None and truth_value != every:
                 return value
         return value
 
     def _unary(self, node: ast.UnaryOp, frame: CallFrame) -> object:
         value = self.value(node.operand, frame)
         if isinstance(node.op, ast.Not):
-            known = truth(value)
-            return UNKNOWN if known is None else not known
+            truth_value = truth(value)
+            return UNKNOWN if truth_value is None else not truth_value
         if isinstance(node.op, ast.USub) and type(value) in (int, float):
             return -value  # type: ignore[operator]
         return UNKNOWN
@@ -140,8 +140,8 @@ class ExpressionValues(Interpreter):
             same = operations.same(left, right)
             return UNKNOWN if same is None else same == isinstance(sign, ast.Is)
         if isinstance(sign, (ast.In, ast.NotIn)):
-            found = operations.contained(left, right)
-            return UNKNOWN if found is None else found == isinstance(sign, ast.In)
+            is_contained = operations.contained(left, right)
+            return UNKNOWN if is_contained is None else is_contained == isinstance(sign, ast.In)
         if ModuleValue("sys.version_info") in (left, right):
             return self._python(sign, left, right)
         return self.operate(sign, left, right)
@@ -188,8 +188,8 @@ class ExpressionValues(Interpreter):
 
     def _slice(self, node: ast.Slice, owner: object, frame: CallFrame) -> object:
         ends = []
-        for one in (node.lower, node.upper, node.step):
-            end = None if one is None else self.value(one, frame)
+        for part in (node.lower, node.upper, node.step):
+            end = None if part is None else self.value(part, frame)
             if end is not None and not isinstance(end, int):
                 return UNKNOWN
             ends.append(end)
@@ -223,15 +223,15 @@ class ExpressionValues(Interpreter):
             return UNKNOWN
         if not isinstance(items, (tuple, list, dict, frozenset)):
             return UNKNOWN
-        found = []
+        values = []
         for item in items:
             inner = CallFrame(frame.module, frame)
             self.assign(target, item, inner)
             if all(self.holds(test, inner) for test in node.generators[0].ifs):
-                found.append(self.value(node.elt, inner))
+                values.append(self.value(node.elt, inner))
         if isinstance(node, ast.SetComp):
-            return frozenset(found) if all(map(is_key, found)) else UNKNOWN
-        return found
+            return frozenset(values) if all(map(is_key, values)) else UNKNOWN
+        return values
 
     def _dict_comprehension(self, node: ast.DictComp, frame: CallFrame) -> object:
         pairs = ast.ListComp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
@@ -247,11 +247,11 @@ class ExpressionValues(Interpreter):
         elif isinstance(target, (ast.Tuple, ast.List)):
             count = len(target.elts)
             items: Sequence[object] = [UNKNOWN] * count
-            plain = not any(isinstance(one, ast.Starred) for one in target.elts)
+            plain = not any(isinstance(element, ast.Starred) for element in target.elts)
             if plain and isinstance(value, (tuple, list)) and len(value) == count:
                 items = value
-            for one, item in zip(target.elts, items, strict=True):
-                self.assign(one, item, frame)
+            for element, item in zip(target.elts, items, strict=True):
+                self.assign(element, item, frame)
         elif isinstance(target, ast.Starred):
             self.assign(target.value, UNKNOWN, frame)
         elif isinstance(target, ast.Subscript):
@@ -284,20 +284,20 @@ class ExpressionValues(Interpreter):
         called = self.value(node.func, frame)
         given: list[object] = []
         for item in node.args:
-            one = self.value(item.value if isinstance(item, ast.Starred) else item, frame)
+            value = self.value(item.value if isinstance(item, ast.Starred) else item, frame)
             if not isinstance(item, ast.Starred):
-                given.append(one)
-            elif isinstance(one, (tuple, list)):
-                given.extend(one)
+                given.append(value)
+            elif isinstance(value, (tuple, list)):
+                given.extend(value)
             else:
                 given.append(...)
         named: dict[str, object] = {}
         for keyword in node.keywords:
-            one = self.value(keyword.value, frame)
+            value = self.value(keyword.value, frame)
             if keyword.arg is not None:
-                named[keyword.arg] = one
-            elif isinstance(one, dict) and all(isinstance(key, str) for key in one):
-                named.update(one)
+                named[keyword.arg] = value
+            elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
+                named.update(value)
             else:
                 given.append(...)
         if called == ModuleValue("builtins.super"):
@@ -347,11 +347,11 @@ class ExpressionValues(Interpreter):
 def _has(holder: object, value: object) -> bool:
     """Whether a collection has an item that is this very value."""
     items = tuple(holder.values()) if isinstance(holder, dict) else holder
-    return isinstance(items, (tuple, list)) and any(one is value for one in items)
+    return isinstance(items, (tuple, list)) and any(item is value for item in items)
 
 
 def bound_method(value: object, name: str) -> object:
     """The method of a plain value; UNKNOWN for any that is not followed."""
-    known = METHODS.get(str if isinstance(value, str) else type(value), ())
+    methods = METHODS.get(str if isinstance(value, str) else type(value), ())
     versioned = isinstance(value, VersionText) and name in ("endswith", "find", "count")
-    return Bound(value, name) if name in known and not versioned else UNKNOWN
+    return Bound(value, name) if name in methods and not versioned else UNKNOWN

@@ -97,7 +97,7 @@ def judge(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
     """Whether code under `guards`, all of which must hold, runs in `package_set`."""
     certain = clear = True
     caught: set[str] = set()
-    asked: set[str] = set()
+    tested: set[str] = set()
     for guard in guards:
         state = evaluate(package_set, guard)
         if state is GuardState.SKIPPED:
@@ -106,10 +106,10 @@ def judge(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
             certain = False
             clear = clear and state is GuardState.DATA
         elif state is GuardState.HANDLED and guard.spec:
-            asked.add(guard.spec)
+            tested.add(guard.spec)
         elif state is GuardState.HANDLED:
             caught.update(re.split(r"[,\s|]+", guard.subject))
-    return Course(True, certain, clear, frozenset(caught), frozenset(asked))
+    return Course(True, certain, clear, frozenset(caught), frozenset(tested))
 
 
 def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
@@ -118,23 +118,23 @@ def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
         return _STATES[guard.kind]
     match guard.kind:
         case "python":
-            return _held(_python(package_set.python, guard.subject, guard.spec))
+            return _guard_state(_python(package_set.python, guard.subject, guard.spec))
         case "takes":
-            return _held(_takes(package_set, guard))
+            return _guard_state(_takes(package_set, guard))
         case "result":
             return _result(package_set, guard)
         case "platform":
             return _platform(package_set, guard)
         case "version":
-            return _held(_within(_version(package_set, guard.subject), guard.spec))
+            return _guard_state(_within(_version(package_set, guard.subject), guard.spec))
         case "present":
-            return _held(_present(package_set, guard))
+            return _guard_state(_present(package_set, guard))
         case _:  # "absent"
             present = _present(package_set, guard)
-            return _held(None if present is None else not present)
+            return _guard_state(None if present is None else not present)
 
 
-def _held(answer: bool | None) -> GuardState:
+def _guard_state(answer: bool | None) -> GuardState:
     if answer is None:
         return GuardState.UNKNOWN
     return GuardState.RUNS if answer else GuardState.SKIPPED
@@ -142,7 +142,7 @@ def _held(answer: bool | None) -> GuardState:
 
 def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
     """Images are Linux on one architecture with NVIDIA's GPUs; other subjects are unknown."""
-    wanted = guard.subject.lower()
+    subject = guard.subject.lower()
     here = {
         "linux",
         "posix",
@@ -151,10 +151,10 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
     }
     others = {"win32", "windows", "nt", "darwin", "cygwin", "x86_64", "amd64", "aarch64", "arm64"}
     others |= OTHER_DEVICES
-    if wanted not in here | others:
+    if subject not in here | others:
         return GuardState.UNKNOWN
-    matches = wanted in here or (wanted == "amd64" and "x86_64" in here)
-    return _held(matches != guard.spec.startswith("!"))
+    matches = subject in here or (subject == "amd64" and "x86_64" in here)
+    return _guard_state(matches != guard.spec.startswith("!"))
 
 
 def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
@@ -171,11 +171,11 @@ def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
         return None if state == "unknown" else state == "defined"
     version = _version(package_set, guard.subject)
     if version is None:
-        found = package_set.exists(guard.subject.replace("-", "_"))
-        if found and "." not in guard.subject and package_set.owner(guard.subject) is None:
+        is_present = package_set.exists(guard.subject.replace("-", "_"))
+        if is_present and "." not in guard.subject and package_set.owner(guard.subject) is None:
             return True if not guard.spec else None
-        if not found:
-            return None if found is None or package_set.partial else False
+        if not is_present:
+            return None if is_present is None or package_set.partial else False
         return True if not guard.spec else None
     if "." in guard.subject and not package_set.exists(guard.subject):
         return package_set.exists(guard.subject)
@@ -190,14 +190,16 @@ def _takes(package_set: ImportablePackages, guard: Guard) -> bool | None:
     if not isinstance(facts, ModuleFacts):
         return None
     owner = expression.removesuffix(FIELDS)
-    found = search.resolve(package_set, facts, owner.removesuffix(".__init__"), scope=scope)
+    lookup_result = search.resolve(package_set, facts, owner.removesuffix(".__init__"), scope=scope)
     if owner != expression:
         state = (
-            search.member(package_set, found, name).state if found.state == "defined" else "unknown"
+            search.member(package_set, lookup_result, name).state
+            if lookup_result.state == "defined"
+            else "unknown"
         )
         has = None if state == "unknown" else state == "defined"
     else:
-        shown = search.parameters(package_set, found)
+        shown = search.parameters(package_set, lookup_result)
         has = None if shown is None else name in shown
     return None if has is None else has != guard.spec.startswith("!")
 
@@ -218,18 +220,18 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    known = answer(package_set, guard.subject)
-    if known is not None:
-        return _held(known != bool(guard.spec))
+    return_value = answer(package_set, guard.subject)
+    if return_value is not None:
+        return _guard_state(return_value != bool(guard.spec))
     module, scope, text = guard.subject.split(":", 2)
     facts, call = package_set.module(module), expression(text)
     if not isinstance(facts, ModuleFacts) or not isinstance(call, ast.Call):
         return GuardState.UNKNOWN
-    found = search.resolve(package_set, facts, dotted(call.func), scope=scope)
-    if not isinstance(found.definition, Function) or found.ambiguous:
+    lookup_result = search.resolve(package_set, facts, dotted(call.func), scope=scope)
+    if not isinstance(lookup_result.definition, Function) or lookup_result.ambiguous:
         return GuardState.UNKNOWN
-    guards = found.definition.falsy if guard.spec else found.definition.truthy
-    states = {evaluate(package_set, one) for one in guards}
+    guards = lookup_result.definition.falsy if guard.spec else lookup_result.definition.truthy
+    states = {evaluate(package_set, condition) for condition in guards}
     if GuardState.SKIPPED in states:
         return GuardState.SKIPPED
     if not states or not states <= {GuardState.RUNS, GuardState.DATA}:
@@ -260,18 +262,18 @@ def _within(version: str | None, spec: str) -> bool | None:
 @lru_cache(maxsize=1024)
 def _python(python: str, part: str, spec: str) -> bool | None:
     """The result of CPython's comparison; None if it depends on the micro release."""
-    found, taken = _COMPARISON.fullmatch(spec), _PART.fullmatch(part)
-    if found is None or (part and taken is None):
+    match, taken = _COMPARISON.fullmatch(spec), _PART.fullmatch(part)
+    if match is None or (part and taken is None):
         return None
-    items = tuple(int(item) if item.isdigit() else item for item in found[2].split("."))
+    items = tuple(int(item) if item.isdigit() else item for item in match[2].split("."))
     major, minor, *named = Version(python).release
     highest = max((item for item in items if isinstance(item, int)), default=0)
     answers = set()
     for micro in named[:1] or range(highest + 2):
         version: tuple[int | str, ...] = (major, minor, micro, "final", 0)
-        have, wanted = (version, items) if taken is None else _taken(version, items, taken)
+        have, expected = (version, items) if taken is None else _taken(version, items, taken)
         try:
-            answers.add(_COMPARES[found[1]](have, wanted))
+            answers.add(_COMPARES[match[1]](have, expected))
         except TypeError:
             return None
     return answers.pop() if len(answers) == 1 else None

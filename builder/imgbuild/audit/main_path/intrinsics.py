@@ -83,19 +83,19 @@ def _pure(function: Callable[..., Any]) -> Intrinsic:
         if not all(map(solid, given)) or not all(map(solid, named.values())):
             return UNKNOWN
         try:
-            found = function(*given, **named)
+            result = function(*given, **named)
         except (InvalidVersion, InvalidSpecifier, InvalidRequirement, ArithmeticError) as error:
             raise Raised(type(error).__name__, certain=False) from None
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise Raised(type(error).__name__, certain=False) from None
-        return frozenset(found) if isinstance(found, set) else found
+        return frozenset(result) if isinstance(result, set) else result
 
     return _apply
 
 
 def _range(*numbers: int) -> object:
-    found = range(*numbers)
-    return tuple(found) if -1 < _length(found) <= _RANGE else UNKNOWN
+    sequence = range(*numbers)
+    return tuple(sequence) if -1 < _length(sequence) <= _RANGE else UNKNOWN
 
 
 def _length(numbers: range) -> int:
@@ -111,43 +111,47 @@ def _round(number: float, digits: int | None = None) -> float:
 
 
 def _as_version(value: object) -> Version:
-    known = isinstance(value, (VersionText, InstalledVersion))
-    return InstalledVersion(str(value)) if known else Version(str(value))
+    is_installed = isinstance(value, (VersionText, InstalledVersion))
+    return InstalledVersion(str(value)) if is_installed else Version(str(value))
 
 
 def _any(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
-    return _of_all(given, wanted=True)
+    return _of_all(given, expected=True)
 
 
 def _all(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
-    return _of_all(given, wanted=False)
+    return _of_all(given, expected=False)
 
 
-def _of_all(given: Arguments, *, wanted: bool) -> object:
+def _of_all(given: Arguments, *, expected: bool) -> object:
     """Whether any of the items is true, or whether none is false."""
     items = given[0] if len(given) == 1 else UNKNOWN
     if not isinstance(items, (tuple, list, frozenset)):
         return UNKNOWN
     states = [truth(item) for item in items]
-    if wanted in states:
-        return wanted
-    return UNKNOWN if None in states else not wanted
+    if expected in states:
+        return expected
+    return UNKNOWN if None in states else not expected
 
 
 def _bool(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
-    known = truth(given[0]) if given else False
-    return UNKNOWN if known is None else known
+    truth_value = truth(given[0]) if given else False
+    return UNKNOWN if truth_value is None else truth_value
 
 
 def _isinstance(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
     """For plain values and Python's own types."""
     if len(given) != 2 or not solid(given[0]):
         return UNKNOWN
-    wanted = given[1] if isinstance(given[1], tuple) else (given[1],)
-    names = {one.name.removeprefix("builtins.") for one in wanted if isinstance(one, ModuleValue)}
+    classes = given[1] if isinstance(given[1], tuple) else (given[1],)
+    names = {
+        class_value.name.removeprefix("builtins.")
+        for class_value in classes
+        if isinstance(class_value, ModuleValue)
+    }
     if isinstance(given[0], tuple(_TYPES[name] for name in names & _TYPES.keys())):
         return True
-    return False if len(names) == len(wanted) and names <= _TYPES.keys() else UNKNOWN
+    return False if len(names) == len(classes) and names <= _TYPES.keys() else UNKNOWN
 
 
 _TYPES: dict[str, type] = {
@@ -158,11 +162,11 @@ _TYPES: dict[str, type] = {
 def _find_spec(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
     if not given or not isinstance(given[0], str):
         return UNKNOWN
-    found = interpreter.present(given[0])
+    is_present = interpreter.present(given[0])
     above = given[0].rpartition(".")[0]
-    if above and found is False and interpreter.present(above) is False:
+    if above and is_present is False and interpreter.present(above) is False:
         raise Raised(ModuleNotFoundError.__name__)  # find_spec imports the package above
-    return UNKNOWN if found is None else TRUE if found else None
+    return UNKNOWN if is_present is None else TRUE if is_present else None
 
 
 def _import_module(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
@@ -180,8 +184,8 @@ def _version(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]
 def _distribution(
     interpreter: Interpreter, given: Arguments, named: Mapping[str, object]
 ) -> object:
-    found = _version(interpreter, given, named)
-    return Bound(found, "distribution") if isinstance(found, str) else UNKNOWN
+    version = _version(interpreter, given, named)
+    return Bound(version, "distribution") if isinstance(version, str) else UNKNOWN
 
 
 def _distributions_of(
@@ -198,13 +202,13 @@ def _hasattr(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]
     if len(given) != 2 or not isinstance(given[1], str):
         return UNKNOWN
     try:
-        found = interpreter.attribute(given[0], given[1])
+        attribute = interpreter.attribute(given[0], given[1])
     except Raised:
         return False
-    if isinstance(found, ModuleValue) and found.name not in INTRINSICS:
-        standard = found.name.partition(".")[0] in sys.stdlib_module_names
+    if isinstance(attribute, ModuleValue) and attribute.name not in INTRINSICS:
+        standard = attribute.name.partition(".")[0] in sys.stdlib_module_names
         return UNKNOWN if standard else True  # the standard library is not read
-    return UNKNOWN if found == UNKNOWN else True
+    return UNKNOWN if attribute == UNKNOWN else True
 
 
 def _getattr(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
@@ -232,8 +236,8 @@ def method(called: Bound, given: Sequence[object], named: Mapping[str, object]) 
     if isinstance(owner, dict) and called.name in ("get", "items", "values", "keys"):
         if called.name != "get":
             return list(getattr(owner, called.name)())
-        known = bool(given) and is_key(given[0])
-        return owner.get(given[0], given[1] if len(given) > 1 else None) if known else UNKNOWN
+        has_key = bool(given) and is_key(given[0])
+        return owner.get(given[0], given[1] if len(given) > 1 else None) if has_key else UNKNOWN
     if not solid(owner) or not all(map(solid, (*given, *named.values()))):
         return UNKNOWN
     if isinstance(owner, str) and _is_long(owner, called.name, given):

@@ -53,11 +53,13 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
         MainPathEntry(name=module, why=INTEGRATION, optional=True)
         for module in _integrations(package_set, named, roots)
     ]
-    known = LEFT_OUT | {package_set.owner(one.name.partition(".")[0]) for one in rules.entries}
+    excluded = LEFT_OUT | {
+        package_set.owner(entry.name.partition(".")[0]) for entry in rules.entries
+    }
     entries += [
         MainPathEntry(name=part, why=PART, optional=True)
         for entry in tuple(entries)
-        if package_set.owner(entry.name) not in known
+        if package_set.owner(entry.name) not in excluded
         for part in _main_parts(package_set, entry.name)
     ]
     return msgspec.structs.replace(
@@ -114,7 +116,7 @@ def _integrations(
     """The public parts of `named` packages for each other: `lmformatenforcer.integrations.vllm`.
 
     Such a part has the name of the module by which the other package is imported, one of `roots`,
-    and uses that module: `torchvision.prototype.datasets` is no part for `datasets`.
+    and uses that module: `torchvision.prototype.datasets` is no part for the package datasets.
     """
     candidates = [
         module

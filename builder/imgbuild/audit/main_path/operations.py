@@ -53,22 +53,22 @@ def operate(sign: ast.AST, left: object, right: object) -> object:
     if _is_too_large(sign, left, right) or _depends_on_local(sign, left, right):
         return UNKNOWN
     try:
-        found = operation(left, right)
+        result = operation(left, right)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise Raised(type(error).__name__, certain=False) from None
-    large = isinstance(found, (str, tuple, list)) and len(found) > LARGEST
-    return UNKNOWN if large else found
+    large = isinstance(result, (str, tuple, list)) and len(result) > LARGEST
+    return UNKNOWN if large else result
 
 
 def same(left: object, right: object) -> bool | None:
     """Whether two values are one object, as far as one of them is None or a bool."""
-    for one, other in ((left, right), (right, left)):
-        if one is None or isinstance(one, bool):
+    for value, other in ((left, right), (right, left)):
+        if value is None or isinstance(value, bool):
             if isinstance(other, (Thing, ModuleValue)) and truth(other) is None:
                 return None
             if isinstance(other, Thing):
-                return False if other.truth is True and not one else None
-            return one is other
+                return False if other.truth is True and not value else None
+            return value is other
     return True if left == right and isinstance(left, (ModuleValue, FunctionValue)) else None
 
 
@@ -82,7 +82,7 @@ def contained(item: object, holder: object) -> bool | None:
         return None
     if not isinstance(holder, (tuple, list, dict, frozenset)):
         return None
-    if any(solid(one) and one == item for one in holder):
+    if any(solid(member) and member == item for member in holder):
         return True
     return False if all(map(solid, holder)) else None
 
@@ -93,19 +93,19 @@ def _is_too_large(sign: ast.AST, left: object, right: object) -> bool:
         return isinstance(left, str) and _WIDTH.search(left) is not None
     if not isinstance(sign, ast.Mult):
         return False
-    sized = [one for one in (left, right) if isinstance(one, (str, bytes, tuple, list))]
-    counts = [one for one in (left, right) if isinstance(one, int)]
+    sized = [operand for operand in (left, right) if isinstance(operand, (str, bytes, tuple, list))]
+    counts = [operand for operand in (left, right) if isinstance(operand, int)]
     if sized:
         return any(len(sized[0]) * count > LARGEST for count in counts)
-    return sum(one.bit_length() for one in counts) > LARGEST
+    return sum(operand.bit_length() for operand in counts) > LARGEST
 
 
 def _depends_on_local(sign: ast.AST, left: object, right: object) -> bool:
     """Whether a comparison with an installed version depends on its local part (`+cu124`)."""
-    for one, other in ((left, right), (right, left)):
-        if isinstance(one, VersionText) and isinstance(other, str):
-            return isinstance(sign, (ast.Eq, ast.NotEq)) and other.partition("+")[0] == one
-        if isinstance(one, InstalledVersion) and isinstance(other, Version):
-            open_ = isinstance(sign, _LOCAL) or one is right or other.local is not None
-            return one.public == other.public and open_
+    for value, other in ((left, right), (right, left)):
+        if isinstance(value, VersionText) and isinstance(other, str):
+            return isinstance(sign, (ast.Eq, ast.NotEq)) and other.partition("+")[0] == value
+        if isinstance(value, InstalledVersion) and isinstance(other, Version):
+            open_ = isinstance(sign, _LOCAL) or value is right or other.local is not None
+            return value.public == other.public and open_
     return False

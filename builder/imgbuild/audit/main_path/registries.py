@@ -53,7 +53,7 @@ def _keys(source: bytes, table: str) -> frozenset[str]:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         if isinstance(statement, ast.AnnAssign):
             targets = [statement.target]
-        if not any(isinstance(one, ast.Name) and one.id == table for one in targets):
+        if not any(isinstance(target, ast.Name) and target.id == table for target in targets):
             continue
         for node in ast.walk(statement):
             if isinstance(node, ast.Dict):

@@ -75,9 +75,11 @@ class ModuleTree:
 
     def binding(self, name: str) -> Sequence[ast.stmt]:
         """The top-level statements that give `name` its value, from the last certain one on."""
-        found = self.bindings.get(name, [])
-        certain = [at for at, one in enumerate(found) if not isinstance(one, _BRANCHES)]
-        return found[certain[-1] :] if certain else found
+        statements = self.bindings.get(name, [])
+        certain = [
+            at for at, statement in enumerate(statements) if not isinstance(statement, _BRANCHES)
+        ]
+        return statements[certain[-1] :] if certain else statements
 
     def at_import(self) -> Iterator[tuple[ast.AST, ast.AST, frozenset[str]]]:
         """What runs when the module is imported: each node, and the one to evaluate for it.
@@ -120,7 +122,10 @@ class ModuleTree:
     def settled(self, node: ast.AST) -> bool:
         """Whether each name in an expression has one value while the module is imported."""
         return all(
-            sum(not isinstance(one, _BRANCHES) for one in self.bindings.get(part.id, ())) <= 1
+            sum(
+                not isinstance(statement, _BRANCHES) for statement in self.bindings.get(part.id, ())
+            )
+            <= 1
             for part in ast.walk(node)
             if isinstance(part, ast.Name)
         )
@@ -130,8 +135,8 @@ class ModuleTree:
         if not node.level:
             return node.module or ""
         parts = self.name.split(".")
-        kept = parts[: len(parts) - node.level + self.package]
-        return ".".join([*kept, *([node.module] if node.module else [])])
+        base_parts = parts[: len(parts) - node.level + self.package]
+        return ".".join([*base_parts, *([node.module] if node.module else [])])
 
 
 def _run_with(node: ast.AST) -> list[ast.AST]:
@@ -188,7 +193,7 @@ def bound_names(statements: Sequence[ast.stmt]) -> Iterator[str]:
             yield node.name
             continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from (one.asname or one.name.partition(".")[0] for one in node.names)
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
             continue
         if isinstance(node, ast.Lambda):
             continue

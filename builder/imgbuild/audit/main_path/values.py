@@ -190,16 +190,16 @@ def weight(value: object, limit: int) -> int:
     """
     total, waiting = 0, [value]
     while waiting and total <= limit:
-        one = waiting.pop()
+        item = waiting.pop()
         total += 1
-        if isinstance(one, (str, bytes)):
-            total += len(one) // 100
-        elif isinstance(one, int):
-            total += one.bit_length() // 1000
-        elif isinstance(one, (tuple, list, frozenset)):
-            waiting.extend(one)
-        elif isinstance(one, dict):
-            waiting.extend((*one, *one.values()))
+        if isinstance(item, (str, bytes)):
+            total += len(item) // 100
+        elif isinstance(item, int):
+            total += item.bit_length() // 1000
+        elif isinstance(item, (tuple, list, frozenset)):
+            waiting.extend(item)
+        elif isinstance(item, dict):
+            waiting.extend((*item, *item.values()))
     return total
 
 

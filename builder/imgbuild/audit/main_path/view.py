@@ -68,19 +68,19 @@ class View:
     def _pruned(self, facts: ModuleFacts) -> ModuleFacts:
         return msgspec.structs.replace(
             facts,
-            imports=self._kept(facts.imports),
-            functions=self._kept(facts.functions),
-            classes=self._kept(facts.classes),
-            assigned=self._kept(facts.assigned),
+            imports=self._possible_facts(facts.imports),
+            functions=self._possible_facts(facts.functions),
+            classes=self._possible_facts(facts.classes),
+            assigned=self._possible_facts(facts.assigned),
         )
 
-    def _kept(self, bound: tuple[Bound, ...]) -> tuple[Bound, ...]:
+    def _possible_facts(self, bound: tuple[Bound, ...]) -> tuple[Bound, ...]:
         """The facts whose guards may hold; bindings for type checkers are kept for their types."""
         return tuple(
-            one
-            for one in bound
+            fact
+            for fact in bound
             if not any(
                 guard.kind != "typing" and evaluate(self._package_set, guard) is GuardState.SKIPPED
-                for guard in one.guards
+                for guard in fact.guards
             )
         )

@@ -89,12 +89,12 @@ def resolve(
 ) -> LookupResult:
     """The definition that a dotted expression in a scope of this module refers to."""
     first, *rest = bare(expression).split(".")
-    found = _first(modules, facts, first, scope)
+    lookup_result = _first(modules, facts, first, scope)
     for part in rest:
-        if found.state != "defined":
-            return found
-        found = member(modules, found, part)
-    return found
+        if lookup_result.state != "defined":
+            return lookup_result
+        lookup_result = member(modules, lookup_result, part)
+    return lookup_result
 
 
 def bare(expression: str) -> str:
@@ -102,44 +102,49 @@ def bare(expression: str) -> str:
     return expression.partition("[")[0].strip()
 
 
-def member(modules: Modules, found: LookupResult, name: str) -> LookupResult:
+def member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupResult:
     """An attribute of a module or class that was found; unknown for anything else."""
-    definition = found.definition
+    definition = lookup_result.definition
     if isinstance(definition, Assigned):
-        found = follow(modules, found)
-        definition = found.definition
+        lookup_result = follow(modules, lookup_result)
+        definition = lookup_result.definition
     if isinstance(definition, ModuleFacts):
         return lookup(modules, definition.module, name)
     if not isinstance(definition, Class):
-        return LookupResult(state="unknown", trace=found.trace)
-    chain = ancestors(modules, found)
-    for one in chain:
-        if one.definition is None:
-            return LookupResult(state="unknown", trace=found.trace)
-        here = _own_member(one, name)
+        return LookupResult(state="unknown", trace=lookup_result.trace)
+    chain = ancestors(modules, lookup_result)
+    for ancestor in chain:
+        if ancestor.definition is None:
+            return LookupResult(state="unknown", trace=lookup_result.trace)
+        here = _class_member(ancestor, name)
         if here is not None:
             return here
-    known = attributes(modules, found)
-    absent = known is not None and name not in known
-    if absent and not found.exact and found.home is not None and isinstance(modules, Searchable):
+    instance_names = attributes(modules, lookup_result)
+    absent = instance_names is not None and name not in instance_names
+    if (
+        absent
+        and not lookup_result.exact
+        and lookup_result.home is not None
+        and isinstance(modules, Searchable)
+    ):
         # A subclass may have it: then the name occurs somewhere in the package.
-        absent = not modules.mentioning(found.home.module.partition(".")[0], name)
-    return LookupResult(state="absent" if absent else "unknown", trace=found.trace)
+        absent = not modules.mentioning(lookup_result.home.module.partition(".")[0], name)
+    return LookupResult(state="absent" if absent else "unknown", trace=lookup_result.trace)
 
 
-def follow(modules: Modules, found: LookupResult) -> LookupResult:
+def follow(modules: Modules, lookup_result: LookupResult) -> LookupResult:
     """The definition that an assigned name refers to: `X = module.Y`."""
     for _ in range(_DEPTH):
-        definition = found.definition
-        if not isinstance(definition, Assigned) or found.home is None:
-            return found
+        definition = lookup_result.definition
+        if not isinstance(definition, Assigned) or lookup_result.home is None:
+            return lookup_result
         value = definition.value
         if not value or not value.replace(".", "").replace("_", "").isalnum():
-            return LookupResult(state="unknown", trace=found.trace)
+            return LookupResult(state="unknown", trace=lookup_result.trace)
         if value.partition(".")[0] == definition.name:
-            return LookupResult(state="unknown", trace=found.trace)
-        found = resolve(modules, found.home, value)
-    return LookupResult(state="unknown", trace=found.trace)
+            return LookupResult(state="unknown", trace=lookup_result.trace)
+        lookup_result = resolve(modules, lookup_result.home, value)
+    return LookupResult(state="unknown", trace=lookup_result.trace)
 
 
 def class_of(
@@ -152,39 +157,43 @@ def class_of(
     if not receiver.endswith("()"):
         return _instance(_as_class(modules, resolve(modules, facts, receiver, scope=scope)))
     callee = receiver[:-2]
-    found = follow(modules, resolve(modules, facts, callee, scope=scope))
-    definition = found.definition
+    lookup_result = follow(modules, resolve(modules, facts, callee, scope=scope))
+    definition = lookup_result.definition
     if isinstance(definition, Class):
-        if found.ambiguous or metaclass(modules, found) is None:
-            return LookupResult(state="unknown", trace=found.trace)
-        return found
-    if not isinstance(definition, Function) or found.ambiguous or found.home is None:
-        return LookupResult(state="unknown", trace=found.trace)
+        if lookup_result.ambiguous or metaclass(modules, lookup_result) is None:
+            return LookupResult(state="unknown", trace=lookup_result.trace)
+        return lookup_result
+    if (
+        not isinstance(definition, Function)
+        or lookup_result.ambiguous
+        or lookup_result.home is None
+    ):
+        return LookupResult(state="unknown", trace=lookup_result.trace)
     if definition.returns.strip("\"'") in ("Self", "typing.Self") and "." in callee:
         return _as_class(modules, resolve(modules, facts, callee.rpartition(".")[0], scope=scope))
     if not definition.returns or any("contextmanager" in text for text in definition.decorators):
-        return LookupResult(state="unknown", trace=found.trace)
+        return LookupResult(state="unknown", trace=lookup_result.trace)
     return _instance(
-        _as_class(modules, resolve(modules, found.home, definition.returns.strip("\"'")))
+        _as_class(modules, resolve(modules, lookup_result.home, definition.returns.strip("\"'")))
     )
 
 
-def _instance(found: LookupResult) -> LookupResult:
+def _instance(lookup_result: LookupResult) -> LookupResult:
     """The class in an annotation: the object may be of a subclass.
 
     An annotation with an Auto class of transformers means the class of the model that it loads.
     """
-    name = getattr(found.definition, "name", "")
-    if found.home is not None and re.match(r"Auto[A-Z]", name):
-        return LookupResult(state="unknown", trace=found.trace)
-    return msgspec.structs.replace(found, exact=False)
+    name = getattr(lookup_result.definition, "name", "")
+    if lookup_result.home is not None and re.match(r"Auto[A-Z]", name):
+        return LookupResult(state="unknown", trace=lookup_result.trace)
+    return msgspec.structs.replace(lookup_result, exact=False)
 
 
-def _as_class(modules: Modules, found: LookupResult) -> LookupResult:
-    found = follow(modules, found)
-    if isinstance(found.definition, Class) and not found.ambiguous:
-        return found
-    return LookupResult(state="unknown", trace=found.trace)
+def _as_class(modules: Modules, lookup_result: LookupResult) -> LookupResult:
+    lookup_result = follow(modules, lookup_result)
+    if isinstance(lookup_result.definition, Class) and not lookup_result.ambiguous:
+        return lookup_result
+    return LookupResult(state="unknown", trace=lookup_result.trace)
 
 
 def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> LookupResult:
@@ -192,7 +201,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
     innermost = scope
     while scope:
         if scope != innermost and any(
-            isinstance(one, Class) for one in table.members.get(scope, ())
+            isinstance(definition, Class) for definition in table.members.get(scope, ())
         ):
             scope = scope.rpartition(".")[0]  # functions do not see the names of their class
             continue
@@ -204,9 +213,9 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
         if nested:
             return LookupResult(state="defined", definition=nested[-1], home=facts)
         scope = scope.rpartition(".")[0]
-    found = search_module(modules, facts, name)
-    if found.state != "absent":
-        return found
+    lookup_result = search_module(modules, facts, name)
+    if lookup_result.state != "absent":
+        return lookup_result
     # Only for type checkers, or a builtin: unknown.
     typed = [entry for entry in table.top.get(name, ()) if only_typing(entry.guards)]
     for entry in typed:
@@ -224,9 +233,9 @@ def module_of(modules: Modules, name: str) -> LookupResult:
     return LookupResult(state="absent" if facts is None else "unknown")
 
 
-def _own_member(found: LookupResult, name: str) -> LookupResult | None:
+def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None:
     """A member that the class itself defines."""
-    definition, home = found.definition, found.home
+    definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None:
         return None
     entries = index(home).members.get(f"{definition.name}.{name}")
@@ -239,16 +248,16 @@ def _own_member(found: LookupResult, name: str) -> LookupResult | None:
     return None
 
 
-def ancestors(modules: Modules, found: LookupResult, depth: int = 0) -> list[LookupResult]:
+def ancestors(modules: Modules, lookup_result: LookupResult, depth: int = 0) -> list[LookupResult]:
     """A class and its bases in the order of lookup.
 
     A base that cannot be read is a LookupResult without a definition. A class that is inherited
     several times has its last place, which is Python's order in all but rare cases.
     """
-    definition, home = found.definition, found.home
+    definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None or depth > _DEPTH:
         return [LookupResult(state="unknown")]
-    order = [found]
+    order = [lookup_result]
     scope = definition.name.rpartition(".")[0]
     for base in definition.bases:
         if bare(base) in _PLAIN:
@@ -258,37 +267,40 @@ def ancestors(modules: Modules, found: LookupResult, depth: int = 0) -> list[Loo
             parent = LookupResult(state="unknown", trace=(origin(home, base),))
         order.extend(ancestors(modules, parent, depth + 1) if parent.definition else [parent])
     seen: set[int] = set()
-    kept = []
-    for one in reversed(order):
-        if one.definition is None or id(one.definition) not in seen:
-            seen.add(id(one.definition))
-            kept.append(one)
-    return kept[::-1]
+    unique = []
+    for ancestor in reversed(order):
+        if ancestor.definition is None or id(ancestor.definition) not in seen:
+            seen.add(id(ancestor.definition))
+            unique.append(ancestor)
+    return unique[::-1]
 
 
-def metaclass(modules: Modules, found: LookupResult) -> str | None:
+def metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
     """Empty for an ordinary metaclass; None for one that may change what a call does."""
-    for one in ancestors(modules, found):
-        if isinstance(one.definition, Class) and one.definition.metaclass not in _METACLASSES:
+    for ancestor in ancestors(modules, lookup_result):
+        if (
+            isinstance(ancestor.definition, Class)
+            and ancestor.definition.metaclass not in _METACLASSES
+        ):
             return None
     return ""
 
 
-def attributes(modules: Modules, found: LookupResult) -> frozenset[str] | None:
+def attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
     """All names that an instance of a class has; None if there may be others.
 
     This is for the class itself; subclasses can have more.
     """
-    if not isinstance(found.definition, Class) or found.ambiguous:
+    if not isinstance(lookup_result.definition, Class) or lookup_result.ambiguous:
         return None
     names = set(_OBJECT)
-    for one in ancestors(modules, found):
-        definition = one.definition
+    for ancestor in ancestors(modules, lookup_result):
+        definition = ancestor.definition
         if isinstance(definition, Class) and "dataclass" in str(definition.decorators):
             names.update(("__dataclass_fields__", "__dataclass_params__", "__match_args__"))
-        known = _BASES.get(one.trace[0] if definition is None and one.trace else "")
-        if known is not None:
-            names.update(known)
+        base_names = _BASES.get(ancestor.trace[0] if definition is None and ancestor.trace else "")
+        if base_names is not None:
+            names.update(base_names)
             continue
         if not isinstance(definition, Class) or definition.dynamic:
             return None
@@ -299,10 +311,10 @@ def attributes(modules: Modules, found: LookupResult) -> frozenset[str] | None:
         names.update(definition.methods, definition.attributes)
         names.update(field.name for field in definition.fields)
         prefix = f"{definition.name}."
-        if one.home is not None:
+        if ancestor.home is not None:
             names.update(
                 inner.name.removeprefix(prefix)
-                for inner in one.home.classes
+                for inner in ancestor.home.classes
                 if inner.name.startswith(prefix)
             )
     return frozenset(names)

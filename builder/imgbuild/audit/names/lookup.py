@@ -152,13 +152,13 @@ def search_module(
         return LookupResult(state="unknown", trace=path)
     if name in _OF_MODULES or (facts.package and name == "__path__"):
         return LookupResult(state="defined", home=facts, trace=path)
-    for found in (
+    for lookup_result in (
         _lazy(modules, facts, name, path),
         _stars(modules, facts, name, path),
         _submodule(modules, facts, name, path),
     ):
-        if found is not None:
-            return found
+        if lookup_result is not None:
+            return lookup_result
     return LookupResult(state="unknown" if facts.dynamic else "absent", trace=path)
 
 
@@ -200,30 +200,30 @@ def _choose(
 ) -> LookupResult:
     """The definition of a name that is bound several times: the last without guards."""
     last = max((i for i, entry in enumerate(entries) if not entry.guards), default=0)
-    found = [_entry(modules, facts, entry, path) for entry in entries[last:]]
+    lookup_results = [_entry(modules, facts, entry, path) for entry in entries[last:]]
     there = [
-        (entry, one)
-        for entry, one in zip(entries[last:], found, strict=True)
-        if one.state != "absent"
+        (entry, result)
+        for entry, result in zip(entries[last:], lookup_results, strict=True)
+        if result.state != "absent"
     ]
     if not there:
         # The import itself fails, or its failure is handled.
         return LookupResult(state="unknown", trace=path)
-    first = next((one for _, one in there if one.definition is not None), there[0][1])
+    first = next((result for _, result in there if result.definition is not None), there[0][1])
     remade = _remade(facts, entries[: last + 1])
     if remade is not None:
         return LookupResult(
             state="defined", definition=remade, home=facts, trace=path, ambiguous=True
         )
     rivals = [
-        one
-        for entry, one in there
-        if one.definition is not first.definition
+        result
+        for entry, result in there
+        if result.definition is not first.definition
         and not any(guard.kind == "absent" for guard in entry.guards)
     ]
     if not rivals:
-        entry = next(entry for entry, one in there if one is first)
-        tried = isinstance(entry, Import) and any(one.kind == "handled" for one in entry.guards)
+        entry = next(entry for entry, result in there if result is first)
+        tried = isinstance(entry, Import) and any(guard.kind == "handled" for guard in entry.guards)
         return msgspec.structs.replace(first, tried=True) if tried else first
     return LookupResult(
         state=first.state,
@@ -272,16 +272,20 @@ def _lazy(
     if target is not None:
         module, _, other = target.partition(":")
         if not other and module.rpartition(".")[2] == name:
-            found = module_found(modules, module, path)
+            lookup_result = module_found(modules, module, path)
         else:
-            found = _search(modules, module, other or name, path)
-        return found if found.state != "absent" else LookupResult(state="unknown", trace=path)
+            lookup_result = _search(modules, module, other or name, path)
+        return (
+            lookup_result
+            if lookup_result.state != "absent"
+            else LookupResult(state="unknown", trace=path)
+        )
     if not facts.lazy_stars:
         return None
     for star in _likely(modules, facts, name):
-        found = _exported(modules, star, name, path)
-        if found.state != "absent":
-            return found
+        lookup_result = _exported(modules, star, name, path)
+        if lookup_result.state != "absent":
+            return lookup_result
     # transformers has replacements for the names of its former fast classes.
     return LookupResult(state="unknown", trace=path) if name.endswith("Fast") else None
 
@@ -305,7 +309,8 @@ def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
             stars = tuple(
                 star
                 for star in stars
-                if star.endswith("*") or any(f"{one}.".startswith(f"{star}.") for one in holders)
+                if star.endswith("*")
+                or any(f"{holder}.".startswith(f"{star}.") for holder in holders)
             )
     yield from stars
 
@@ -317,11 +322,11 @@ def _stars(
     for star in index(facts).stars:
         if only_typing(star.guards):
             continue
-        found = _exported(modules, star.module, name, path)
-        if found.state == "defined":
-            return found
-        if found.state == "unknown":
-            doubt = found
+        lookup_result = _exported(modules, star.module, name, path)
+        if lookup_result.state == "defined":
+            return lookup_result
+        if lookup_result.state == "unknown":
+            doubt = lookup_result
     return doubt
 
 
@@ -344,8 +349,8 @@ def _exported(modules: Modules, module: str, name: str, path: tuple[str, ...]) -
         return lazily or ABSENT
     if name.startswith("_"):
         return ABSENT
-    found = search_module(modules, facts, name, path)
-    return ABSENT if isinstance(found.definition, ModuleFacts) else found
+    lookup_result = search_module(modules, facts, name, path)
+    return ABSENT if isinstance(lookup_result.definition, ModuleFacts) else lookup_result
 
 
 def _below(modules: Modules, package: str, name: str, path: tuple[str, ...]) -> LookupResult:
@@ -354,9 +359,9 @@ def _below(modules: Modules, package: str, name: str, path: tuple[str, ...]) -> 
     for module in modules.mentioning(package, name):
         facts = modules.module(module)
         if isinstance(facts, ModuleFacts) and name in (facts.exports or ()):
-            found = search_module(modules, facts, name, path)
-            if found.state == "defined":
-                return found
+            lookup_result = search_module(modules, facts, name, path)
+            if lookup_result.state == "defined":
+                return lookup_result
     return ABSENT
 
 
@@ -365,5 +370,5 @@ def _submodule(
 ) -> LookupResult | None:
     if not facts.package:
         return None
-    found = module_found(modules, f"{facts.module}.{name}", path)
-    return None if found.state == "absent" else found
+    lookup_result = module_found(modules, f"{facts.module}.{name}", path)
+    return None if lookup_result.state == "absent" else lookup_result

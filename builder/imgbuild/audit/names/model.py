@@ -34,8 +34,8 @@ class Searchable(Protocol):
 
 def stdlib_module(modules: Modules, name: str) -> Opaque | None:
     """The module of this dotted name if it is of the standard library, else None."""
-    found = modules.module(name)
-    return found if isinstance(found, Opaque) and found.why == "stdlib" else None
+    module = modules.module(name)
+    return module if isinstance(module, Opaque) and module.why == "stdlib" else None
 
 
 __all__ = [

@@ -26,7 +26,7 @@ class Scopes:
 
     def __init__(self, facts: ModuleFacts) -> None:
         self.facts = facts
-        self.classes = {one.name: one for one in facts.classes}
+        self.classes = {definition.name: definition for definition in facts.classes}
         self.functions: dict[str, list[Function]] = {}
         for function in facts.functions:
             self.functions.setdefault(function.name, []).append(function)
@@ -133,8 +133,8 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
     if first in ("self", "cls"):
         around = _around(facts, fact.scope)
         return _member(modules, around, rest) if rest else Meaning(found=around)
-    found = _first(modules, facts, first, fact.scope)
-    step = Meaning(found=found, path=_import_path(found))
+    lookup_result = _first(modules, facts, first, fact.scope)
+    step = Meaning(found=lookup_result, path=_import_path(lookup_result))
     for part in rest.split(".") if rest else ():
         if step.found.state != "defined":
             break
@@ -170,21 +170,23 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
     """A member of a class or module."""
     if holder.state != "defined" or "." in name:
         return Meaning()
-    found = search.member(modules, holder, name)
+    lookup_result = search.member(modules, holder, name)
     prefix = _import_path(holder)
-    if not holder.trace and found.owner is not None and found.home is not None:
-        prefix = f"{found.home.module}.{found.owner.name}"  # what a class here inherits
-    return Meaning(found=found, holder=holder, name=name, path=f"{prefix}.{name}")
+    if not holder.trace and lookup_result.owner is not None and lookup_result.home is not None:
+        prefix = (
+            f"{lookup_result.home.module}.{lookup_result.owner.name}"  # what a class here inherits
+        )
+    return Meaning(found=lookup_result, holder=holder, name=name, path=f"{prefix}.{name}")
 
 
-def _import_path(found: LookupResult) -> str:
+def _import_path(lookup_result: LookupResult) -> str:
     """The dotted path by which a module imports a result."""
-    if isinstance(found.definition, ModuleFacts):
-        return found.definition.module
-    if found.trace:
-        return found.trace[0].lstrip("*").replace(":", ".")
-    if found.home is not None and found.definition is not None:
-        return f"{found.home.module}.{found.definition.name}"
+    if isinstance(lookup_result.definition, ModuleFacts):
+        return lookup_result.definition.module
+    if lookup_result.trace:
+        return lookup_result.trace[0].lstrip("*").replace(":", ".")
+    if lookup_result.home is not None and lookup_result.definition is not None:
+        return f"{lookup_result.home.module}.{lookup_result.definition.name}"
     return ""
 
 

@@ -81,45 +81,55 @@ _RENAMED = re.compile(r"deprecate_kwarg\(\s*[\"'](\w+)[\"']")
 _DEPTH = 4
 
 
-def signature(modules: Modules, found: LookupResult, *, bound: bool = True) -> CallSignature | None:
+def signature(
+    modules: Modules, lookup_result: LookupResult, *, bound: bool = True
+) -> CallSignature | None:
     """The parameters of a function, or of a class's constructor; None if unknown.
 
     `bound` says that a method is called on an instance (or is a classmethod): self is left out
     then. If a function passes on its `**kwargs`, the parameters of the callees are included.
     """
-    return _signature(modules, found, bound=bound, depth=0)
+    return _signature(modules, lookup_result, bound=bound, depth=0)
 
 
-def parameters(modules: Modules, found: LookupResult) -> frozenset[str] | None:
+def parameters(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
     """The names that inspect.signature returns for a definition; None if unknown.
 
     Unlike `signature`, this does not include the parameters of callees that get `**kwargs`.
     """
-    definition = follow(modules, found).definition
-    if isinstance(definition, Function) and any("wraps" in one for one in definition.decorators):
+    definition = follow(modules, lookup_result).definition
+    if isinstance(definition, Function) and any(
+        "wraps" in decorator for decorator in definition.decorators
+    ):
         return None
-    own = _signature(modules, found, bound=True, depth=_DEPTH)
-    return None if own is None else frozenset(one.name for one in own.parameters)
+    call_signature = _signature(modules, lookup_result, bound=True, depth=_DEPTH)
+    return (
+        None
+        if call_signature is None
+        else frozenset(parameter.name for parameter in call_signature.parameters)
+    )
 
 
 def _signature(
-    modules: Modules, found: LookupResult, *, bound: bool, depth: int
+    modules: Modules, lookup_result: LookupResult, *, bound: bool, depth: int
 ) -> CallSignature | None:
-    found = follow(modules, found)
-    if found.state != "defined" or found.ambiguous:
+    lookup_result = follow(modules, lookup_result)
+    if lookup_result.state != "defined" or lookup_result.ambiguous:
         return None
-    definition = found.definition
+    definition = lookup_result.definition
     if isinstance(definition, Class):
-        return _of_class(modules, found, depth)
-    if not isinstance(definition, Function) or found.home is None:
+        return _of_class(modules, lookup_result, depth)
+    if not isinstance(definition, Function) or lookup_result.home is None:
         return None
-    own = _of_function(definition, method=found.owner is not None, bound=bound)
-    return own and _widened(modules, found.home, definition, own, depth)
+    call_signature = _of_function(definition, method=lookup_result.owner is not None, bound=bound)
+    return call_signature and _widened(
+        modules, lookup_result.home, definition, call_signature, depth
+    )
 
 
 def _of_function(function: Function, *, method: bool, bound: bool) -> CallSignature | None:
     names = [decorator_name(text) for text in function.decorators]
-    renamed = [found[1] for text in function.decorators for found in _RENAMED.finditer(text)]
+    renamed = [match[1] for text in function.decorators for match in _RENAMED.finditer(text)]
     if any(name not in _KEEPS for name in names if name != "deprecate_kwarg" or not renamed):
         return None
     parameters = function.parameters
@@ -132,35 +142,39 @@ def _of_function(function: Function, *, method: bool, bound: bool) -> CallSignat
 
 
 def _widened(
-    modules: Modules, home: ModuleFacts, function: Function, own: CallSignature, depth: int
+    modules: Modules,
+    home: ModuleFacts,
+    function: Function,
+    call_signature: CallSignature,
+    depth: int,
 ) -> CallSignature:
     """A signature with the parameters of the callees that get its `**kwargs`."""
-    if not own.varkw or not function.forwards or depth >= _DEPTH:
-        return own
-    parameters = {parameter.name: parameter for parameter in own.parameters}
+    if not call_signature.varkw or not function.forwards or depth >= _DEPTH:
+        return call_signature
+    parameters = {parameter.name: parameter for parameter in call_signature.parameters}
     for name in function.takes:
         parameters.setdefault(name, Parameter(name, "keyword", default=True))
     for callee in function.forwards:
         if callee.partition(".")[0] in ("self", "cls", "super"):
-            return own
+            return call_signature
         target = resolve(modules, home, callee, scope=function.name)
         more = _signature(modules, target, bound=True, depth=depth + 1)
         if more is None or more.varkw:
-            return own
+            return call_signature
         for parameter in more.parameters:
             if parameter.kind != "positional":
-                one = Parameter(parameter.name, "keyword", True, parameter.annotation)
-                parameters.setdefault(parameter.name, one)
-    return CallSignature(parameters=tuple(parameters.values()), varargs=own.varargs)
+                forwarded = Parameter(parameter.name, "keyword", True, parameter.annotation)
+                parameters.setdefault(parameter.name, forwarded)
+    return CallSignature(parameters=tuple(parameters.values()), varargs=call_signature.varargs)
 
 
-def _of_class(modules: Modules, found: LookupResult, depth: int) -> CallSignature | None:
-    if metaclass(modules, found) is None:
+def _of_class(modules: Modules, lookup_result: LookupResult, depth: int) -> CallSignature | None:
+    if metaclass(modules, lookup_result) is None:
         return None
-    for one in ancestors(modules, found):
-        definition, home = one.definition, one.home
+    for ancestor in ancestors(modules, lookup_result):
+        definition, home = ancestor.definition, ancestor.home
         if not isinstance(definition, Class) or home is None:
-            return _of_base(modules, found, one.trace[0] if one.trace else "")
+            return _of_base(modules, lookup_result, ancestor.trace[0] if ancestor.trace else "")
         style = _style(definition, home)
         if style is None or "__new__" in definition.methods:
             return None
@@ -169,10 +183,10 @@ def _of_class(modules: Modules, found: LookupResult, depth: int) -> CallSignatur
             init = inits[0] if len(inits) == 1 else None
             if not isinstance(init, Function):
                 return None
-            own = _of_function(init, method=True, bound=True)
-            return own and _widened(modules, home, init, own, depth)
+            call_signature = _of_function(init, method=True, bound=True)
+            return call_signature and _widened(modules, home, init, call_signature, depth)
         if style == "dataclass":
-            return _of_fields(modules, one)
+            return _of_fields(modules, ancestor)
     return CallSignature()
 
 
@@ -192,14 +206,14 @@ def _style(definition: Class, home: ModuleFacts) -> str | None:
     return style
 
 
-def _of_fields(modules: Modules, found: LookupResult) -> CallSignature | None:
+def _of_fields(modules: Modules, lookup_result: LookupResult) -> CallSignature | None:
     """The parameters of a dataclass: the fields of its dataclass bases, then its own."""
     fields: dict[str, Parameter] = {}
-    for one in reversed(ancestors(modules, found)):
-        if not isinstance(one.definition, Class) or one.home is None:
+    for ancestor in reversed(ancestors(modules, lookup_result)):
+        if not isinstance(ancestor.definition, Class) or ancestor.home is None:
             return None
-        if _style(one.definition, one.home) == "dataclass":
-            _add_fields(fields, one.definition)
+        if _style(ancestor.definition, ancestor.home) == "dataclass":
+            _add_fields(fields, ancestor.definition)
     return CallSignature(parameters=tuple(fields.values()))
 
 
@@ -216,15 +230,15 @@ def _add_fields(fields: dict[str, Parameter], definition: Class) -> None:
             fields.pop(field.name, None)
 
 
-def _of_base(modules: Modules, found: LookupResult, base: str) -> CallSignature | None:
+def _of_base(modules: Modules, lookup_result: LookupResult, base: str) -> CallSignature | None:
     """The constructor that a well-known base generates from fields: structs, named tuples."""
     if base not in ("msgspec.Struct", "typing.NamedTuple", "typing_extensions.NamedTuple"):
         return None
     fields: dict[str, Parameter] = {}
-    for one in reversed(ancestors(modules, found)):
-        if not isinstance(one.definition, Class):
+    for ancestor in reversed(ancestors(modules, lookup_result)):
+        if not isinstance(ancestor.definition, Class):
             continue
-        chain = ancestors(modules, one)
+        chain = ancestors(modules, ancestor)
         if any(other.definition is None and other.trace[:1] == (base,) for other in chain):
-            _add_fields(fields, one.definition)
+            _add_fields(fields, ancestor.definition)
     return CallSignature(parameters=tuple(fields.values()))

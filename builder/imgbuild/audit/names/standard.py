@@ -26,22 +26,24 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
         import_target(entry) if isinstance(entry, Import) else None
         for entry in _bindings(facts, first, fact.scope)
     }
-    found = origins.pop() if len(origins) == 1 else None
-    if found is None:
+    origin = origins.pop() if len(origins) == 1 else None
+    if origin is None:
         return None
-    imported = [part for part in ".".join(found).split(".") if part]
+    imported = [part for part in ".".join(origin).split(".") if part]
     parts = [*imported, *rest]
     for end in range(1, len(parts)):
         module = ".".join(parts[:end])
-        known = stdlib_module(modules, module)
-        if known is None:
+        standard_module = stdlib_module(modules, module)
+        if standard_module is None:
             return None
         for length in (1, 2):  # of two parts: array.__class_getitem__
             name = ".".join(parts[end : end + length])
             # What the import itself names is for the check `imports`.
-            if len(imported) < end + length <= len(parts) and name in known.lacks:
+            if len(imported) < end + length <= len(parts) and name in standard_module.lacks:
                 whole = f"{module}.{name}"
-                return None if any(one.module == whole for one in facts.imports) else (module, name)
+                return (
+                    None if any(line.module == whole for line in facts.imports) else (module, name)
+                )
     return None
 
 
@@ -49,7 +51,7 @@ def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
     """What binds a name that is used in a scope, in the innermost scope that imports it."""
     table = index(facts)
     around = table.members.get(scope, ())
-    if any(isinstance(one, Class) and _binds(one, name) for one in around):
+    if any(isinstance(definition, Class) and _binds(definition, name) for definition in around):
         return []  # a class body sees its own names first
     while scope:
         scoped = [line for line in table.scoped.get(scope, ()) if line.bound == name]

@@ -35,17 +35,18 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
     A symbolic link counts as a library of its own name.
     """
 
-    def _one(deb: Deb, _: Stop) -> tuple[ElfFacts, ...]:
+    def _deb_libraries(deb: Deb, _: Stop) -> tuple[ElfFacts, ...]:
         key = _key(deb)
-        kept = store.fact(FACT, key)
-        known = unpack(kept, tuple[ElfFacts, ...]) if kept is not None else None
-        if known is None:
+        stored = store.fact(FACT, key)
+        libraries = unpack(stored, tuple[ElfFacts, ...]) if stored is not None else None
+        if libraries is None:
             with store.scratch() as folder:
-                known = tuple(_read(locate(deb), folder / "files"))
-            store.put_fact(FACT, key, pack(known))
-        return known
+                libraries = tuple(_read(locate(deb), folder / "files"))
+            store.put_fact(FACT, key, pack(libraries))
+        return libraries
 
-    return [facts for found in each(debs, _one, threads=THREADS) for facts in found]
+    by_deb = each(debs, _deb_libraries, threads=THREADS)
+    return [facts for libraries in by_deb for facts in libraries]
 
 
 def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:
@@ -72,8 +73,8 @@ def _read(path: Path, spool: Path) -> Iterator[ElfFacts]:
 
 
 def _keep(path: str, kind: MemberKind) -> bool:
-    wanted = _LIBRARY.fullmatch(path) or _INTERPRETER.fullmatch(path)
-    return kind in (MemberKind.FILE, MemberKind.LINK) and wanted is not None
+    match = _LIBRARY.fullmatch(path) or _INTERPRETER.fullmatch(path)
+    return kind in (MemberKind.FILE, MemberKind.LINK) and match is not None
 
 
 def _chunks(member: Member, files: Files) -> Iterator[bytes]:

@@ -123,11 +123,11 @@ class RemoteContent:
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
         """The content of the members `names`, without those that do not exist."""
         members = self.members()
-        wanted = sorted(
+        requested = sorted(
             {name: members[name] for name in names if name in members}.items(),
             key=lambda item: item[1].start,
         )
-        groups = coalesce(wanted)
+        groups = coalesce(requested)
         contents = each(groups, lambda group, _: self._group(group), threads=THREADS)
         return dict(pair for pairs in contents for pair in pairs)
 
@@ -140,7 +140,7 @@ class RemoteContent:
         if end - start > LIMIT:
             refuse(self.label, group[0][0], f"is too large to be read whole ({end - start} bytes)")
         data = memoryview(self._http.part(self._url, start, end - start))
-        found = []
+        contents = []
         for name, member in group:
             where = f"{self.label}: {name!r}"
             if member.size > LIMIT:
@@ -148,16 +148,16 @@ class RemoteContent:
             at = member.start - start
             at += _header(bytes(data[at : at + LOCAL.size]), self.label, name)
             body = bytes(data[at : at + member.compressed])
-            found.append((name, b"".join(_inflated(iter([body]), member, where))))
-        return found
+            contents.append((name, b"".join(_inflated(iter([body]), member, where))))
+        return contents
 
 
 def coalesce(
-    wanted: Sequence[tuple[str, WheelMember]], *, gap: int = GAP, longest: int = LONGEST
+    members: Sequence[tuple[str, WheelMember]], *, gap: int = GAP, longest: int = LONGEST
 ) -> list[list[tuple[str, WheelMember]]]:
     """Members in the order of the file, in groups for one request each."""
     groups: list[list[tuple[str, WheelMember]]] = []
-    for name, member in wanted:
+    for name, member in members:
         if groups:
             first, last = groups[-1][0][1], groups[-1][-1][1]
             if member.start - last.end <= gap and member.end - first.start <= longest:

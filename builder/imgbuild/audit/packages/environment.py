@@ -111,7 +111,7 @@ def _place(path: Path, python: str | None, *, named: bool) -> _Place:
     if not program.is_file():
         message = f"--environment {path} is neither an environment nor a folder of packages"
         raise InputError(message, hint="name an environment, its Python or its site-packages")
-    return _asked(program)
+    return _interpreter_place(program)
 
 
 def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
@@ -123,10 +123,10 @@ def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
     pairs = (line.partition("=") for line in text.splitlines())
     config = {name.strip().lower(): value.strip() for name, _, value in pairs}
     # lib64 is a link to lib in some environments, and a folder of its own in others.
-    found: dict[Path, Path] = {}
+    unique: dict[Path, Path] = {}
     for folder in sorted(root.glob("lib*/python3*/site-packages")):
-        found.setdefault(folder.resolve(), folder)
-    folders = tuple(found.values())
+        unique.setdefault(folder.resolve(), folder)
+    folders = tuple(unique.values())
     version = config.get("version_info") or config.get("version") or python
     version = ".".join((version or _named(*folders)).split(".")[:3])
     if config.get("include-system-site-packages", "").lower() == "true":
@@ -137,12 +137,12 @@ def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
                 " --environment names this folder"
             )
             raise InputError(message, hint=f"if you trust it: --environment {FOLDER}")
-        beside = _asked(program)
+        beside = _interpreter_place(program)
         folders += beside.folders
     return _Place(version, folders)
 
 
-def _asked(program: Path) -> _Place:
+def _interpreter_place(program: Path) -> _Place:
     """What an interpreter says of itself."""
     command = [str(program), "-I", "-S", "-c", _PROBE]
     try:
@@ -163,9 +163,9 @@ def _named(*folders: Path) -> str:
     """The Python version in a path such as lib/python3.12/site-packages."""
     for folder in folders:
         for part in reversed(folder.absolute().parts):
-            found = _VERSION.search(part) if part.startswith("python3.") else None
-            if found is not None:
-                return found[1]
+            match = _VERSION.search(part) if part.startswith("python3.") else None
+            if match is not None:
+                return match[1]
     message = f"the Python version of {', '.join(map(str, folders))} is unknown"
     raise InputError(message, hint="name it: --python 3.12")
 
@@ -174,25 +174,25 @@ def _packages(
     folders: Iterable[Path],
 ) -> tuple[tuple[InstalledPackage, ...], tuple[Unread, ...]]:
     """The packages, sorted by name, and those that cannot be read."""
-    found: dict[str, InstalledPackage] = {}
+    packages: dict[str, InstalledPackage] = {}
     unread: list[Unread] = []
     for folder in folders:
         here: dict[str, InstalledPackage] = {}
         for info in _infos(folder):
-            one = _package(info)
-            if isinstance(one, Unread):
-                unread.append(one)
+            package = _package(info)
+            if isinstance(package, Unread):
+                unread.append(package)
                 continue
-            name = one.wheel.package
+            name = package.wheel.package
             if name in here:
-                if here[name].wheel.version == one.wheel.version:
+                if here[name].wheel.version == package.wheel.version:
                     continue  # Debian has metadata of two kinds for some packages
                 why = f"{here[name].info.name} is in {folder}, too: remove one of them"
                 unread.append(Unread(what=info.name, why=why, required=True))
                 continue
-            here[name] = one
-            found.setdefault(name, one)
-    return tuple(found[name] for name in sorted(found)), tuple(unread)
+            here[name] = package
+            packages.setdefault(name, package)
+    return tuple(packages[name] for name in sorted(packages)), tuple(unread)
 
 
 def _infos(folder: Path) -> Iterator[Path]:
@@ -228,16 +228,16 @@ def _package(info: Path) -> InstalledPackage | Unread:
 
 def _headers(info: Path) -> dict[str, str]:
     """Name and version of METADATA, which begins with them."""
-    for own in ("METADATA", "PKG-INFO"):
+    for file_name in ("METADATA", "PKG-INFO"):
         try:
-            with (info / own).open(encoding="utf-8", errors="replace") as file:
-                found: dict[str, str] = {}
+            with (info / file_name).open(encoding="utf-8", errors="replace") as file:
+                headers: dict[str, str] = {}
                 for line in file:
                     key, _, value = line.partition(":")
-                    if not line.strip() or {"name", "version"} <= found.keys():
+                    if not line.strip() or {"name", "version"} <= headers.keys():
                         break
-                    found.setdefault(key.lower(), value.strip())
-                return found
+                    headers.setdefault(key.lower(), value.strip())
+                return headers
         except OSError:
             continue
     return {}
@@ -245,20 +245,20 @@ def _headers(info: Path) -> dict[str, str]:
 
 def _loose(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> tuple[Unread, ...]:
     """Modules, and folders on `sys.path`, that no package lists: one entry for each folder."""
-    known: dict[Path, set[str]] = {}
-    for one in packages:
-        known.setdefault(one.info.parent, set()).update(one.tops)
-    found = []
+    by_folder: dict[Path, set[str]] = {}
+    for package in packages:
+        by_folder.setdefault(package.info.parent, set()).update(package.tops)
+    unread = []
     for folder in folders:
-        listed = known.get(folder, set()) | IGNORED
+        listed = by_folder.get(folder, set()) | IGNORED
         names = sorted({path.name for path in folder.iterdir()} - listed)
         modules = [name for name in names if _is_module(folder / name)]
         added = [path for name in names if name.endswith(".pth") for path in pointed(folder / name)]
         loose = [*modules, *map(str, added)]
         if loose:
             why = f"no package in {folder} lists them"
-            found.append(Unread(what=", ".join(loose), why=why))
-    return tuple(found)
+            unread.append(Unread(what=", ".join(loose), why=why))
+    return tuple(unread)
 
 
 def _is_module(path: Path) -> bool:

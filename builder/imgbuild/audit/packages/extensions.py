@@ -17,8 +17,8 @@ _BUILD = re.compile(r"\.cpython-(\d)(\d+)[a-z]*(?:-[\w-]+)?\.so$")
 
 def python_of(file: str) -> str:
     """The Python that loads an extension module, such as "3.12"; "" for any."""
-    found = _BUILD.search(file) if file.endswith(".so") else None
-    return f"{found[1]}.{found[2]}" if found is not None else ""
+    match = _BUILD.search(file) if file.endswith(".so") else None
+    return f"{match[1]}.{match[2]}" if match is not None else ""
 
 
 def modules_for(files: Iterable[str], python: str) -> dict[str, str]:
@@ -28,13 +28,13 @@ def modules_for(files: Iterable[str], python: str) -> dict[str, str]:
 
 def other_builds(files: Iterable[str], modules: Container[str]) -> dict[str, list[str]]:
     """Module → the Pythons that `files` have it for, of extension modules not in `modules`."""
-    found: dict[str, set[str]] = {}
+    builds: dict[str, set[str]] = {}
     for file in files:
         python = python_of(file)
         name = module_name(file) if python else None
         if name is not None and name not in modules:
-            found.setdefault(name, set()).add(python)
-    return {name: sorted(pythons, key=_minor) for name, pythons in found.items()}
+            builds.setdefault(name, set()).add(python)
+    return {name: sorted(pythons, key=_minor) for name, pythons in builds.items()}
 
 
 def _minor(python: str) -> int:

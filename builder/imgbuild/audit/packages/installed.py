@@ -48,17 +48,17 @@ class InstalledContent:
         """
         return {
             name: WheelMember(start=0, end=0, compressed=size, size=size, crc=0, method=0)
-            for name, (size, _) in self._found.items()
+            for name, (size, _) in self._file_stats.items()
         }
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
         """The content of the files `names`, without those that do not exist."""
-        found = {}
+        contents = {}
         for name in names:
             place = self._place(name)
             if place is not None:
-                found[name] = boundary.content(place)
-        return found
+                contents[name] = boundary.content(place)
+        return contents
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of one file in pieces."""
@@ -77,37 +77,37 @@ class InstalledContent:
     def digest(self) -> str:
         """A hash of paths, sizes and times of modification of all files, and of METADATA."""
         total = hashlib.sha256(b"installed\0")
-        for name, (size, time) in sorted(self._found.items()):
+        for name, (size, time) in sorted(self._file_stats.items()):
             total.update(f"{name}\0{size}\0{time}\n".encode())
         total.update("\0".join(f"{name}={place}" for name, place in self._roots).encode())
         return total.hexdigest()
 
     def tops(self) -> frozenset[str]:
         """The first part of each path."""
-        return frozenset(name.partition("/")[0] for name in self._found)
+        return frozenset(name.partition("/")[0] for name in self._file_stats)
 
     @cached_property
-    def _found(self) -> dict[str, tuple[int, int]]:
+    def _file_stats(self) -> dict[str, tuple[int, int]]:
         """Path → size in bytes and time of modification in nanoseconds, of files that exist."""
-        found = {}
+        stats = {}
         for name, place in self._listed():
             try:
                 status = place.stat()
             except OSError:
                 continue
-            found[name] = (status.st_size, status.st_mtime_ns)
+            stats[name] = (status.st_size, status.st_mtime_ns)
         for name, place in self._metadata():
             status = place.stat()
-            found[name] = (status.st_size, status.st_mtime_ns)
-        return found
+            stats[name] = (status.st_size, status.st_mtime_ns)
+        return stats
 
     def _metadata(self) -> Iterator[tuple[str, Path]]:
         """METADATA, under the name that a wheel has for it."""
-        for own in ("METADATA", "PKG-INFO"):
-            place = self._info / own
+        for file_name in ("METADATA", "PKG-INFO"):
+            place = self._info / file_name
             if place.is_file():
                 name = f"{self._info.name.removesuffix('.egg-info')}.dist-info/METADATA"
-                yield (f"{self._info.name}/METADATA" if own == "METADATA" else name), place
+                yield (f"{self._info.name}/METADATA" if file_name == "METADATA" else name), place
                 return
 
     def _listed(self) -> Iterator[tuple[str, Path]]:
@@ -135,19 +135,19 @@ class InstalledContent:
         record = self._info / "RECORD"
         if self._info.suffix != ".dist-info" or not record.is_file():
             return ()
-        found: dict[str, Path] = {}
+        roots: dict[str, Path] = {}
         for name in _recorded(record, self.label):
             if "/" in name:
                 continue
             if name.endswith(".pth"):
                 for folder in pointed(self._site / name):
-                    wanted = self._wanted(folder)
-                    found.update((top, folder / top) for top in wanted)
+                    tops = self._source_packages(folder)
+                    roots.update((top, folder / top) for top in tops)
             elif name.startswith("__editable__") and name.endswith(".py"):
-                found.update(_mapping(self._site / name))
-        return tuple(sorted(found.items()))
+                roots.update(_mapping(self._site / name))
+        return tuple(sorted(roots.items()))
 
-    def _wanted(self, folder: Path) -> list[str]:
+    def _source_packages(self, folder: Path) -> list[str]:
         """The packages of a source folder: those of top_level.txt, else all that may be ones."""
         listed = self._info / "top_level.txt"
         if listed.is_file():
@@ -163,8 +163,8 @@ class InstalledContent:
 
     def _place(self, name: str) -> Path | None:
         top, _, rest = name.partition("/")
-        for own, folder in self._roots:
-            if own == top:
+        for root_name, folder in self._roots:
+            if root_name == top:
                 return folder / rest if rest else folder
         if name.endswith(".dist-info/METADATA") and not (self._site / name).is_file():
             name = f"{self._info.name}/PKG-INFO"
@@ -185,9 +185,9 @@ def pointed(path: Path) -> list[Path]:
 
 def _mapping(path: Path) -> dict[str, Path]:
     """Top-level module → folder, as setuptools writes it for an editable installation."""
-    found = _MAPPING.search(boundary.content(path).decode(errors="replace"))
+    match = _MAPPING.search(boundary.content(path).decode(errors="replace"))
     try:
-        mapping = ast.literal_eval(found[1]) if found is not None else {}
+        mapping = ast.literal_eval(match[1]) if match is not None else {}
     except (ValueError, SyntaxError):
         return {}
     places = {str(name): Path(str(place)) for name, place in mapping.items()}

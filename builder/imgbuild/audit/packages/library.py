@@ -62,15 +62,15 @@ class Text(msgspec.Struct, frozen=True):
 
     def holding(self, word: bytes) -> tuple[str, ...]:
         """The modules whose source has `word`."""
-        found = []
+        modules = []
         at = self.source.find(word)
         while at >= 0:
             place = bisect.bisect_right(self.ends, at)
             if at + len(word) <= self.ends[place]:
-                found.append(self.modules[place])
+                modules.append(self.modules[place])
                 at = self.ends[place] - 1
             at = self.source.find(word, at + 1)
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(modules))
 
 
 class LibraryWheel:
@@ -105,11 +105,11 @@ class LibraryWheel:
     @cached_property
     def index(self) -> WheelIndex:
         """Its files and METADATA."""
-        kept = self._fetch(INDEX, WheelIndex) or self._published(INDEX, WheelIndex)
-        if kept is None:
-            kept = read_index(self.content)
-            self._keep(INDEX, kept)
-        return kept
+        wheel_index = self._fetch(INDEX, WheelIndex) or self._published(INDEX, WheelIndex)
+        if wheel_index is None:
+            wheel_index = read_index(self.content)
+            self._keep(INDEX, wheel_index)
+        return wheel_index
 
     @cached_property
     def files(self) -> Mapping[str, int]:
@@ -117,7 +117,7 @@ class LibraryWheel:
         return {path: size for path, size in self.index.files.items() if not self._omits(path)}
 
     def _omits(self, path: str) -> bool:
-        return any(fnmatch.fnmatchcase(installed(path), one) for one in self._omit)
+        return any(fnmatch.fnmatchcase(installed(path), pattern) for pattern in self._omit)
 
     @property
     def metadata(self) -> WheelMetadata:
@@ -137,29 +137,29 @@ class LibraryWheel:
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
         """The content of small files, kept too, without those that do not exist."""
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         missing: list[str] = []
         for path in paths:
             if self._omits(path):
                 continue
-            kept = self._fetch(MEMBER, bytes, f"/{path}")
-            if kept is not None:
-                found[path] = kept
+            stored = self._fetch(MEMBER, bytes, f"/{path}")
+            if stored is not None:
+                contents[path] = stored
             elif path in self.files:
                 missing.append(path)
         for path, data in self.content.read(missing).items() if missing else ():
             self._keep(MEMBER, data, f"/{path}")
-            found[path] = data
-        return found
+            contents[path] = data
+        return contents
 
     def text(self, parent: str) -> Text:
         """The sources of all modules below `parent`."""
         if parent not in self._texts:
-            kept = self._fetch(TEXT, Text, f"/{parent}")
-            if kept is None:
-                kept = self._read_text(parent)
-                self._keep(TEXT, kept, f"/{parent}")
-            self._texts[parent] = kept
+            text = self._fetch(TEXT, Text, f"/{parent}")
+            if text is None:
+                text = self._read_text(parent)
+                self._keep(TEXT, text, f"/{parent}")
+            self._texts[parent] = text
         return self._texts[parent]
 
     def _read_text(self, parent: str) -> Text:
@@ -186,26 +186,26 @@ class LibraryWheel:
 
     def lacking(self, names: Iterable[str]) -> dict[str, str]:
         """Module → file of those of `names` that have not been read."""
-        wanted = {
+        missing = {
             name: self.sources[name]
             for name in names
             if name not in self._found and name in self.sources
         }
-        if wanted and self._kept is None:
-            own = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
+        if missing and self._kept is None:
+            local_modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
             published = self._library.published.modules(self.package, self.wheel.sha256)
-            self._kept = published | own
-        for name in list(wanted):
+            self._kept = published | local_modules
+        for name in list(missing):
             encoded = (self._kept or {}).get(name)
             if encoded is not None:
                 self._found[name] = msgspec.msgpack.decode(encoded, type=ModuleFacts)
-                del wanted[name]
-        return wanted
+                del missing[name]
+        return missing
 
-    def learn(self, found: Mapping[str, ModuleFacts]) -> None:
+    def learn(self, facts: Mapping[str, ModuleFacts]) -> None:
         """Add facts of modules; `save` keeps them."""
-        self._found.update(found)
-        self._new.update(found)
+        self._found.update(facts)
+        self._new.update(facts)
 
     def save(self) -> None:
         """Keep the modules that were read since the last save."""
@@ -216,8 +216,8 @@ class LibraryWheel:
             for name in sorted(self._new)
         }
         with self._library.store.exclusive(f"audit-{self.wheel.sha256}"):
-            kept = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
-            self._keep(MODULES, kept | new)
+            stored = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
+            self._keep(MODULES, stored | new)
         self._new.clear()
 
     # -- shared objects
@@ -225,14 +225,14 @@ class LibraryWheel:
     def elves(self) -> tuple[ElfFacts, ...]:
         """Its shared objects and programs; none for a wheel on a server."""
         self._library.prefetch_elves([self])
-        return tuple(one for one in self.kept_elves() or () if not self._omits(one.file))
+        return tuple(facts for facts in self.stored_elves() or () if not self._omits(facts.file))
 
-    def kept_elves(self) -> tuple[ElfFacts, ...] | None:
+    def stored_elves(self) -> tuple[ElfFacts, ...] | None:
         """Its shared objects if the store has them."""
         if self._elves is None:
             form = tuple[ElfFacts, ...]
-            kept = self._fetch(ELVES, form)
-            self._elves = self._published(ELVES, form) if kept is None else kept
+            stored = self._fetch(ELVES, form)
+            self._elves = self._published(ELVES, form) if stored is None else stored
         return self._elves
 
     def keep_elves(self, elves: tuple[ElfFacts, ...]) -> None:
@@ -242,12 +242,12 @@ class LibraryWheel:
 
     # -- facts in the store
 
-    def kept_facts(self) -> PublishedWheel:
+    def stored_facts(self) -> PublishedWheel:
         """What the store has of it, to be published.
 
         Without modules that cannot be parsed: another version of Python may parse them.
         """
-        kept: dict[str, object] = {
+        stored: dict[str, object] = {
             INDEX: self._fetch(INDEX, WheelIndex),
             ELVES: self._fetch(ELVES, tuple[ElfFacts, ...]),
         }
@@ -255,7 +255,9 @@ class LibraryWheel:
         return PublishedWheel(
             package=self.package,
             kinds={
-                kind: msgspec.msgpack.encode(one) for kind, one in kept.items() if one is not None
+                kind: msgspec.msgpack.encode(fact)
+                for kind, fact in stored.items()
+                if fact is not None
             },
             modules={
                 name: raw
@@ -299,7 +301,7 @@ class Library:
         self.published = published_facts() if published is None else published
         self.http = http
         self.workers = ReaderProcesses(processes or len(os.sched_getaffinity(0)))
-        self._books: dict[tuple[str, bool, tuple[str, ...]], LibraryWheel] = {}
+        self._library_wheels: dict[tuple[str, bool, tuple[str, ...]], LibraryWheel] = {}
         self._bar: ProgressBar | None = None
         self._read: set[str] = set()  # packages that the bar counts
 
@@ -313,9 +315,9 @@ class Library:
             finally:
                 self._bar = None
 
-    def _count(self, book: LibraryWheel) -> None:
-        if self._bar is not None and book.package not in self._read:
-            self._read.add(book.package)
+    def _count(self, library_wheel: LibraryWheel) -> None:
+        if self._bar is not None and library_wheel.package not in self._read:
+            self._read.add(library_wheel.package)
             self._bar.advance(1)
 
     def __enter__(self) -> Self:
@@ -330,42 +332,54 @@ class Library:
         self.workers.close()
         self.save()
 
-    def book(self, wheel: Wheel, where: Path | str, omit: Sequence[str] = ()) -> LibraryWheel:
+    def wheel(self, wheel: Wheel, where: Path | str, omit: Sequence[str] = ()) -> LibraryWheel:
         """The book of `wheel`, which is at `where` (a file, or a URL).
 
         `omit` are patterns of its paths below site-packages that are as if they did not exist.
         """
         key = (wheel.sha256, isinstance(where, Path), tuple(omit))
-        book = self._books.get(key)
-        if book is None:
-            book = self._books[key] = LibraryWheel(wheel, where, self, omit)
-        return book
+        library_wheel = self._library_wheels.get(key)
+        if library_wheel is None:
+            library_wheel = self._library_wheels[key] = LibraryWheel(wheel, where, self, omit)
+        return library_wheel
 
-    def prefetch(self, wanted: Mapping[LibraryWheel, Iterable[str]]) -> None:
+    def prefetch(self, requested: Mapping[LibraryWheel, Iterable[str]]) -> None:
         """Read modules of several books at once: in processes, and with few requests."""
-        requests = {book: book.lacking(names) for book, names in wanted.items()}
-        requests = {book: files for book, files in requests.items() if files}
+        requests = {
+            library_wheel: library_wheel.lacking(names)
+            for library_wheel, names in requested.items()
+        }
+        requests = {library_wheel: files for library_wheel, files in requests.items() if files}
         answers = self.workers.modules(
-            [ReadRequest(book.content, files, book.files) for book, files in requests.items()]
+            [
+                ReadRequest(library_wheel.content, files, library_wheel.files)
+                for library_wheel, files in requests.items()
+            ]
         )
-        for book, found in zip(requests, answers, strict=True):
-            book.learn(found)
-        for book in wanted:
-            self._count(book)
+        for library_wheel, facts in zip(requests, answers, strict=True):
+            library_wheel.learn(facts)
+        for library_wheel in requested:
+            self._count(library_wheel)
 
-    def prefetch_elves(self, books: Sequence[LibraryWheel]) -> None:
-        """Read the shared objects of all local `books` that have not been read."""
-        unread = [book for book in books if book.local and book.kept_elves() is None]
-        for book, elves in zip(
-            unread, self.workers.elves([book.content for book in unread]), strict=True
+    def prefetch_elves(self, library_wheels: Sequence[LibraryWheel]) -> None:
+        """Read the shared objects of all local `library_wheels` that have not been read."""
+        unread = [
+            library_wheel
+            for library_wheel in library_wheels
+            if library_wheel.local and library_wheel.stored_elves() is None
+        ]
+        for library_wheel, elves in zip(
+            unread,
+            self.workers.elves([library_wheel.content for library_wheel in unread]),
+            strict=True,
         ):
-            book.keep_elves(elves)
-            self._count(book)
+            library_wheel.keep_elves(elves)
+            self._count(library_wheel)
 
     def save(self) -> None:
         """Keep all modules that were read since the last save."""
-        for book in self._books.values():
-            book.save()
+        for library_wheel in self._library_wheels.values():
+            library_wheel.save()
 
 
 def pack(value: object) -> bytes:

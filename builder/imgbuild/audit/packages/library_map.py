@@ -50,13 +50,14 @@ class LibraryMap:
         for path in facts.runpath:
             if "ORIGIN" in path:
                 place = posixpath.normpath(ORIGIN.sub(folder or ".", path))
-                found = self._paths.get(posixpath.join(place, library).removeprefix("./"))
-                if found is not None:
-                    return [found]
+                entry = self._paths.get(posixpath.join(place, library).removeprefix("./"))
+                if entry is not None:
+                    return [entry]
         return [
-            (owner, one)
-            for owner, one in self._names.get(library, ())
-            if owner == package or (self._reaches(package, owner) and not is_private(one.file))
+            (owner, candidate)
+            for owner, candidate in self._names.get(library, ())
+            if owner == package
+            or (self._reaches(package, owner) and not is_private(candidate.file))
         ]
 
     def in_base(self, library: str) -> ElfFacts | None:
@@ -95,13 +96,13 @@ class LibraryMap:
 
     @cached_property
     def _public(self) -> set[int]:
-        found: set[int] = set()
+        symbols: set[int] = set()
         for facts in self.base:
-            found.update(array("Q", facts.defined))
+            symbols.update(array("Q", facts.defined))
         for _, facts in self.files:
             if not is_private(facts.file):
-                found.update(array("Q", facts.defined))
-        return found
+                symbols.update(array("Q", facts.defined))
+        return symbols
 
     def _private(self, package: str) -> set[int]:
         if package not in self._own:

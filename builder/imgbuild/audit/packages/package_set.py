@@ -27,25 +27,29 @@ _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\
 class PackageSet:
     """Packages that are installed together. It is a `Modules` for `names.lookup`.
 
-    `partial`: packages are left out on purpose, so that an absent one is unknown. `known` are
-    packages that are installed and of which only the version is known. `python` is "3.11" or
+    `partial`: packages are left out on purpose, so that an absent one is unknown. `unread_versions`
+    are packages that are installed and of which only the version is known. `python` is "3.11" or
     "3.11.4".
     """
 
     def __init__(
         self,
-        books: Sequence[LibraryWheel],
+        library_wheels: Sequence[LibraryWheel],
         library: Library,
         *,
         python: str,
         arch: Arch,
         glibc: str,
         partial: bool = False,
-        known: Mapping[str, str] | None = None,
+        unread_versions: Mapping[str, str] | None = None,
     ) -> None:
         self._library = library
-        self._known = {normalize(name): version for name, version in (known or {}).items()}
-        self.books: dict[str, LibraryWheel] = {book.package: book for book in books}
+        self._known = {
+            normalize(name): version for name, version in (unread_versions or {}).items()
+        }
+        self.wheels: dict[str, LibraryWheel] = {
+            library_wheel.package: library_wheel for library_wheel in library_wheels
+        }
         self.python = python
         self._release = ".".join(python.split(".")[:2])
         self.arch = arch
@@ -60,18 +64,18 @@ class PackageSet:
     @property
     def packages(self) -> tuple[str, ...]:
         """The names of all packages, normalized and sorted."""
-        return tuple(sorted(self.books))
+        return tuple(sorted(self.wheels))
 
     def version(self, package: str) -> str | None:
         """The version of `package` (any spelling); None if it is not in the package set."""
         name = normalize(package)
-        book = self.books.get(name)
-        return book.version if book is not None else self._known.get(name)
+        library_wheel = self.wheels.get(name)
+        return library_wheel.version if library_wheel is not None else self._known.get(name)
 
     def metadata(self, package: str) -> WheelMetadata | None:
         """METADATA of `package`; None if it is not in the package set."""
-        book = self.books.get(normalize(package))
-        return book.metadata if book is not None else None
+        library_wheel = self.wheels.get(normalize(package))
+        return library_wheel.metadata if library_wheel is not None else None
 
     def metadata_file(self, package: str) -> str:
         """The path of METADATA in the wheel of `package`."""
@@ -79,27 +83,27 @@ class PackageSet:
 
     def files(self, package: str) -> Mapping[str, int]:
         """Path in the wheel of `package` → size; empty if it is not in the package set."""
-        book = self.books.get(normalize(package))
-        return book.files if book is not None else {}
+        library_wheel = self.wheels.get(normalize(package))
+        return library_wheel.files if library_wheel is not None else {}
 
     def read(self, package: str, path: str) -> bytes | None:
         """The content of a small file of `package`; None if there is none."""
-        book = self.books.get(normalize(package))
-        return book.read([path]).get(path) if book is not None else None
+        library_wheel = self.wheels.get(normalize(package))
+        return library_wheel.read([path]).get(path) if library_wheel is not None else None
 
     def elves(self) -> Iterator[tuple[str, ElfFacts]]:
         """Every shared object and program of local wheels, with its package."""
-        self._library.prefetch_elves([self.books[package] for package in self.packages])
+        self._library.prefetch_elves([self.wheels[package] for package in self.packages])
         for package in self.packages:
-            for facts in self.books[package].elves():
+            for facts in self.wheels[package].elves():
                 yield package, facts
 
     # -- modules
 
     def modules_of(self, package: str) -> Mapping[str, str]:
         """Module → file in the wheel of `package`; empty if it is not in the package set."""
-        book = self.books.get(normalize(package))
-        return book.modules(self._release) if book is not None else {}
+        library_wheel = self.wheels.get(normalize(package))
+        return library_wheel.modules(self._release) if library_wheel is not None else {}
 
     def owner(self, module: str) -> str | None:
         """The package that has `module` or its nearest parent; None if there is none.
@@ -131,22 +135,22 @@ class PackageSet:
             return stdlib.opaque(name, self.python)
         owner = self._owners.get(name)
         if owner is not None:
-            book = self.books[owner]
-            if not book.modules(self._release)[name].endswith(".py"):
+            library_wheel = self.wheels[owner]
+            if not library_wheel.modules(self._release)[name].endswith(".py"):
                 return Opaque(name, "compiled")
-            return book.module(name)
+            return library_wheel.module(name)
         if name in self._folders:
             return Opaque(name, "namespace")
         return self._absent(name)
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules at once, which is faster than one by one."""
-        wanted: dict[LibraryWheel, list[str]] = {}
+        requested: dict[LibraryWheel, list[str]] = {}
         for name in modules:
             owner = self._owners.get(name)
             if owner is not None:
-                wanted.setdefault(self.books[owner], []).append(name)
-        self._library.prefetch(wanted)
+                requested.setdefault(self.wheels[owner], []).append(name)
+        self._library.prefetch(requested)
 
     @cached_property
     def _owners(self) -> dict[str, str]:
@@ -177,15 +181,15 @@ class PackageSet:
             return ()
         key = (package, word)
         if key not in self._mentions:
-            found = self.books[owner].text(package).holding(word.encode())
+            matches = self.wheels[owner].text(package).holding(word.encode())
             modules = self.modules_of(owner)
-            self._mentions[key] = tuple(one for one in found if one in modules)
+            self._mentions[key] = tuple(module for module in matches if module in modules)
         return self._mentions[key]
 
     def read_ahead(self, package: str) -> None:
         """Read the modules below `package` at once, in several processes, if they are local."""
         owner = self._owners.get(package)
-        if owner is None or package in self._ahead or not self.books[owner].local:
+        if owner is None or package in self._ahead or not self.wheels[owner].local:
             return
         self._ahead.add(package)
         self.prefetch(name for name in self.modules_of(owner) if name.startswith(f"{package}."))
@@ -195,7 +199,7 @@ class PackageSet:
 
     def _absent(self, name: str) -> Opaque | None:
         """Opaque if a module that no wheel has may exist, else None."""
-        if name.partition(".")[0] == "distutils" and "setuptools" in self.books:
+        if name.partition(".")[0] == "distutils" and "setuptools" in self.wheels:
             return Opaque(name, "injected")
         parent = name.rpartition(".")[0]
         while parent:
@@ -245,8 +249,8 @@ def may_inject(source: bytes, module: str, name: str) -> bool:
         literal = _LITERAL.fullmatch(assigned[1].strip())
         if literal is not None:
             text = (literal[1] or b"{__name__}" + literal[2]).decode()
-            one = text.replace("{__name__}", module)
-            if name == one or name.startswith(f"{one}."):
+            injected = text.replace("{__name__}", module)
+            if name == injected or name.startswith(f"{injected}."):
                 return True
         elif assigned[1].strip() != b"__name__":
             computed = True
@@ -263,29 +267,35 @@ def open_package_set(
     glibc: str,
     locate: Callable[[Wheel], Path | str],
     partial: bool = False,
-    known: Mapping[str, str] | None = None,
+    unread_versions: Mapping[str, str] | None = None,
     omit: Mapping[str, Sequence[str]] | None = None,
 ) -> PackageSet:
     """The package set of `wheels`; `locate` returns the path or the URL of each.
 
-    `python` is "3.11", `glibc` "2.36". `partial` and `known` as in `PackageSet`. `omit` maps a
-    package to patterns of its paths that are left out, below the prefix.
+    `python` is "3.11", `glibc` "2.36". `partial` and `unread_versions` as in `PackageSet`. `omit`
+    maps a package to patterns of its paths that are left out, below the prefix.
     """
     places = f"lib/python{python}/site-packages/"
-    books = [
-        library.book(
+    library_wheels = [
+        library.wheel(
             wheel,
             locate(wheel),
             [
-                one.removeprefix(places)
-                for one in (omit or {}).get(wheel.package, ())
-                if one.startswith(places)
+                pattern.removeprefix(places)
+                for pattern in (omit or {}).get(wheel.package, ())
+                if pattern.startswith(places)
             ],
         )
         for wheel in wheels
     ]
     return PackageSet(
-        books, library, python=python, arch=arch, glibc=glibc, partial=partial, known=known
+        library_wheels,
+        library,
+        python=python,
+        arch=arch,
+        glibc=glibc,
+        partial=partial,
+        unread_versions=unread_versions,
     )
 
 
@@ -293,13 +303,13 @@ def wheels_of(resolution: Resolution) -> tuple[Wheel, ...]:
     """All wheels of a resolution, including those built from sdists."""
     built = [
         Wheel(
-            package=one.package,
-            version=one.version,
+            package=build.package,
+            version=build.version,
             index="built",
-            file=one.wheel.file,
-            size=one.wheel.size,
-            sha256=one.wheel.sha256,
+            file=build.wheel.file,
+            size=build.wheel.size,
+            sha256=build.wheel.sha256,
         )
-        for one in resolution.built
+        for build in resolution.built
     ]
     return tuple(sorted((*resolution.wheels, *built), key=lambda wheel: wheel.package))

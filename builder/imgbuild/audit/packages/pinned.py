@@ -78,19 +78,19 @@ def pick(
     public: list[str] = []
     for package, version in sorted(pins.items()):
         exact = Version(version)
-        own, file = indexes, _best(indexes, package, exact, tags)
+        source, file = indexes, _best(indexes, package, exact, tags)
         for other in builds(exact.local) if file is None and exact.local else ():
             with contextlib.suppress(FetchFailed):
-                own, file = other, _best(other, package, exact, tags)
+                source, file = other, _best(other, package, exact, tags)
             if file is not None:
                 break
         if file is None and exact.local:  # built for another index from the same code
-            own, file = indexes, _best(indexes, package, Version(exact.public), tags)
+            source, file = indexes, _best(indexes, package, Version(exact.public), tags)
             public += [f"{package}=={version}"] if file is not None else []
         if file is None:
             lacking.append(f"{package}=={version}")
             continue
-        wheel = lock_wheel(package, str(file.version), own.place(package).name, file, http)
+        wheel = lock_wheel(package, str(file.version), source.place(package).name, file, http)
         wheels.append(wheel)
         urls[wheel.sha256] = file.url
     return Picked(wheels=tuple(wheels), urls=urls, lacking=tuple(lacking), public=tuple(public))

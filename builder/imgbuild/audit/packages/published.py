@@ -78,10 +78,10 @@ class PublishedFacts:
         if self._modules[0] != package:
             data = self._read(f"modules/{package}")
             try:
-                found = msgspec.msgpack.decode(data, type=_Versions) if data is not None else {}
+                versions = msgspec.msgpack.decode(data, type=_Versions) if data is not None else {}
             except msgspec.MsgspecError:
-                found = {}
-            self._modules = (package, found)
+                versions = {}
+            self._modules = (package, versions)
         return self._modules[1]
 
     def _read(self, name: str) -> bytes | None:
@@ -118,15 +118,15 @@ def write_facts(path: Path, facts: Mapping[Sha256, PublishedWheel]) -> None:
     """Write the facts of wheels to `path`: the same bytes for the same facts."""
     parts: dict[str, bytes] = {}
     modules: dict[str, dict[str, dict[bytes, list[Sha256]]]] = {}
-    for sha256, one in sorted(facts.items()):
-        parts |= {f"{kind}/{sha256}": data for kind, data in one.kinds.items()}
-        for module, raw in one.modules.items():
-            versions = modules.setdefault(one.package, {}).setdefault(module, {})
+    for sha256, wheel in sorted(facts.items()):
+        parts |= {f"{kind}/{sha256}": data for kind, data in wheel.kinds.items()}
+        for module, raw in wheel.modules.items():
+            versions = modules.setdefault(wheel.package, {}).setdefault(module, {})
             versions.setdefault(bytes(raw), []).append(sha256)
-    for package, known in modules.items():
+    for package, package_modules in modules.items():
         ordered: _Versions = {
             module: [(msgspec.Raw(raw), wheels) for raw, wheels in versions.items()]
-            for module, versions in sorted(known.items())
+            for module, versions in sorted(package_modules.items())
         }
         parts[f"modules/{package}"] = msgspec.msgpack.encode(ordered)
     buffer = io.BytesIO()

@@ -81,11 +81,11 @@ def open_content(where: Path | str, label: str, http: Ranges | None = None) -> W
 def read_index(content: WheelContent) -> WheelIndex:
     """The files and METADATA of a wheel; IntegrityError unless it has exactly one METADATA."""
     members = content.members()
-    found = [name for name in members if is_metadata(name)]
-    if len(found) != 1:
-        message = f"{content.label}: {len(found)} files .dist-info/METADATA in it, expected one"
+    paths = [name for name in members if is_metadata(name)]
+    if len(paths) != 1:
+        message = f"{content.label}: {len(paths)} files .dist-info/METADATA in it, expected one"
         raise IntegrityError(message)
-    text = content.read(found)[found[0]].decode("utf-8", "replace")
+    text = content.read(paths)[paths[0]].decode("utf-8", "replace")
     return WheelIndex(
         files={name: member.size for name, member in sorted(members.items())},
         metadata=parse_metadata(text),
@@ -101,16 +101,16 @@ def parse_metadata(text: str) -> WheelMetadata:
     """METADATA from its text."""
     headers = HeaderParser().parsestr(text)
     requires = tuple(" ".join(line.split()) for line in headers.get_all("Requires-Dist", []))
-    wanted = headers.get("Requires-Python", "").strip()
+    requires_python = headers.get("Requires-Python", "").strip()
     lines = _lines_of(text, "Requires-Dist")
     return WheelMetadata(
         name=headers.get("Name", ""),
         version=headers.get("Version", ""),
         requires=requires,
-        requires_python=wanted,
+        requires_python=requires_python,
         extras=tuple(extra.strip() for extra in headers.get_all("Provides-Extra", [])),
         lines=lines if len(lines) == len(requires) else (),
-        python_line=next(iter(_lines_of(text, "Requires-Python")), 0) if wanted else 0,
+        python_line=next(iter(_lines_of(text, "Requires-Python")), 0) if requires_python else 0,
     )
 
 
@@ -127,13 +127,13 @@ def required(metadata: WheelMetadata | None) -> tuple[str, ...]:
 
 def _lines_of(text: str, header: str) -> tuple[int, ...]:
     """The lines on which headers of this name begin; the headers end with the first empty line."""
-    found = []
+    numbers = []
     for number, line in enumerate(_NEWLINE.split(text), 1):
         if not line:
             break
         if line.lower().startswith(f"{header.lower()}:"):
-            found.append(number)
-    return tuple(found)
+            numbers.append(number)
+    return tuple(numbers)
 
 
 def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, ModuleFacts]:
@@ -141,14 +141,14 @@ def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, M
     from imgbuild.audit.source import module, windows
 
     sources = content.read(files.values())
-    found = {}
+    modules = {}
     for name, file in files.items():
         package = file.endswith("/__init__.py")
         with reading(f"{content.label}: {file!r}"):
             facts = module.read_module(sources[file], name, file, package=package)
             declared = windows.read_windows(sources[file], name, package=package)
-        found[name] = msgspec.structs.replace(facts, windows=declared) if declared else facts
-    return found
+        modules[name] = msgspec.structs.replace(facts, windows=declared) if declared else facts
+    return modules
 
 
 def read_elves(content: WheelContent) -> tuple[ElfFacts, ...]:
@@ -158,7 +158,7 @@ def read_elves(content: WheelContent) -> tuple[ElfFacts, ...]:
     """
     from imgbuild.audit.binaries.elf import read_elf, read_elf_file
 
-    found = []
+    elves = []
     for file, member in sorted(content.members().items()):
         if member.size >= _SMALLEST_ELF and not file.endswith(_NEVER_ELF):
             with reading(f"{content.label}: {file!r}"):
@@ -167,8 +167,8 @@ def read_elves(content: WheelContent) -> tuple[ElfFacts, ...]:
                 else:
                     facts = read_elf(partial(content.chunks, file), file)
             if facts is not None:
-                found.append(facts)
-    return tuple(found)
+                elves.append(facts)
+    return tuple(elves)
 
 
 def find_modules(files: Iterable[str]) -> dict[str, str]:
@@ -176,12 +176,12 @@ def find_modules(files: Iterable[str]) -> dict[str, str]:
 
     As in Python, a package precedes a compiled module of its name, and that a source.
     """
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for file in files:
         name = module_name(file)
-        if name is not None and (name not in found or _rank(file) < _rank(found[name])):
-            found[name] = file
-    return found
+        if name is not None and (name not in modules or _rank(file) < _rank(modules[name])):
+            modules[name] = file
+    return modules
 
 
 def _rank(file: str) -> int:
@@ -238,15 +238,15 @@ class ReaderProcesses:
             else []
             for request in requests
         ]
-        found: list[dict[str, ModuleFacts]] = []
+        results: list[dict[str, ModuleFacts]] = []
         for request, shares in zip(requests, tasks, strict=True):
             if request.content.path is None:
-                found.append(read_modules(request.content, request.files))
+                results.append(read_modules(request.content, request.files))
                 continue
-            found.append({})
+            results.append({})
             for share in shares:
-                found[-1].update(msgspec.msgpack.decode(share.result(), type=_MODULES))
-        return found
+                results[-1].update(msgspec.msgpack.decode(share.result(), type=_MODULES))
+        return results
 
     def elves(self, contents: Sequence[WheelContent]) -> list[tuple[ElfFacts, ...]]:
         """The shared objects of each of `contents`, which are local; in their order."""

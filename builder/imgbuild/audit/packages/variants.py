@@ -19,8 +19,8 @@ _TAG = re.compile(r"[._-]?(?<![A-Za-z])cu(?:da)?[_-]?(1[1-9])\d?(?![0-9A-Za-z])"
 
 def runtimes(facts: ElfFacts) -> frozenset[str]:
     """The major versions of the CUDA runtime that a file is linked to."""
-    found = (_RUNTIME.fullmatch(library) for library in facts.needed)
-    return frozenset(one[1] for one in found if one is not None)
+    matches = (_RUNTIME.fullmatch(library) for library in facts.needed)
+    return frozenset(match[1] for match in matches if match is not None)
 
 
 def family(elves: Iterable[tuple[str, ElfFacts]]) -> str:
@@ -36,13 +36,13 @@ def skipped_variants(elves: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[s
     """Package and file of the variants that this package set does not load."""
     elves = tuple(elves)
     ours = family(elves)
-    found: set[tuple[str, str]] = set()
+    skipped: set[tuple[str, str]] = set()
     for package, files in _groups(elves):
         majors = {facts.file: _major(facts) for facts in files}
         if any(_TAG.search(file) and major == ours for file, major in majors.items()):
             others = (file for file, major in majors.items() if major not in ("", ours))
-            found.update((package, file) for file in others)
-    return frozenset(found)
+            skipped.update((package, file) for file in others)
+    return frozenset(skipped)
 
 
 def _groups(elves: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, list[ElfFacts]]]:

@@ -9,7 +9,7 @@ from imgbuild.audit.source.expressions import Expressions
 from imgbuild.audit.source.facts import Assigned, Field, Import
 from imgbuild.audit.source.name_values import UNKNOWN, NameValue
 from imgbuild.audit.source.scopes import module_of
-from imgbuild.audit.source.text import dotted, one_or_more, type_name
+from imgbuild.audit.source.text import dotted, string_list, type_name
 
 
 class Assignments:
@@ -29,10 +29,10 @@ class Assignments:
         self.exports: list[str] | None = None
 
     def bind(
-        self, name: str, kind: str, node: ast.stmt, value: str = "", held: NameValue = UNKNOWN
+        self, name: str, kind: str, node: ast.stmt, value: str = "", name_value: NameValue = UNKNOWN
     ) -> None:
         """Record a name that is bound by anything but a definition or an import."""
-        self.names.bind(name, held)
+        self.names.bind(name, name_value)
         scope = self.expressions.scope
         if scope.kind == "module":
             self.assigned.append(Assigned(name, node.lineno, value, self.expressions.guards))
@@ -101,9 +101,9 @@ class Assignments:
         """`return value`: conditions that call the function depend on it."""
         if node.value is not None:
             self.expressions.visit(node.value)
-            scope, held = self.expressions.scope, self.conditions.value(node.value)
-            self.names.add_answer(scope.name.rpartition(".")[2], held)
-            self.names.frame.results.append((self.expressions.guards[scope.guarded :], held))
+            scope, name_value = self.expressions.scope, self.conditions.value(node.value)
+            self.names.add_answer(scope.name.rpartition(".")[2], name_value)
+            self.names.frame.results.append((self.expressions.guards[scope.guarded :], name_value))
 
     def expression(self, node: ast.Expr) -> None:
         """An expression by itself: `__all__.extend(…)` at the top of the module adds exports."""
@@ -117,17 +117,17 @@ class Assignments:
     def assign(self, node: ast.Assign) -> None:
         """`a = b = value`, `a.b = value`, `a, b = value`."""
         self.expressions.visit(node.value)
-        kind, held = self.expressions.type_of(node.value), self.conditions.value(node.value)
+        kind, name_value = self.expressions.type_of(node.value), self.conditions.value(node.value)
         for target in node.targets:
             apart = self._apart(target, node.value)
             if isinstance(target, ast.Name):
-                self.bind(target.id, kind, node, value_of(self.source, node.value), held)
+                self.bind(target.id, kind, node, value_of(self.source, node.value), name_value)
                 self._exported(target.id, node.value)
             elif isinstance(target, ast.Attribute):
-                self._assign_attribute(target, kind, held)
+                self._assign_attribute(target, kind, name_value)
             elif apart is not None:
-                for one, value in apart:
-                    self.bind(one.id, "", node, held=value)
+                for element, value in apart:
+                    self.bind(element.id, "", node, name_value=value)
             else:
                 self.targets(target, node)
 
@@ -141,8 +141,8 @@ class Assignments:
         values = self.conditions.unpacked(value, len(names))
         return list(zip(names, values, strict=True)) if values is not None else None
 
-    def _assign_attribute(self, target: ast.Attribute, kind: str, held: NameValue) -> None:
-        self.names.add_answer(target.attr, held)
+    def _assign_attribute(self, target: ast.Attribute, kind: str, name_value: NameValue) -> None:
+        self.names.add_answer(target.attr, name_value)
         name = dotted(target)
         first, _, rest = name.partition(".")
         if rest and "." not in rest and self.expressions.is_self(first):
@@ -158,19 +158,19 @@ class Assignments:
             self.expressions.visit(node.value)
         kind = type_name(node.annotation)
         target = node.target
-        held = UNKNOWN if node.value is None else self.conditions.value(node.value)
+        name_value = UNKNOWN if node.value is None else self.conditions.value(node.value)
         if isinstance(target, ast.Attribute):
-            self._assign_attribute(target, kind, held)
+            self._assign_attribute(target, kind, name_value)
         if not isinstance(target, ast.Name):
             return
         scope = self.expressions.scope
         if scope.members is not None:
             if node.value is not None:
-                self.names.bind(target.id, held)
+                self.names.bind(target.id, name_value)
             scope.members.fields[target.id] = field_of(self.source, target.id, node)
             scope.members.assigned.bind(target.id, kind)
         elif scope.kind == "function" or node.value is not None:
-            self.bind(target.id, kind, node, value_of(self.source, node.value), held)
+            self.bind(target.id, kind, node, value_of(self.source, node.value), name_value)
             if node.value is not None:
                 self._exported(target.id, node.value)
 
@@ -190,7 +190,7 @@ class Assignments:
             self._export(value, more=False)
 
     def _export(self, value: ast.expr, *, more: bool) -> None:
-        names = one_or_more(value)
+        names = string_list(value)
         if names is None:
             self.exports = None if not more else self.exports
         elif more:

@@ -47,9 +47,9 @@ def opposite(guards: tuple[Guard, ...], text: str) -> tuple[Guard, ...]:
 
 def _opposite(guard: Guard, text: str) -> Guard:
     kind, subject, spec = guard.kind, guard.subject, guard.spec
-    found = _SPEC.fullmatch(spec)
-    if kind in ("version", "python") and found is not None and "," not in spec:
-        return Guard(kind, subject, OPPOSITE[found[1]] + found[2])
+    match = _SPEC.fullmatch(spec)
+    if kind in ("version", "python") and match is not None and "," not in spec:
+        return Guard(kind, subject, OPPOSITE[match[1]] + match[2])
     if kind == "present":
         return Guard("absent", subject, spec)
     if kind == "absent":
@@ -69,9 +69,9 @@ def python_guard(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
         part = _part(left)
     if part is None:
         return None
-    one = part.startswith("[") and ":" not in part
-    wanted = _items([right] if one else right.elts if isinstance(right, ast.Tuple) else [])
-    return Guard("python", part, sign + wanted) if wanted else None
+    is_index = part.startswith("[") and ":" not in part
+    literal = _items([right] if is_index else right.elts if isinstance(right, ast.Tuple) else [])
+    return Guard("python", part, sign + literal) if literal else None
 
 
 def _part(node: ast.expr) -> str | None:
@@ -106,7 +106,9 @@ def _number(node: ast.expr) -> int | None:
 def _items(nodes: list[ast.expr]) -> str:
     """Literals with dots between them: (3, 12, 0, "beta") is 3.12.0.beta."""
     values = [node.value if isinstance(node, ast.Constant) else None for node in nodes]
-    plain = all(type(one) is int or (isinstance(one, str) and one.isalpha()) for one in values)
+    plain = all(
+        type(value) is int or (isinstance(value, str) and value.isalpha()) for value in values
+    )
     return ".".join(map(str, values)) if plain else ""
 
 

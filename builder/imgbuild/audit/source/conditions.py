@@ -76,8 +76,8 @@ class Conditions:
 
     def read(self, test: ast.expr) -> Branches:
         """The guards of the branch where the test holds, and of the other."""
-        found = self._read(test)
-        return found if self.refine is None else self.refine(test, found)
+        branches = self._read(test)
+        return branches if self.refine is None else self.refine(test, branches)
 
     def _read(self, test: ast.expr) -> Branches:
         kind = type(test)
@@ -88,19 +88,19 @@ class Conditions:
             return self._boolean(test)
         if isinstance(test, ast.NamedExpr):
             return self.read(test.value)
-        if isinstance(test, ast.IfExp) and (found := self._chosen(test)) is not None:
-            return found
-        found = None
+        if isinstance(test, ast.IfExp) and (branches := self._chosen(test)) is not None:
+            return branches
+        branches = None
         if isinstance(test, ast.Compare):
-            found = self._parameter(test) or self._compare(test)
+            branches = self._parameter(test) or self._compare(test)
         elif isinstance(test, ast.Call):
-            found = self._parameter(test) or self._call(test)
+            branches = self._parameter(test) or self._call(test)
         elif isinstance(test, (ast.Name, ast.Attribute)):
-            found = self._name(test)
+            branches = self._name(test)
         elif isinstance(test, ast.Subscript):  # _is_package_available("x", …)[0]
-            found = self._first_of(test)
-        if found is not None:
-            return found
+            branches = self._first_of(test)
+        if branches is not None:
+            return branches
         text = self.source.short(test)
         local = isinstance(test, ast.Name) and self.names.is_local(test.id)
         about_surroundings = not local and _SURROUNDINGS.search(text)
@@ -132,8 +132,8 @@ class Conditions:
         """The value of a name that is bound to this expression."""
         if isinstance(node, ast.Constant):
             return constant(node.value)
-        if isinstance(node, ast.Name) and (held := self.names.value(node.id)) != UNKNOWN:
-            return held
+        if isinstance(node, ast.Name) and (name_value := self.names.value(node.id)) != UNKNOWN:
+            return name_value
         empty = empty_collection(node)
         package = self.versions.package(node)
         literal = "" if package else self.versions.literal(node)
@@ -143,7 +143,7 @@ class Conditions:
             yes, no = DATA if package else self.read(node)
             if any(guard.kind != "unknown" for guard in (*yes, *no)):
                 truthy, falsy = yes, no
-        held = NameValue(
+        name_value = NameValue(
             package=package,
             literal=literal,
             parameters_of=self.signatures.callable_of(node),
@@ -152,7 +152,7 @@ class Conditions:
             is_literal=empty or bool(literal),
             derived=not (package or truthy or falsy) and self.versions.depends_on_version(node),
         )
-        return UNKNOWN if held == UNKNOWN else held
+        return UNKNOWN if name_value == UNKNOWN else name_value
 
     def _both(self, test: ast.expr, *guards: Guard) -> Branches:
         return guards, opposite(guards, self.source.short(test))
@@ -187,10 +187,14 @@ class Conditions:
         last = name.rpartition(".")[2]
         if last == "TYPE_CHECKING":
             return (Guard("typing"),), ()
-        held = self.names.value(name)
-        if held.condition is None:
+        name_value = self.names.value(name)
+        if name_value.condition is None:
             return None
-        return held.condition if all(held.condition) else self._half(test, *held.condition)
+        return (
+            name_value.condition
+            if all(name_value.condition)
+            else self._half(test, *name_value.condition)
+        )
 
     def _half(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
         """A condition of which one branch is understood."""
@@ -250,12 +254,12 @@ class Conditions:
         text = string(test.args[0])
         if text is None and isinstance(test.args[0], ast.Name):
             text = self.names.value(test.args[0].id).literal
-        found = re.fullmatch(r"([A-Za-z_][\w.-]*)\s*([<>=!~].*)?", text or "")
-        if found is None:
+        match = re.fullmatch(r"([A-Za-z_][\w.-]*)\s*([<>=!~].*)?", text or "")
+        if match is None:
             return None
         least = next((v for v in map(self.versions.literal, test.args[1:]) if v), "")
-        spec = found[2] or (f">={least}" if least else "")
-        return self._both(test, Guard("present", found[1].replace("-", "_"), spec))
+        spec = match[2] or (f">={least}" if least else "")
+        return self._both(test, Guard("present", match[1].replace("-", "_"), spec))
 
     def _subject(self, node: ast.expr) -> str:
         return string(node) or self.versions.package(node)
@@ -270,10 +274,10 @@ class Conditions:
 
     def _parameter(self, test: ast.Compare | ast.Call) -> Branches | None:
         """`"x" in inspect.signature(f).parameters`."""
-        asked = self.signatures.parameter_test(test)
-        if asked is None:
+        parameter = self.signatures.parameter_test(test)
+        if parameter is None:
             return None
-        callee, name = asked
+        callee, name = parameter
         if not name:
             return self._both(test, Guard("unknown", self.source.short(test)))
         yes, no = self._both(test, Guard("takes", f"{self.module}:{self.scope}:{callee}", name))
@@ -282,11 +286,11 @@ class Conditions:
 
     def _compare(self, test: ast.Compare) -> Branches | None:
         operands = [test.left, *test.comparators]
-        found = self._python(test, operands)
-        if found is None and len(operands) == 2:
-            found = self._to_none(test) or self._platform(test)
-        if found is not None:
-            return found
+        branches = self._python(test, operands)
+        if branches is None and len(operands) == 2:
+            branches = self._to_none(test) or self._platform(test)
+        if branches is not None:
+            return branches
         if len(operands) == 2 and (sign := OPERATORS.get(type(test.ops[0]))) is not None:
             part = part_comparison(self.versions, operands[0], sign, operands[1])
             if part is not None:
@@ -330,8 +334,10 @@ class Conditions:
             yes, no = self.names.value(dotted(left)).condition or DATA
             number = type(right.value) in (int, float)
             return self._unknown(self.source.short(test)) if number and yes != no else None
-        known = isinstance(left, ast.Call) or self.names.value(dotted(left)).condition is not None
-        yes, no = self.read(left) if known else DATA
+        is_understood = (
+            isinstance(left, ast.Call) or self.names.value(dotted(left)).condition is not None
+        )
+        yes, no = self.read(left) if is_understood else DATA
         if not yes and not no:
             return None
         same = isinstance(operator, (ast.Is, ast.Eq)) == (right.value is True)

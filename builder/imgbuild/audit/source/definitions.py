@@ -120,7 +120,9 @@ def result_guards(node: FunctionNode, results: Sequence[Result]) -> Branches:
 
     Both are empty unless one of them is understood: a condition, or constants in branches.
     """
-    if not results or not all(held.condition or held.is_literal for _, held in results):
+    if not results or not all(
+        name_value.condition or name_value.is_literal for _, name_value in results
+    ):
         return (), ()
     if not never_continues(node.body):
         results = [*results, ((), NONE)]
@@ -128,13 +130,17 @@ def result_guards(node: FunctionNode, results: Sequence[Result]) -> Branches:
     unknown = (Guard("unknown", text),)
     true, false = (
         [
-            _plain(guards + found + (() if held.is_literal or _is_complete(held) else unknown))
-            for guards, held in results
-            if (found := getattr(held, side)) is not None
+            _plain(
+                guards
+                + conditions
+                + (() if name_value.is_literal or _is_complete(name_value) else unknown)
+            )
+            for guards, name_value in results
+            if (conditions := getattr(name_value, side)) is not None
         ]
         for side in ("truthy", "falsy")
     )
-    yes, no = (_in_each(ways, unknown) for ways in (true, false))
+    yes, no = (_in_each(alternatives, unknown) for alternatives in (true, false))
     if any(guard.kind == "data" for guards, _ in results for guard in guards):
         return (*yes, Guard("data")), (*no, Guard("data"))
     if not yes and len(false) == 1:
@@ -144,21 +150,24 @@ def result_guards(node: FunctionNode, results: Sequence[Result]) -> Branches:
     return yes, no
 
 
-def _in_each(ways: Sequence[Guards], unknown: Guards) -> Guards:
+def _in_each(alternatives: Sequence[Guards], unknown: Guards) -> Guards:
     """The guards that hold on every way, and an unknown one if there is more than one way."""
-    if len(ways) <= 1:
-        return ways[0] if ways else unknown
-    return (*(one for one in ways[0] if all(one in other for other in ways)), *unknown)
+    if len(alternatives) <= 1:
+        return alternatives[0] if alternatives else unknown
+    return (
+        *(guard for guard in alternatives[0] if all(guard in other for other in alternatives)),
+        *unknown,
+    )
 
 
-def _is_complete(held: NameValue) -> bool:
+def _is_complete(name_value: NameValue) -> bool:
     """Whether both sides of a condition are understood, so that each is the other's opposite."""
-    return bool(held.truthy and held.falsy)
+    return bool(name_value.truthy and name_value.falsy)
 
 
 def _plain(guards: Guards) -> Guards:
     """Guards without exceptions that are caught around them."""
-    return tuple(dict.fromkeys(one for one in guards if one.kind != "handled"))
+    return tuple(dict.fromkeys(guard for guard in guards if guard.kind != "handled"))
 
 
 def function_facts(
@@ -201,12 +210,12 @@ def function_facts(
 def _makes_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
     """Self if a classmethod returns only what `cls(…)` made, else empty."""
     text = source.span(node)
-    found = _RETURN.findall(text)
-    made = {cls + b"("}
-    for name, call in found:
+    matches = _RETURN.findall(text)
+    constructed = {cls + b"("}
+    for name, call in matches:
         if not call and re.search(rb"\b" + name + rb"\s*=\s*" + cls + rb"\(", text):
-            made.add(name)
-    return "Self" if found and all(name + call in made for name, call in found) else ""
+            constructed.add(name)
+    return "Self" if matches and all(name + call in constructed for name, call in matches) else ""
 
 
 def _parameter(source: SourceText, item: ast.arg, kind: str, *, default: bool) -> Parameter:
@@ -286,8 +295,8 @@ def _call(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> 
 def _key(node: ast.Subscript | ast.Compare, name: str, taken: list[str]) -> int:
     """`kwargs["x"]` and `"x" in kwargs`."""
     if isinstance(node, ast.Compare):
-        asked = len(node.comparators) == 1 and dotted(node.comparators[0]) == name
-        return int(asked and string(node.left) is not None)
+        is_membership = len(node.comparators) == 1 and dotted(node.comparators[0]) == name
+        return int(is_membership and string(node.left) is not None)
     key = string(node.slice)
     if dotted(node.value) != name or key is None:
         return 0

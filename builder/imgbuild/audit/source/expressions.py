@@ -96,8 +96,8 @@ class Expressions:
         if isinstance(node, ast.Call):
             name = dotted(node.func)
             first = name.partition(".")[0]
-            known = first and self.local_types(first) is None and not self.is_self(first)
-            return f"{name}()" if known and first not in ("super", "cls") else ""
+            is_global = first and self.local_types(first) is None and not self.is_self(first)
+            return f"{name}()" if is_global and first not in ("super", "cls") else ""
         if isinstance(node, ast.Name):
             types = self.local_types(node.id)
             return types.names.get(node.id, "") if types else ""
@@ -164,17 +164,17 @@ class Expressions:
 
     def _chained(self, func: ast.Attribute, inner: ast.Call, node: ast.Call) -> None:
         """A method of a call's result: `LLM(…).generate()`, `super().__init__()`."""
-        made = dotted(inner.func)
-        if made == "super":
+        callee = dotted(inner.func)
+        if callee == "super":
             if self.scope.owner is not None and not inner.args:
                 self._add(f"super().{func.attr}", node, call=node)
         else:
             self.visit(inner)
-            first = made.partition(".")[0]
+            first = callee.partition(".")[0]
             if first and self.local_types(first) is None and not self.is_self(first):
                 root = "" if self._imported_here(first) else first
-                receiver = f"{made}()"
-                self._add(f"{made}().{func.attr}", node, root=root, receiver=receiver, call=node)
+                receiver = f"{callee}()"
+                self._add(f"{callee}().{func.attr}", node, root=root, receiver=receiver, call=node)
 
     def _attribute(self, node: ast.Attribute) -> None:
         name = dotted(node)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from imgbuild.audit.source.assignments import Assignments
 from imgbuild.audit.source.definitions import FunctionNode
 from imgbuild.audit.source.facts import Import
-from imgbuild.audit.source.text import dotted, one_or_more, pattern, string, strings
+from imgbuild.audit.source.text import dotted, pattern, string, string_list, strings
 
 # Without any of these words a module's names are what it binds.
 _SIGNS = (
@@ -31,7 +31,7 @@ _PUTS = ("update", "setdefault", "__setitem__")
 
 
 class LazyNames:
-    """The fields `lazy`, `lazy_stars`, `registers` and `dynamic` of ModuleFacts."""
+    """The fields `lazy`, `registers` and `dynamic` of ModuleFacts."""
 
     def __init__(self, tree: ast.Module, source: bytes, assignments: Assignments) -> None:
         """For a module whose assignments have been read."""
@@ -75,8 +75,8 @@ class LazyNames:
         table = self.tables.get(dotted(loop.iter))
         if not isinstance(table, ast.Dict) or not isinstance(loop.target, ast.Name):
             return
-        wanted = f"{_TABLE}.setdefault({loop.target.id}, set())"
-        if not any(ast.unparse(statement) == wanted for statement in loop.body):
+        expected = f"{_TABLE}.setdefault({loop.target.id}, set())"
+        if not any(ast.unparse(statement) == expected for statement in loop.body):
             return
         for key in filter(None, map(string, filter(None, table.keys))):
             self.lazy.setdefault(key, f"{self.assignments.base}.{key}")
@@ -155,8 +155,8 @@ class LazyNames:
             self.lazy.setdefault(first, f"{self.assignments.base}.{first}")
             for name in names:
                 if "dummy" not in key or name not in self.lazy:
-                    known = self.lazy.get(name, "")
-                    if not known or "dummy" in known or known.endswith(f".{name}"):
+                    current = self.lazy.get(name, "")
+                    if not current or "dummy" in current or current.endswith(f".{name}"):
                         self.lazy[name] = module
 
     def _called(self, call: ast.Call) -> None:
@@ -188,7 +188,7 @@ class LazyNames:
         if isinstance(owner, ast.Call):
             self.dynamic |= dotted(owner.func) in ("globals", "vars") and func.attr in _PUTS
         elif isinstance(owner, ast.Subscript) and dotted(owner.value) == _TABLE and call.args:
-            self._structure({string(owner.slice) or "": one_or_more(call.args[0])})
+            self._structure({string(owner.slice) or "": string_list(call.args[0])})
         elif name in ("sys.modules.setdefault", "sys.modules.update") and call.args:
             self._register(call.args[0])
 
@@ -225,8 +225,8 @@ class LazyNames:
         self.dynamic |= not understood
         root = self.assignments.module.partition(".")[0]
         for line in self._typed():  # it returns what they see, but for its own submodules
-            known = line.bound in self.lazy or line.module.startswith(f"{root}.")
-            if known and line.module != root and line.name not in ("", "*"):
+            is_served = line.bound in self.lazy or line.module.startswith(f"{root}.")
+            if is_served and line.module != root and line.name not in ("", "*"):
                 read = self.lazy.get(line.bound, "").partition(":")[0]
                 # A table may name the submodule alone: import_module(f"package.{TABLE[name]}").
                 if not read or line.module.endswith(f".{read}"):
@@ -235,12 +235,12 @@ class LazyNames:
     def _answers(self, statement: ast.stmt, name: str) -> bool:
         """Whether all names that a statement returns values for have been read from it."""
         if isinstance(statement, ast.If):
-            known = self._test(statement, name)
-            rest = all(self._answers(one, name) for one in statement.orelse)
-            return known and rest
+            is_understood = self._test(statement, name)
+            rest = all(self._answers(child, name) for child in statement.orelse)
+            return is_understood and rest
         if isinstance(statement, ast.Try):
             inner = [*statement.body, *statement.orelse, *statement.finalbody]
-            return all(self._answers(one, name) for one in inner)
+            return all(self._answers(child, name) for child in inner)
         if isinstance(statement, ast.Return):
             return self._looked_up(statement)
         if isinstance(statement, ast.Assign):
@@ -255,20 +255,22 @@ class LazyNames:
         if isinstance(test, ast.Call) and dotted(test.func) == f"{name}.startswith":
             return bool(statement.body) and isinstance(statement.body[-1], ast.Raise)
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            test = next((one for one in test.values if isinstance(one, ast.Compare)), test)
+            test = next(
+                (operand for operand in test.values if isinstance(operand, ast.Compare)), test
+            )
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
             return isinstance(statement.body[-1], ast.Raise)
         left, right = test.left, test.comparators[0]
         if dotted(right) == name:
             left, right = right, left
         if dotted(left) != name:
-            known = self._looked_up(statement)
-            return known or isinstance(statement.body[-1], ast.Raise)
+            is_understood = self._looked_up(statement)
+            return is_understood or isinstance(statement.body[-1], ast.Raise)
         return self._names(statement, right)
 
     def _names(self, statement: ast.If, right: ast.expr) -> bool:
         """Record the names that the requested name is compared with."""
-        names = one_or_more(right)
+        names = string_list(right)
         if names is not None:
             for item in names:
                 self.lazy[item] = self._taken(statement.body, item)
@@ -356,7 +358,7 @@ def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
     """Literal dictionaries and lists at the top of the module."""
-    found: dict[str, ast.expr] = {}
+    tables: dict[str, ast.expr] = {}
     for statement in statements:
         target: ast.expr | None = None
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
@@ -367,14 +369,14 @@ def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
         if isinstance(target, ast.Name) and isinstance(
             value, (ast.Dict, ast.List, ast.Tuple, ast.Set, ast.Call, ast.DictComp)
         ):
-            found.setdefault(target.id, value)
-    return found
+            tables.setdefault(target.id, value)
+    return tables
 
 
 def _sets_own(source: bytes, module: str) -> bool:
     """Whether a function imports its own module and sets computed names in it: numpy.dtypes."""
-    own = module.rpartition(".")[2].encode()
-    return re.search(rb"\bsetattr\(\s*" + own + rb"\s*,\s*[^\"'\s]", source) is not None
+    stem = module.rpartition(".")[2].encode()
+    return re.search(rb"\bsetattr\(\s*" + stem + rb"\s*,\s*[^\"'\s]", source) is not None
 
 
 def _source(line: Import) -> str:

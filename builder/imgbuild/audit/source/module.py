@@ -73,7 +73,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFact
         package=package,
         imports=tuple(assignments.imports),
         functions=tuple(definitions.functions),
-        classes=tuple(_completed(one, stored) for one in definitions.classes),
+        classes=tuple(_completed(definition, stored) for definition in definitions.classes),
         assigned=tuple(assignments.assigned),
         calls=calls,
         attributes=attributes,
@@ -92,9 +92,13 @@ def _bound(statements: Statements) -> set[str]:
     """The names that something at the top of the module binds."""
     assignments, definitions = statements.assignments, statements.definitions
     names = {line.bound for line in assignments.imports if not line.scope}
-    names.update(one.name for one in definitions.functions if "." not in one.name)
-    names.update(one.name for one in definitions.classes if "." not in one.name)
-    names.update(one.name for one in assignments.assigned)
+    names.update(
+        definition.name for definition in definitions.functions if "." not in definition.name
+    )
+    names.update(
+        definition.name for definition in definitions.classes if "." not in definition.name
+    )
+    names.update(assignment.name for assignment in assignments.assigned)
     return names
 
 
@@ -126,8 +130,8 @@ def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
     """The receiver of a reference; None if the reference is not a fact."""
     if record.types is None:
         root = record.root
-        known = not root or root in bound or (stars and root not in BUILTINS)
-        return record.receiver if known else None
+        is_bound = not root or root in bound or (stars and root not in BUILTINS)
+        return record.receiver if is_bound else None
     kind = record.types.names.get(record.key, "")
     if not kind or kind == NONE:
         return None
@@ -178,14 +182,14 @@ def _call(record: NameUse, node: ast.Call, receiver: str) -> Call:
     )
 
 
-def _completed(one: Class, stored: set[str]) -> Class:
+def _completed(definition: Class, stored: set[str]) -> Class:
     """A class with the attributes that the module assigns to it: `Class.name = …`."""
-    prefix = f"{one.name}."
+    prefix = f"{definition.name}."
     extra = tuple(name.removeprefix(prefix) for name in stored if name.startswith(prefix))
     if not extra:
-        return one
+        return definition
     return msgspec.structs.replace(
-        one,
-        attributes=one.attributes + tuple(sorted(name for name in extra if name != "*")),
-        dynamic=one.dynamic or "*" in extra,
+        definition,
+        attributes=definition.attributes + tuple(sorted(name for name in extra if name != "*")),
+        dynamic=definition.dynamic or "*" in extra,
     )

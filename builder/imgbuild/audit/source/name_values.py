@@ -150,8 +150,8 @@ class NameValues:
         # Names that some function binds for a scope around it.
         self.elsewhere = {
             name.strip(b" \t\\\r").decode("utf-8", "replace")
-            for found in _DECLARED.findall(source)
-            for name in found.split(b",")
+            for declaration in _DECLARED.findall(source)
+            for name in declaration.split(b",")
         }
         # Attributes and functions whose values depend on what is installed, by their last names as
         # their owners are not known: whether a true value does, and whether a false one does.
@@ -180,27 +180,27 @@ class NameValues:
 
     # Names
 
-    def bind(self, name: str, held: NameValue = UNKNOWN) -> None:
+    def bind(self, name: str, name_value: NameValue = UNKNOWN) -> None:
         """Bind a name to a new value."""
-        self.frame.values[name] = held
+        self.frame.values[name] = name_value
         if self.frame.kind == "class":
-            self.add_answer(name, held)
+            self.add_answer(name, name_value)
 
-    def add_answer(self, name: str, held: NameValue) -> None:
+    def add_answer(self, name: str, name_value: NameValue) -> None:
         """Record the value of an attribute, or the result of a function, of this name."""
-        if held.is_literal and held.condition is None:
+        if name_value.is_literal and name_value.condition is None:
             return
-        yes, no = held.informative
+        yes, no = name_value.informative
         before = self.answers.get(name, (True, True))
         self.answers[name] = (yes and before[0], no and before[1])
 
-    def bind_within(self, name: str, held: NameValue) -> None:
+    def bind_within(self, name: str, name_value: NameValue) -> None:
         """Bind a name inside an expression that may not run: it may keep its value."""
         frame = self.frame
         while frame.kind == "inner" and frame.parent is not None:
             frame = frame.parent
         before = frame.values.get(name)
-        frame.values[name] = held if before is None else _merged(held, before)
+        frame.values[name] = name_value if before is None else _merged(name_value, before)
 
     def value(self, name: str) -> NameValue:
         """The value of a name at this place."""
@@ -209,11 +209,13 @@ class NameValues:
         line = 0  # that of the outermost function between here and the name, which runs later
         while frame is not None:
             visible = frame.kind != "class" or frame is self.frame
-            found = frame.values.get(name) if visible else None
-            if found is not None:
-                if found is UNKNOWN or any(one.sites(name) for one in passed):
+            name_value = frame.values.get(name) if visible else None
+            if name_value is not None:
+                if name_value is UNKNOWN or any(inner.sites(name) for inner in passed):
                     return UNKNOWN
-                return found if self._is_only_binding(name, found, frame, line) else UNKNOWN
+                return (
+                    name_value if self._is_only_binding(name, name_value, frame, line) else UNKNOWN
+                )
             if frame.kind == "function":
                 line = frame.line
             if frame.kind != "class":
@@ -236,12 +238,12 @@ class NameValues:
             frame = frame.parent
         return False
 
-    def _is_only_binding(self, name: str, found: NameValue, frame: Frame, line: int) -> bool:
+    def _is_only_binding(self, name: str, name_value: NameValue, frame: Frame, line: int) -> bool:
         """Whether no other binding of a name in its scope can give it its value here."""
         if name in self.elsewhere and (line or name not in frame.declared):
             return False
         return not line or all(
-            site.line < line or (site.module and site.module == found.module)
+            site.line < line or (site.module and site.module == name_value.module)
             for site in frame.sites(name)
         )
 
@@ -262,39 +264,41 @@ class NameValues:
             return
         state = dict(paths[0].state)
         for name in {name for path in paths for name in path.state}:
-            found = [path.state.get(name) for path in paths]
-            if any(one is not found[0] for one in found):
+            values = [path.state.get(name) for path in paths]
+            if any(value is not values[0] for value in values):
                 state[name] = self._joined(name, paths)
         self.frame.values = state
         if self.frame.kind == "class":
-            for name, held in state.items():
-                self.add_answer(name, held)
+            for name, name_value in state.items():
+                self.add_answer(name, name_value)
 
     def _joined(self, name: str, paths: Sequence[FlowPath]) -> NameValue:
         bound = [(path, path.state[name]) for path in paths if name in path.state]
         if len(bound) < len(paths) and self.frame.kind == "class":
             return UNKNOWN  # where the class does not bind it, the name is that of the module
-        first, held = bound[0]
+        first, name_value = bound[0]
         if len(bound) == 1:  # the other paths do not bind it, so nothing reads it there
-            return held
-        conditions = {one for _, one in bound if one.truthy and one.falsy}
-        whole = held if held in conditions else None
-        held = _with_guards(held, first.guards)
+            return name_value
+        conditions = {value for _, value in bound if value.truthy and value.falsy}
+        whole = name_value if name_value in conditions else None
+        name_value = _with_guards(name_value, first.guards)
         for path, other in bound[1:]:
             more = _with_guards(other, path.guards)
-            if held.is_literal and _runs_without(other.package, first.guards):
-                held = _merged(more, held, fallback=True)
+            if name_value.is_literal and _runs_without(other.package, first.guards):
+                name_value = _merged(more, name_value, fallback=True)
             else:
-                fallback = path.fallback or _runs_without(held.package, path.guards)
-                held = _merged(held, more, fallback=fallback)
+                fallback = path.fallback or _runs_without(name_value.package, path.guards)
+                name_value = _merged(name_value, more, fallback=fallback)
             if not (path.fallback and other.is_literal):
                 whole = None
         if whole is not None:
-            return msgspec.structs.replace(held, truthy=whole.truthy, falsy=whole.falsy)
-        if conditions and held.condition is None:
+            return msgspec.structs.replace(name_value, truthy=whole.truthy, falsy=whole.falsy)
+        if conditions and name_value.condition is None:
             no = Guard("unknown", f"not ({name})")
-            return msgspec.structs.replace(held, truthy=(Guard("unknown", name),), falsy=(no,))
-        return held
+            return msgspec.structs.replace(
+                name_value, truthy=(Guard("unknown", name),), falsy=(no,)
+            )
+        return name_value
 
     def enter_loop(self, body: Sequence[ast.AST]) -> None:
         """Start a loop: names may have values from the end of its body."""
@@ -309,14 +313,16 @@ class NameValues:
 
     def _rebound(self, body: Sequence[ast.AST]) -> dict[str, int]:
         """The names with known values that `body` binds again, and how often."""
-        known = {name: one for name, one in self.frame.values.items() if one is not UNKNOWN}
-        if not known:
+        values = {name: value for name, value in self.frame.values.items() if value is not UNKNOWN}
+        if not values:
             return {}
         bound = binding_sites(body, expressions=self._expressions)
         return {
             name: len(bound[name])
-            for name, held in known.items()
-            if any(not site.module or site.module != held.module for site in bound.get(name, ()))
+            for name, name_value in values.items()
+            if any(
+                not site.module or site.module != name_value.module for site in bound.get(name, ())
+            )
         }
 
 
@@ -324,13 +330,15 @@ def _is_informative(guards: Guards | None) -> bool:
     return guards is None or any(guard.kind in _LASTING for guard in guards)
 
 
-def _with_guards(held: NameValue, guards: Guards) -> NameValue:
+def _with_guards(name_value: NameValue, guards: Guards) -> NameValue:
     """A value assigned on a path that runs only under guards: if it is true, they hold."""
     lasting = tuple(guard for guard in guards if guard.kind in _LASTING)
     if not lasting:
-        return held
+        return name_value
     return msgspec.structs.replace(
-        held, truthy=_all_of(held.truthy, lasting), falsy=_all_of(held.falsy, lasting)
+        name_value,
+        truthy=_all_of(name_value.truthy, lasting),
+        falsy=_all_of(name_value.falsy, lasting),
     )
 
 
@@ -338,38 +346,38 @@ def _all_of(guards: Guards | None, more: Guards) -> Guards | None:
     return None if guards is None else tuple(dict.fromkeys(guards + more))
 
 
-def _common(one: Guards | None, other: Guards | None) -> Guards | None:
+def _common(first: Guards | None, other: Guards | None) -> Guards | None:
     """The guards that hold in either case."""
-    if one is None or other is None:
-        return other if one is None else one
-    return tuple(guard for guard in one if guard in other)
+    if first is None or other is None:
+        return other if first is None else first
+    return tuple(guard for guard in first if guard in other)
 
 
-def _merged(one: NameValue, other: NameValue, *, fallback: bool = False) -> NameValue:
+def _merged(first: NameValue, other: NameValue, *, fallback: bool = False) -> NameValue:
     """The value of a name that has one value or the other.
 
     A literal on a `fallback` path is ignored, and so is None: reading a version from it fails.
     """
     if other.is_none or (fallback and other.is_literal):
-        main = one
-    elif one.is_none:
+        main = first
+    elif first.is_none:
         main = other
     else:
         main = NameValue(
-            package=_same_or_empty(one.package, other.package),
-            literal=_same_or_empty(one.literal, other.literal),
-            module=_same_or_empty(one.module, other.module),
-            parameters_of=_same_or_empty(one.parameters_of, other.parameters_of),
-            derived=one.package != other.package,
+            package=_same_or_empty(first.package, other.package),
+            literal=_same_or_empty(first.literal, other.literal),
+            module=_same_or_empty(first.module, other.module),
+            parameters_of=_same_or_empty(first.parameters_of, other.parameters_of),
+            derived=first.package != other.package,
         )
-    truthy, falsy = _common(one.truthy, other.truthy), _common(one.falsy, other.falsy)
+    truthy, falsy = _common(first.truthy, other.truthy), _common(first.falsy, other.falsy)
     return msgspec.structs.replace(
         main,
         truthy=truthy,
         falsy=falsy,
-        is_none=one.is_none and other.is_none,
-        is_literal=one.is_literal and other.is_literal,
-        derived=main.derived or one.derived or other.derived,
+        is_none=first.is_none and other.is_none,
+        is_literal=first.is_literal and other.is_literal,
+        derived=main.derived or first.derived or other.derived,
     )
 
 
@@ -381,5 +389,5 @@ def _runs_without(package: str, guards: Guards) -> bool:
     )
 
 
-def _same_or_empty(one: str, other: str) -> str:
-    return one if one == other else ""
+def _same_or_empty(first: str, other: str) -> str:
+    return first if first == other else ""

@@ -64,13 +64,13 @@ class LocalTypes:
 
         None does not count: it is often a placeholder until the value is assigned.
         """
-        known = self.names.get(name)
-        if known is None or known == NONE:
+        current = self.names.get(name)
+        if current is None or current == NONE:
             self.names[name] = kind
         elif kind == NONE:
             return
-        elif known not in (kind, kind.removesuffix("()")):
-            self.names[name] = known.removesuffix("()") if known == f"{kind}()" else UNTYPED
+        elif current not in (kind, kind.removesuffix("()")):
+            self.names[name] = current.removesuffix("()") if current == f"{kind}()" else UNTYPED
 
     def forget(self, name: str) -> None:
         """Forget the type of a name, which may be of several."""
@@ -136,17 +136,17 @@ def binding_sites(
     `expressions=False` skips expressions, which are most of a tree, for a module without `:=`.
     """
     inside = _inside if expressions else _binding
-    found: dict[str, list[BindingSite]] = {}
+    sites: dict[str, list[BindingSite]] = {}
     declared: set[str] = set()
     left: list[ast.AST] = list(body)
     while left:
         node = left.pop()
         if isinstance(node, ast.Name):
             if type(node.ctx) is not ast.Load:
-                found.setdefault(node.id, []).append(BindingSite(node.lineno))
+                sites.setdefault(node.id, []).append(BindingSite(node.lineno))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name, site in _imported(node):
-                found.setdefault(name, []).append(site)
+                sites.setdefault(name, []).append(site)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             declared.update(node.names)
         else:
@@ -154,11 +154,11 @@ def binding_sites(
             if name:
                 definition = isinstance(node, (*_FUNCTIONS, ast.ClassDef))
                 site = BindingSite(getattr(node, "lineno", 0), definition=definition)
-                found.setdefault(name, []).append(site)
+                sites.setdefault(name, []).append(site)
             left.extend(inside(node))
     for name in declared:
-        found.pop(name, None)
-    return found
+        sites.pop(name, None)
+    return sites
 
 
 def module_of(alias: ast.alias) -> tuple[str, str]:
@@ -205,6 +205,6 @@ def _inside(node: ast.AST) -> Iterable[ast.AST]:
         return [*node.decorator_list, *node.bases, *node.keywords]
     if isinstance(node, _COMPREHENSIONS):  # its variables are its own, `:=` binds outside
         elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        parts = [part for one in node.generators for part in (one.iter, *one.ifs)]
+        parts = [part for generator in node.generators for part in (generator.iter, *generator.ifs)]
         return [*elements, *parts]
     return ast.iter_child_nodes(node)

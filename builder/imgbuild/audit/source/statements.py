@@ -63,16 +63,16 @@ class Statements:
         data = () if typing_only(yes + no) else (Guard("data"),)
         before = self.names.state()
         self.block(node.body, yes or data)
-        held = self.names.restore(before)
+        body_state = self.names.restore(before)
         self.block(node.orelse, no or data)
         other = self.names.state()
         if typing_only(yes):
-            self.names.restore({**held, **other})
+            self.names.restore({**body_state, **other})
         elif typing_only(no):
-            self.names.restore({**other, **held})
+            self.names.restore({**other, **body_state})
         else:
-            ways = ((node.body, FlowPath(held, yes)), (node.orelse, FlowPath(other, no)))
-            self.names.join(*(path for body, path in ways if not never_continues(body)))
+            paths = ((node.body, FlowPath(body_state, yes)), (node.orelse, FlowPath(other, no)))
+            self.names.join(*(path for body, path in paths if not never_continues(body)))
         if never_continues(node.body):
             return no
         return yes if node.orelse and never_continues(node.orelse) else None
@@ -99,8 +99,8 @@ class Statements:
         self.names.join(*paths)
         self.block(node.finalbody)
         for name, (truthy, falsy) in tried.flags.items():
-            held = self.names.state().get(name, UNKNOWN)
-            self.names.bind(name, msgspec.structs.replace(held, truthy=truthy, falsy=falsy))
+            name_value = self.names.state().get(name, UNKNOWN)
+            self.names.bind(name, msgspec.structs.replace(name_value, truthy=truthy, falsy=falsy))
 
     def _handlers(self, node: Try, tried: TryGuards, failed: State) -> list[FlowPath]:
         """Read the handlers; returns the paths that continue after them."""

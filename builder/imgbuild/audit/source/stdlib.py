@@ -65,11 +65,11 @@ def lacks(python: str) -> Mapping[str, frozenset[str]]:
     SUBSCRIPT behind it.
     """
     table = load()
-    found = {module: set(_lacking(names, python)) for module, names in table.names.items()}
+    missing = {module: set(_lacking(names, python)) for module, names in table.names.items()}
     for module, names in table.subscripts.items():
         refused = (name + SUBSCRIPT for name in _lacking(names, python))
-        found.setdefault(module, set()).update(refused)
-    return {module: frozenset(names) for module, names in found.items()}
+        missing.setdefault(module, set()).update(refused)
+    return {module: frozenset(names) for module, names in missing.items()}
 
 
 @lru_cache(maxsize=1)

@@ -80,18 +80,18 @@ def string(node: ast.AST | None) -> str | None:
 def strings(node: ast.AST | None) -> list[str] | None:
     """The strings of a literal list, tuple or set, or of a sum of them; None for anything else."""
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-        found = [string(item) for item in node.elts]
-        return None if None in found else [item for item in found if item is not None]
+        values = [string(item) for item in node.elts]
+        return None if None in values else [item for item in values if item is not None]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = strings(node.left), strings(node.right)
         return None if left is None or right is None else left + right
     return None
 
 
-def one_or_more(node: ast.AST) -> list[str] | None:
+def string_list(node: ast.AST) -> list[str] | None:
     """As `strings`, and a single string literal as a list of it."""
-    one = string(node)
-    return strings(node) if one is None else [one]
+    literal = string(node)
+    return strings(node) if literal is None else [literal]
 
 
 def type_name(node: ast.AST | None) -> str:

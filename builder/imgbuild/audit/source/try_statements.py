@@ -118,7 +118,7 @@ def _raises(block: list[ast.stmt]) -> bool:
 
 def _raises_later(handler: ast.ExceptHandler, after: Sequence[ast.stmt]) -> bool:
     """`except E as error: kept = error`, and later `if kept: raise kept`."""
-    kept = {
+    names = {
         target.id
         for statement in handler.body
         if isinstance(statement, ast.Assign) and dotted(statement.value) == handler.name
@@ -126,8 +126,8 @@ def _raises_later(handler: ast.ExceptHandler, after: Sequence[ast.stmt]) -> bool
         if isinstance(target, ast.Name)
     }
     return any(
-        isinstance(last, ast.Raise) and last.exc is not None and dotted(last.exc) in kept
-        for statement in (after if kept else ())
+        isinstance(last, ast.Raise) and last.exc is not None and dotted(last.exc) in names
+        for statement in (after if names else ())
         for last in (statement.body[-1] if isinstance(statement, ast.If) else statement,)
     )
 
@@ -145,15 +145,15 @@ def _raised(node: Try, conditions: Conditions) -> Branches | None:
 
 def _subjects(body: list[ast.stmt], conditions: Conditions, absolute: Absolute) -> list[str]:
     """The modules, and names as "module:name", that the body needs to succeed."""
-    found: list[str] = []
+    subjects: list[str] = []
     for statement in body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            found.extend(imported(statement, absolute))
+            subjects.extend(imported(statement, absolute))
         elif isinstance(statement, (ast.Assign, ast.Expr)):
             package = conditions.versions.package(statement.value)
             if package:
-                found.append(package)
-    return list(dict.fromkeys(found))
+                subjects.append(package)
+    return list(dict.fromkeys(subjects))
 
 
 def imported(node: ast.Import | ast.ImportFrom, absolute: Absolute) -> list[str]:
@@ -197,14 +197,14 @@ def _flaglike(node: Try, name: str) -> bool:
 
 def _constants(block: list[ast.stmt]) -> list[tuple[str, bool]]:
     """Names that a block sets to True, False or None."""
-    found: list[tuple[str, bool]] = []
+    constants: list[tuple[str, bool]] = []
     for statement in block:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
             value = statement.value.value
             if value is None or isinstance(value, bool):
-                found.extend(
+                constants.extend(
                     (target.id, bool(value))
                     for target in statement.targets
                     if isinstance(target, ast.Name)
                 )
-    return found
+    return constants

@@ -108,7 +108,7 @@ class Versions:
         if isinstance(node, ast.Attribute):
             return self.depends_on_version(node.value)
         if isinstance(node, ast.Call):
-            return self._made(node)
+            return self._is_version_call(node)
         if isinstance(node, ast.Compare):
             return any(map(self._version, (node.left, *node.comparators)))
         if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
@@ -126,7 +126,7 @@ class Versions:
             last = last if callee in (last, f"self.{last}", f"cls.{last}") else ""
         return self.names.answers.get(last, (False, False))
 
-    def _made(self, node: ast.Call) -> bool:
+    def _is_version_call(self, node: ast.Call) -> bool:
         callee = dotted(node.func)
         if callee.rpartition(".")[2] in _PARSERS or callee in _CONVERTERS:
             return any(map(self.depends_on_version, node.args))
@@ -240,7 +240,9 @@ def _cut(versions: Versions, node: ast.Subscript) -> VersionPart | None:
         package = versions.package(value.value)
         return VersionPart(package, count, "number" if single else "numbers") if package else None
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        split = value.func.attr == "split" and [string(one) for one in value.args] == ["."]
+        split = value.func.attr == "split" and [string(argument) for argument in value.args] == [
+            "."
+        ]
         package = versions.package(value.func.value) if split else ""
         return VersionPart(package, count, "text" if single else "texts") if package else None
     return None
@@ -267,11 +269,13 @@ def _converted(versions: Versions, callee: str, given: list[ast.expr]) -> Versio
 
 def _each_as_int(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
     """The iterable of `int(x) for x in …`; None for any other comprehension."""
-    each, made = node.generators[0], node.elt
-    if len(node.generators) != 1 or each.ifs or not isinstance(made, ast.Call):
+    each, element = node.generators[0], node.elt
+    if len(node.generators) != 1 or each.ifs or not isinstance(element, ast.Call):
         return None
     name = dotted(each.target)
-    whole = dotted(made.func) == "int" and [dotted(one) for one in made.args] == [name]
+    whole = dotted(element.func) == "int" and [dotted(argument) for argument in element.args] == [
+        name
+    ]
     return each.iter if name and whole else None
 
 
@@ -280,14 +284,14 @@ def _items(part: VersionPart, node: ast.expr) -> list[int]:
     if part.form in _SINGLE:
         nodes = [node]
     else:
-        wanted = ast.Tuple if part.form == "numbers" else ast.List
-        nodes = node.elts if isinstance(node, wanted) else []
+        node_type = ast.Tuple if part.form == "numbers" else ast.List
+        nodes = node.elts if isinstance(node, node_type) else []
     if part.form in ("number", "numbers"):
-        found = [_number(one) for one in nodes]
+        numbers = [_number(element) for element in nodes]
     else:
-        texts = [string(one) or "" for one in nodes]
-        found = [int(text) if text.isdecimal() else None for text in texts]
-    return [] if None in found else [one for one in found if one is not None]
+        texts = [string(element) or "" for element in nodes]
+        numbers = [int(text) if text.isdecimal() else None for text in texts]
+    return [] if None in numbers else [number for number in numbers if number is not None]
 
 
 def _number(node: ast.expr | None) -> int | None:

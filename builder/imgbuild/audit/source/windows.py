@@ -63,12 +63,12 @@ class _WindowReader:
         self.expressions = self.statements.expressions
         self.windows: list[Window] = []
 
-    def _refine(self, test: ast.expr, found: Branches) -> Branches:
-        found = self._two_versions(test) or found
-        if found == DATA:
+    def _refine(self, test: ast.expr, branches: Branches) -> Branches:
+        branches = self._two_versions(test) or branches
+        if branches == DATA:
             text = self.conditions.source.short(test)
             return (Guard("data", text),), (Guard("data", f"not ({text})"),)
-        yes, no = found
+        yes, no = branches
         return _complement(yes, no), _complement(no, yes)
 
     def _two_versions(self, test: ast.expr) -> Branches | None:
@@ -115,20 +115,20 @@ class _WindowReader:
     def _require(self, call: ast.Call) -> None:
         """`require_version("numpy>=2")` raises for other versions and if numpy is absent."""
         try:
-            wanted = Requirement(string(call.args[0]) or "")
+            requirement = Requirement(string(call.args[0]) or "")
         except InvalidRequirement:
             return
-        guard = Guard("version", wanted.name.replace("-", "_"), f"!{wanted.specifier}")
+        guard = Guard("version", requirement.name.replace("-", "_"), f"!{requirement.specifier}")
         self._window(call.lineno, "raise", "ImportError", self.expressions.with_guards((guard,)))
 
     def _window(self, line: int, outcome: Outcome, name: str, guards: Guards) -> None:
         """Record a window if its function's last guard is on the version of another package."""
         scope = self.expressions.scope
-        kept = tuple(one for one in guards if not _UNSET.fullmatch(one.subject))
-        within = [one for one in guards[scope.guarded :] if one in kept]
-        own = self.conditions.module.partition(".")[0]
-        if within and within[-1].kind == "version" and within[-1].subject != own:
-            self.windows.append(Window(line, outcome, name, scope.name, kept))
+        retained = tuple(guard for guard in guards if not _UNSET.fullmatch(guard.subject))
+        within = [guard for guard in guards[scope.guarded :] if guard in retained]
+        package = self.conditions.module.partition(".")[0]
+        if within and within[-1].kind == "version" and within[-1].subject != package:
+            self.windows.append(Window(line, outcome, name, scope.name, retained))
 
 
 def _complement(guards: Guards, other: Guards) -> Guards:
@@ -138,9 +138,9 @@ def _complement(guards: Guards, other: Guards) -> Guards:
     """
     if len(guards) != 1 or guards[0].kind != "unknown" or not other:
         return guards
-    if all(one.kind == "data" for one in other):
+    if all(guard.kind == "data" for guard in other):
         return (Guard("data", guards[0].subject),)
-    plain = all(one.kind == "version" and one.spec[:1] not in "!^" for one in other)
-    if not plain or len({one.subject for one in other}) != 1:
+    plain = all(guard.kind == "version" and guard.spec[:1] not in "!^" for guard in other)
+    if not plain or len({guard.subject for guard in other}) != 1:
         return guards
-    return (Guard("version", other[0].subject, "!" + ",".join(one.spec for one in other)),)
+    return (Guard("version", other[0].subject, "!" + ",".join(guard.spec for guard in other)),)

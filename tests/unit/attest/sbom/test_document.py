@@ -21,7 +21,7 @@ from imgbuild.attest.sbom.document import ComponentKind, Sbom, sbom
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock import extension
 from imgbuild.lock.resolution import RegistryLayer
-from imgbuild.plan import seal as seals
+from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, sha256
 from tests.support import extended, sbom_sample
@@ -30,9 +30,9 @@ MARKERS = {"platform_system": "Linux", "python_version": "3.11"}
 
 
 @functools.cache
-def made(arch: Arch = Arch.X86_64) -> Sbom:
+def sample_sbom(arch: Arch = Arch.X86_64) -> Sbom:
     lock = sbom_sample.lock()
-    return sbom(lock, sbom_sample.seal(lock), arch, sbom_sample.packages(lock))
+    return sbom(lock, sbom_sample.digests_of(lock), arch, sbom_sample.packages(lock))
 
 
 def named(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -53,12 +53,12 @@ def related(document: dict[str, Any]) -> set[tuple[str, str, str]]:
 # -- what needs what
 
 
-def said(**packages: tuple[str, ...]) -> dict[str, Package]:
+def package_metadata(**packages: tuple[str, ...]) -> dict[str, Package]:
     return {name: Package(file=name, needs=lines) for name, lines in packages.items()}
 
 
 def test_requirement_counts_where_its_marker_does():
-    sample = said(
+    sample = package_metadata(
         one=('two; python_version < "3.12"', 'three; platform_system == "Windows"', "absent"),
         two=(),
         three=(),
@@ -76,7 +76,7 @@ def test_requirements_with_versions_count_before_those_of_an_earlier_record():
 
 
 def test_extra_counts_where_somebody_asks_for_it():
-    sample = said(
+    sample = package_metadata(
         ray=('grpcio; extra == "default"', 'ray[default]; extra == "all"', 'far; extra == "far"'),
         grpcio=(),
         far=(),
@@ -88,7 +88,7 @@ def test_extra_counts_where_somebody_asks_for_it():
 
 
 def test_deb_needs_the_first_alternative_that_is_there_and_who_provides_it():
-    sample = said(one=("absent | two | three", "awk"), two=(), three=())
+    sample = package_metadata(one=("absent | two | three", "awk"), two=(), three=())
     sample["mawk"] = Package(file="mawk", gives=("awk",))
     assert needs.of_debs(sample)["one"] == ("mawk", "two")
 
@@ -96,8 +96,8 @@ def test_deb_needs_the_first_alternative_that_is_there_and_who_provides_it():
 # -- the SBOM
 
 
-def test_every_part_of_the_lock_is_in_the_bill_once():
-    parts = {part.id: part for part in made().components}
+def test_every_part_of_the_lock_is_in_the_sbom_once():
+    parts = {part.id: part for part in sample_sbom().components}
     assert list(parts) == sorted(parts)
     assert set(parts) == {
         "deb/base-files", "deb/bash", "deb/python3", "layer/files", "layer/venv",
@@ -112,7 +112,7 @@ def test_every_part_of_the_lock_is_in_the_bill_once():
         "pkg:pypi/torch@2.6.0?file_name=torch-2.6.0-py3-none-any.whl"
     )
     lock = sbom_sample.lock()
-    layers = {layer.name: layer for layer in sbom_sample.seal(lock).arch[Arch.X86_64].layers}
+    layers = {layer.name: layer for layer in sbom_sample.digests_of(lock).arch[Arch.X86_64].layers}
     assert parts["wheel/torch"].layer == layers["torch"]
     assert parts["deb/bash"].layer == layers["debian-12"]
     assert parts["tool/setuptools-75.0-py3-none-any.whl"].layer is None
@@ -121,14 +121,14 @@ def test_every_part_of_the_lock_is_in_the_bill_once():
 
 
 def test_image_needs_what_was_asked_for_and_what_nothing_else_needs():
-    found = made()
-    assert found.needs["image"] == (
+    sbom_file = sample_sbom()
+    assert sbom_file.needs["image"] == (
         "deb/bash", "deb/python3", "layer/files", "layer/venv", "system",
         "wheel/antlr4-runtime", "wheel/pip", "wheel/ray", "wheel/torch",
     )  # fmt: skip
-    assert found.needs["wheel/torch"] == ("wheel/numpy",)
-    assert found.needs["deb/python3"] == ("deb/bash",)
-    assert found.made == {
+    assert sbom_file.needs["wheel/torch"] == ("wheel/numpy",)
+    assert sbom_file.needs["deb/python3"] == ("deb/bash",)
+    assert sbom_file.build_inputs == {
         "wheel/antlr4-runtime": (
             "sdist/antlr4-runtime",
             "tool/setuptools-75.0-py3-none-any.whl",
@@ -147,27 +147,29 @@ def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
         lock.arch[Arch.X86_64], debs=(), base_layers=(layer,), base_manifest=digest
     )
     lock = msgspec.structs.replace(lock, base=base, arch={Arch.X86_64: resolved})
-    found = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, SbomPackages())
-    part = next(part for part in found.components if part.kind is ComponentKind.BASE)
+    sbom_file = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, SbomPackages())
+    part = next(part for part in sbom_file.components if part.kind is ComponentKind.BASE)
     purl = PackageURL.from_string(part.purl)
     assert (purl.name, purl.version) == ("python", digest)
     assert purl.qualifiers == {
         "arch": "amd64",
         "repository_url": "host.example:5000/group/python",
     }
-    assert json.loads(cyclonedx.document(found))["compositions"] == [
+    assert json.loads(cyclonedx.document(sbom_file))["compositions"] == [
         {"aggregate": "unknown", "assemblies": ["base"]}
     ]
-    valid_cyclonedx(cyclonedx.document(found))
-    valid_spdx(spdx.document(found))
+    valid_cyclonedx(cyclonedx.document(sbom_file))
+    valid_spdx(spdx.document(sbom_file))
 
 
 def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
     matrix = extended.read(extended.repository(tmp_path))
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
-    sealed = seals.seal(lock, extended.records(plan(lock, one) for one in lock.arch))
-    found = sbom(lock, sealed, Arch.X86_64, SbomPackages())
-    parts = {part.id: part for part in found.components}
+    target_digests = image_digests.digests_of(
+        lock, extended.records(plan(lock, arch) for arch in lock.arch)
+    )
+    sbom_file = sbom(lock, target_digests, Arch.X86_64, SbomPackages())
+    parts = {part.id: part for part in sbom_file.components}
     script = parts["file/opt/team/train.sh"]
     assert (script.kind, script.sha256) == (ComponentKind.FILE, sha256(extended.SCRIPT))
     assert script.layer is not None
@@ -176,14 +178,14 @@ def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
     assert parts["deb/rsync"].layer.name == "added-debs"
     assert parts["wheel/torch"].layer is not None
     assert {"deb/rsync", "wheel/wandb", "wheel/torch", "file/opt/team/train.sh"} <= {
-        *found.needs["image"]
+        *sbom_file.needs["image"]
     }
-    valid_cyclonedx(cyclonedx.document(found))
-    valid_spdx(spdx.document(found))
+    valid_cyclonedx(cyclonedx.document(sbom_file))
+    valid_spdx(spdx.document(sbom_file))
 
 
 def test_purls_are_as_their_own_library_writes_them():
-    for part in made().components:
+    for part in sample_sbom().components:
         if part.purl:
             assert PackageURL.from_string(part.purl).to_string() == part.purl
 
@@ -219,97 +221,97 @@ def valid_spdx(data: bytes) -> None:
 
 @pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_cyclonedx_is_valid(arch: Arch):
-    valid_cyclonedx(cyclonedx.document(made(arch)))
+    valid_cyclonedx(cyclonedx.document(sample_sbom(arch)))
 
 
 @pytest.mark.parametrize("arch", sbom_sample.ARCHES)
 def test_spdx_is_valid(arch: Arch):
-    valid_spdx(spdx.document(made(arch)))
+    valid_spdx(spdx.document(sample_sbom(arch)))
 
 
 def test_validators_refuse_what_is_wrong():
-    broken = json.loads(cyclonedx.document(made()))
+    broken = json.loads(cyclonedx.document(sample_sbom()))
     broken["components"][0]["hashes"] = [{"alg": "SHA-256", "content": "short"}]
     with pytest.raises(AssertionError):
         valid_cyclonedx(json.dumps(broken).encode())
-    broken = json.loads(spdx.document(made()))
+    broken = json.loads(spdx.document(sample_sbom()))
     broken["relationships"][1]["relatedSpdxElement"] = "SPDXRef-nobody"
     with pytest.raises(AssertionError):
         valid_spdx(json.dumps(broken).encode())
 
 
-def test_cyclonedx_says_what_the_bill_says():
-    found = json.loads(cyclonedx.document(made()))
-    digest = made().digest
-    about = found["metadata"]["component"]
+def test_cyclonedx_says_what_the_sbom_says():
+    document = json.loads(cyclonedx.document(sample_sbom()))
+    digest = sample_sbom().digest
+    about = document["metadata"]["component"]
     assert (about["name"], about["version"], about["type"]) == ("small", digest, "container")
     assert about["purl"] == f"pkg:oci/small@{digest}?arch=amd64"
-    assert found["metadata"]["timestamp"] == "2025-06-20T00:00:00Z"
-    torch = named(found, "wheel/torch")
-    known = next(part.sha256 for part in made().components if part.id == "wheel/torch")
-    assert torch["hashes"] == [{"alg": "SHA-256", "content": known}]
+    assert document["metadata"]["timestamp"] == "2025-06-20T00:00:00Z"
+    torch = named(document, "wheel/torch")
+    torch_hash = next(part.sha256 for part in sample_sbom().components if part.id == "wheel/torch")
+    assert torch["hashes"] == [{"alg": "SHA-256", "content": torch_hash}]
     assert torch["licenses"] == [{"expression": "BSD-3-Clause", "acknowledgement": "declared"}]
-    assert named(found, "wheel/numpy")["licenses"] == [
+    assert named(document, "wheel/numpy")["licenses"] == [
         {"license": {"name": "BSD License", "acknowledgement": "declared"}}
     ]
     layers = {item["name"]: item["value"] for item in about["properties"]}
     place = {item["name"]: item["value"] for item in torch["properties"]}["imgbuild:layer"]
     assert layers[f"imgbuild:layer.{place}.digest"] == next(
-        layer.digest for layer in made().layers if layer.name == "torch"
+        layer.digest for layer in sample_sbom().layers if layer.name == "torch"
     )
-    assert "licenses" not in named(found, "wheel/pip")  # nothing is known of it
-    assert named(found, "sdist/antlr4-runtime")["scope"] == "excluded"
-    assert {"ref": "wheel/torch", "dependsOn": ["wheel/numpy"]} in found["dependencies"]
-    steps = found["formulation"][0]["workflows"][0]
+    assert "licenses" not in named(document, "wheel/pip")  # nothing is known of it
+    assert named(document, "sdist/antlr4-runtime")["scope"] == "excluded"
+    assert {"ref": "wheel/torch", "dependsOn": ["wheel/numpy"]} in document["dependencies"]
+    steps = document["formulation"][0]["workflows"][0]
     assert steps["inputs"][0] == {"resource": {"ref": "sdist/antlr4-runtime"}}
 
 
-def test_spdx_says_what_the_bill_says():
-    found = json.loads(spdx.document(made()))
-    listed = {item["SPDXID"]: item for item in found["packages"]}
+def test_spdx_says_what_the_sbom_says():
+    document = json.loads(spdx.document(sample_sbom()))
+    listed = {item["SPDXID"]: item for item in document["packages"]}
     assert all(item["downloadLocation"] == "NOASSERTION" for item in listed.values())
     assert listed["SPDXRef-wheel-torch"]["licenseDeclared"] == "BSD-3-Clause"
     assert listed["SPDXRef-wheel-pip"]["licenseDeclared"] == "NOASSERTION"
     assert listed["SPDXRef-wheel-numpy"]["licenseDeclared"] == "LicenseRef-imgbuild-BSD-License"
     assert listed["SPDXRef-deb-bash"]["packageFileName"] == "bash_1.0-1_amd64.deb"
     texts = {
-        item["licenseId"]: item["extractedText"] for item in found["hasExtractedLicensingInfos"]
+        item["licenseId"]: item["extractedText"] for item in document["hasExtractedLicensingInfos"]
     }
     assert texts["LicenseRef-imgbuild-BSD-License"] == "BSD License"
     assert "/usr/share/doc/bash/copyright" in texts["LicenseRef-Debian-permissive"]
-    assert related(found) >= {
+    assert related(document) >= {
         ("DOCUMENT", "DESCRIBES", "image"),
         ("image", "CONTAINS", "wheel-torch"),
         ("wheel-torch", "DEPENDS_ON", "wheel-numpy"),
         ("wheel-antlr4-runtime", "GENERATED_FROM", "sdist-antlr4-runtime"),
         ("tool-setuptools-75.0-py3-none-any.whl", "BUILD_TOOL_OF", "wheel-antlr4-runtime"),
     }
-    assert ("image", "CONTAINS", "sdist-antlr4-runtime") not in related(found)
+    assert ("image", "CONTAINS", "sdist-antlr4-runtime") not in related(document)
 
 
 @pytest.mark.parametrize("write", [cyclonedx.document, spdx.document])
-def test_documents_follow_from_the_bill_alone(write):
+def test_documents_follow_from_the_sbom_alone(write):
     lock = sbom_sample.lock()
-    again = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, sbom_sample.packages(lock))
-    assert write(again) == write(made())
+    again = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, sbom_sample.packages(lock))
+    assert write(again) == write(sample_sbom())
     # Another licence is another document, with another serial number.
     other = SbomPackages(packages={})
-    changed = sbom(lock, sbom_sample.seal(lock), Arch.X86_64, other)
+    changed = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, other)
     field = "serialNumber" if write is cyclonedx.document else "documentNamespace"
-    assert json.loads(write(changed))[field] != json.loads(write(made()))[field]
-    assert write(made(Arch.ARM64)) != write(made())
+    assert json.loads(write(changed))[field] != json.loads(write(sample_sbom()))[field]
+    assert write(sample_sbom(Arch.ARM64)) != write(sample_sbom())
 
 
 @pytest.mark.parametrize("arch", sbom_sample.ARCHES)
-def test_what_travels_with_a_lock_makes_the_same_bill(arch: Arch):
+def test_what_travels_with_a_lock_makes_the_same_sbom(arch: Arch):
     lock = sbom_sample.lock()
-    known = sbom_sample.packages(lock)
-    counted = packages.of_lock(known, lock)
-    assert counted != known
-    assert sbom(lock, sbom_sample.seal(lock), arch, counted) == made(arch)
+    recorded_packages = sbom_sample.packages(lock)
+    counted = packages.of_lock(recorded_packages, lock)
+    assert counted != recorded_packages
+    assert sbom(lock, sbom_sample.digests_of(lock), arch, counted) == sample_sbom(arch)
 
 
 def test_identifiers_of_parts_do_not_meet():
     names = ["deb/g++", "deb/g..", "deb/g.2b.", "wheel/a", "file/opt/a b", "file/opt/a-b"]
-    found = [spdx._id(name) for name in names]
-    assert len(set(found)) == len(names)
+    identifiers = [spdx._id(name) for name in names]
+    assert len(set(identifiers)) == len(names)

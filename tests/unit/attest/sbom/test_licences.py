@@ -68,7 +68,7 @@ def test_metadata(fields: str, expected: Licence):
     ],
 )  # fmt: skip
 def test_copyright(stated: list[str], expected: str):
-    files = "".join(f"\nFiles: *\nLicense: {one}\n the text\n .\n" for one in stated)
+    files = "".join(f"\nFiles: *\nLicense: {licence}\n the text\n .\n" for licence in stated)
     assert licences.of_copyright(FORMAT + files) == Licence(expected)
 
 
@@ -90,7 +90,7 @@ def test_copyright_that_no_program_can_read_says_nothing(text: str):
 
 
 def test_references_are_names_that_are_not_of_the_list():
-    found = licences.references(
+    references = licences.references(
         "(MIT OR LicenseRef-Debian-b) AND LicenseRef-Debian-a AND LicenseRef-Debian-b"
     )
-    assert list(found) == ["LicenseRef-Debian-a", "LicenseRef-Debian-b"]
+    assert list(references) == ["LicenseRef-Debian-a", "LicenseRef-Debian-b"]

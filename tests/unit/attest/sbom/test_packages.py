@@ -12,7 +12,7 @@ from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, LockStale
-from imgbuild.lock.lock import make_lock, read_lock
+from imgbuild.lock.lock_file import make_lock, read_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.values import Arch
@@ -93,26 +93,26 @@ def test_what_the_cache_has_is_kept_and_what_it_lacks_is_left_out(store: Store, 
     lock = make_lock(samples.matrix(), "small", {Arch.X86_64: resolved})
     images = tmp_path / "images"
     packages.keep(images, lock, store)
-    kept = packages.read_packages(images)
-    said = Package(file=wheel.file, requires=())
-    assert kept.packages == {wheel.sha256: said}
+    first_packages = packages.read_packages(images)
+    wheel_package = Package(file=wheel.file, requires=())
+    assert first_packages.packages == {wheel.sha256: wheel_package}
     # A wheel that the resolver has read from afar is known without the file.
     store.put_fact("metadata", pip.sha256, METADATA.encode())
     packages.keep(images, lock, store)
-    known = packages.read_packages(images)
-    assert known.packages[pip.sha256].licence == "MIT"
+    recorded_packages = packages.read_packages(images)
+    assert recorded_packages.packages[pip.sha256].licence == "MIT"
     # What was read stays known when the file has gone from the cache.
     store.drop_file(wheel.sha256)
     packages.packages_path(images).unlink()
     packages.keep(images, lock, store)
-    assert packages.read_packages(images) == known
+    assert packages.read_packages(images) == recorded_packages
     # Of the needs those count that the lock has: here none of pip's.
-    plain = msgspec.structs.replace(known.packages[pip.sha256], requires=())
-    counted = packages.of_lock(known, lock)
-    assert counted.packages == {wheel.sha256: said, pip.sha256: plain}
+    plain = msgspec.structs.replace(recorded_packages.packages[pip.sha256], requires=())
+    counted = packages.of_lock(recorded_packages, lock)
+    assert counted.packages == {wheel.sha256: wheel_package, pip.sha256: plain}
     alone = msgspec.structs.replace(resolved, wheels=(pip,))
     smaller = msgspec.structs.replace(lock, arch={Arch.X86_64: alone})
-    assert list(packages.of_lock(known, smaller).packages) == [pip.sha256]
+    assert list(packages.of_lock(recorded_packages, smaller).packages) == [pip.sha256]
 
 
 def test_a_record_without_versions_is_made_again(store: Store, tmp_path: Path):
@@ -128,11 +128,11 @@ def test_a_record_without_versions_is_made_again(store: Store, tmp_path: Path):
 
 
 def test_every_file_of_a_committed_lock_is_recorded_with_its_requirements():
-    own = project.catalogue()
-    known = packages.read_packages(own.images)
-    for name in own.sealed():
-        lock = read_lock(own.images, name)
-        found = packages.of_lock(known, lock).packages
+    catalogue = project.catalogue()
+    recorded_packages = packages.read_packages(catalogue.images)
+    for name in catalogue.locked_targets():
+        lock = read_lock(catalogue.images, name)
+        lock_packages = packages.of_lock(recorded_packages, lock).packages
         files = [
             each
             for locked in lock.arch.values()
@@ -140,7 +140,9 @@ def test_every_file_of_a_committed_lock_is_recorded_with_its_requirements():
             for each in (*installed_wheels(locked), *tools, *locked.debs)
         ]
         absent = Package(file="absent.whl")
-        lacking = [one.file for one in files if not found.get(one.sha256, absent).is_current]
+        lacking = [
+            item.file for item in files if not lock_packages.get(item.sha256, absent).is_current
+        ]
         assert lacking == [], f"imgbuild lock {name} records them"
 
 
@@ -150,10 +152,12 @@ def test_nothing_known_writes_no_file(store: Store, tmp_path: Path):
 
 
 def test_two_that_disagree_about_a_file_are_refused():
-    one = Package(file="one.whl", licence="MIT", requires=())
-    known = SbomPackages(packages={"a" * 64: one})
+    package = Package(file="one.whl", licence="MIT", requires=())
+    recorded_packages = SbomPackages(packages={"a" * 64: package})
     with pytest.raises(IntegrityError, match=r"recorded as .*MIT.* is now .*ISC"):
-        packages.merge(known, {"a" * 64: msgspec.structs.replace(one, licence="ISC")})
+        packages.merge(
+            recorded_packages, {"a" * 64: msgspec.structs.replace(package, licence="ISC")}
+        )
 
 
 def test_file_that_cannot_be_read_is_refused(tmp_path: Path):

@@ -49,7 +49,7 @@ def test_a_changed_payload_type_or_signature_is_nobodys(key):
     envelope = _bundle().dsse_envelope
     assert envelope is not None
     last = bytes([envelope.signatures[0].sig[-1] ^ 1])
-    flipped = statements.Sealed(sig=envelope.signatures[0].sig[:-1] + last)
+    flipped = statements.EnvelopeSignature(sig=envelope.signatures[0].sig[:-1] + last)
     for change in (
         {"payload": envelope.payload.replace(b"02d56085", b"02d56086")},
         {"payload_type": "text/plain"},
@@ -69,24 +69,24 @@ def test_a_collection_of_cosign_is_by_its_key(key):
 
 
 def test_our_bundle_has_the_fields_of_cosigns(key):
-    envelope = statements.seal(forms.about_image(DIGEST), key)
+    envelope = statements.sign(forms.about_image(DIGEST), key)
     ours = json.loads(forms.bundle(envelope, key.public.hint))
     theirs = json.loads((DATA / "bundle.json").read_bytes())
-    for one in (ours, theirs):
-        one["dsseEnvelope"].pop("signatures")
-        one["dsseEnvelope"]["payload"] = json.loads(
-            base64.b64decode(one["dsseEnvelope"]["payload"])
+    for bundle in (ours, theirs):
+        bundle["dsseEnvelope"].pop("signatures")
+        bundle["dsseEnvelope"]["payload"] = json.loads(
+            base64.b64decode(bundle["dsseEnvelope"]["payload"])
         )
     del theirs["dsseEnvelope"]["payload"]["subject"][0]["annotations"]  # cosign's are empty
     assert ours == theirs
 
 
 def test_the_same_words_have_the_same_bundle(key):
-    made = [
-        forms.bundle(statements.seal(forms.about_image(DIGEST), key), key.public.hint)
+    bundles = [
+        forms.bundle(statements.sign(forms.about_image(DIGEST), key), key.public.hint)
         for _ in range(2)
     ]
-    assert made[0] == made[1]
+    assert bundles[0] == bundles[1]
 
 
 def test_the_manifest_of_a_bundle_names_type_and_subject():
@@ -112,6 +112,6 @@ def test_a_statement_says_which_images_it_is_about():
 
 
 def test_an_envelope_of_something_else_is_refused(key):
-    envelope = statements.seal(b'{"subject": "me"}', key)
+    envelope = statements.sign(b'{"subject": "me"}', key)
     with pytest.raises(InputError, match="here is not a valid in-toto statement"):
         envelope.statement("here")

@@ -35,8 +35,8 @@ def write(path, key, *, form=forms.PrivateFormat.PKCS8, encryption=PLAIN):
     "form", [forms.PrivateFormat.PKCS8, forms.PrivateFormat.TraditionalOpenSSL]
 )
 def test_a_key_of_openssl_signs_what_its_public_half_verifies(tmp_path, form):
-    made = ec.generate_private_key(ec.SECP256R1())
-    key = keys.load_private(write(tmp_path / "key.pem", made, form=form), _no_password)
+    private_key = ec.generate_private_key(ec.SECP256R1())
+    key = keys.load_private(write(tmp_path / "key.pem", private_key, form=form), _no_password)
     (tmp_path / "key.pub").write_bytes(key.public.pem)
     public = keys.load_public(tmp_path / "key.pub")
     assert public.hint == key.public.hint
@@ -58,8 +58,8 @@ def test_ed25519_signs_too(tmp_path):
 )
 def test_an_encrypted_key_wants_its_password(tmp_path, monkeypatch, form):
     secret = forms.BestAvailableEncryption(b"pw")
-    made = ec.generate_private_key(ec.SECP256R1())
-    path = write(tmp_path / "key.pem", made, form=form, encryption=secret)
+    private_key = ec.generate_private_key(ec.SECP256R1())
+    path = write(tmp_path / "key.pem", private_key, form=form, encryption=secret)
     monkeypatch.setenv(keys.PASSWORD, "pw")
     assert keys.load_private(path).sign(b"word")
     monkeypatch.setenv(keys.PASSWORD, "another")
@@ -101,7 +101,7 @@ def _flipped(inside):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (_other_cipher, "encrypted with scrypt and aes"),
         (_much_memory, "not a private key"),
@@ -109,10 +109,10 @@ def _flipped(inside):
         (lambda inside: inside.pop("cipher"), "not a private key"),
     ],
 )
-def test_a_damaged_key_of_cosign_is_refused(tmp_path, change, said):
+def test_a_damaged_key_of_cosign_is_refused(tmp_path, change, message):
     path = tmp_path / "cosign.key"
     path.write_text(_with(change))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         keys.load_private(path, lambda _: b"pw")
 
 
@@ -129,12 +129,12 @@ def test_other_kinds_are_named(tmp_path):
         ec.generate_private_key(ec.SECP384R1()),
         rsa.generate_private_key(65537, 2048),
     ]
-    for number, made in enumerate(others):
-        path = write(tmp_path / f"{number}.pem", made)
+    for number, private_key in enumerate(others):
+        path = write(tmp_path / f"{number}.pem", private_key)
         with pytest.raises(InputError, match="cannot sign with") as error:
             keys.load_private(path)
         assert "P-256 and Ed25519" in (error.value.hint or "")
-        pem = made.public_key().public_bytes(
+        pem = private_key.public_key().public_bytes(
             forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo
         )
         path.write_bytes(pem)

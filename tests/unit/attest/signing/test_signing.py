@@ -52,10 +52,10 @@ def subject(data=IMAGE):
     return Descriptor(media_type=MANIFEST, digest=named(data), size=len(data))
 
 
-def sign(registry, key, said=(), data=IMAGE):
+def sign(registry, key, payloads=(), data=IMAGE):
     client, repository = Client(first_wait=0.001), registry.repository(NAME)
     client.put_manifest(repository, data, MANIFEST)
-    return signer.sign(client, repository, subject(data), key, said)
+    return signer.sign(client, repository, subject(data), key, payloads)
 
 
 def read(registry, data=IMAGE):
@@ -100,23 +100,23 @@ def test_what_is_signed_is_read_back(registry, key):
 
 
 def test_signing_again_writes_nothing(registry, key):
-    said = [statement(in_toto.PROVENANCE, {"a": 1})]
-    first = sign(registry, key, said)
-    held = (dict(registry.manifests), dict(registry.blobs), dict(registry.tags))
-    assert sign(registry, key, said) == first
-    assert (registry.manifests, registry.blobs, registry.tags) == held
+    payloads = [statement(in_toto.PROVENANCE, {"a": 1})]
+    first = sign(registry, key, payloads)
+    contents = (dict(registry.manifests), dict(registry.blobs), dict(registry.tags))
+    assert sign(registry, key, payloads) == first
+    assert (registry.manifests, registry.blobs, registry.tags) == contents
 
 
 def test_what_the_registry_lost_is_signed_again(registry, key):
-    said = [statement(in_toto.PROVENANCE, {"a": 1})]
-    first = sign(registry, key, said)
+    payloads = [statement(in_toto.PROVENANCE, {"a": 1})]
+    first = sign(registry, key, payloads)
     whole = dict(registry.blobs)
     for place, data in whole.items():
         if b'"verificationMaterial"' in data:
             del registry.blobs[place]
     assert len(registry.blobs) < len(whole)
     assert read(registry).damaged != ()
-    assert sign(registry, key, said) == first
+    assert sign(registry, key, payloads) == first
     assert registry.blobs == whole
     assert read(registry).damaged == ()
 
@@ -133,20 +133,20 @@ def test_what_refers_to_an_image_and_is_no_signature_damages_none(registry, key)
         "subject": about,
     }
     digest = client.put_manifest(repository, json.dumps(index).encode(), memory_registry.INDEX)
-    found = read(registry)
-    assert (len(found.signatures), found.damaged) == (1, ())
+    stored_signatures = read(registry)
+    assert (len(stored_signatures.signatures), stored_signatures.damaged) == (1, ())
     del registry.manifests[NAME, digest]
-    assert read(registry) == found
+    assert read(registry) == stored_signatures
 
 
 def test_a_second_key_adds_its_own(registry, key):
     other = keys.PrivateKey(ed25519.Ed25519PrivateKey.generate())
     sign(registry, key)
     sign(registry, other)
-    found = read(registry)
-    assert [each.by(key.public) for each in found.signatures].count(True) == 1
-    assert [each.by(other.public) for each in found.signatures].count(True) == 1
-    assert len(found.signatures) == 2
+    stored_signatures = read(registry)
+    assert [each.by(key.public) for each in stored_signatures.signatures].count(True) == 1
+    assert [each.by(other.public) for each in stored_signatures.signatures].count(True) == 1
+    assert len(stored_signatures.signatures) == 2
 
 
 def test_an_unsigned_image_has_none(registry):
@@ -163,8 +163,8 @@ def test_other_referrers_are_left_alone(registry, key):
         "artifactType": "application/spdx+json",
     }
     client.put_manifest(repository, json.dumps(sbom).encode(), MANIFEST)
-    found = read(registry)
-    assert (len(found.signatures), found.damaged) == (1, ())
+    stored_signatures = read(registry)
+    assert (len(stored_signatures.signatures), stored_signatures.damaged) == (1, ())
     assert len(client.referrers(repository, named(IMAGE))) == 2
 
 
@@ -172,16 +172,16 @@ def test_a_flipped_byte_is_damage_and_the_others_are_read(registry, key):
     sign(registry, key, [statement(in_toto.PROVENANCE, {"a": 1})])
     place = next(at for at, data in registry.blobs.items() if b'"verificationMaterial"' in data)
     registry.blobs[place] = bytes([registry.blobs[place][0] ^ 1]) + registry.blobs[place][1:]
-    found = read(registry)
-    (damage,) = found.damaged
+    stored_signatures = read(registry)
+    (damage,) = stored_signatures.damaged
     assert place[1] in damage
-    assert len(found.signatures) == 1
+    assert len(stored_signatures.signatures) == 1
 
 
 def test_a_signature_and_statements_of_cosign_2_are_read(registry):
     key = put_older(registry)
     signing = keys.load_private(DATA / "cosign.key", lambda _: b"pw")
-    envelope = statements.seal(statements.of([OLDER], in_toto.SPDX, {"b": 2}), signing)
+    envelope = statements.sign(statements.of([OLDER], in_toto.SPDX, {"b": 2}), signing)
     data = codec.compact(envelope)
     manifest = manifest_of(descriptor(CONFIG, b"{}"), [descriptor(forms.DSSE, data)])
     put_collection(registry, forms.tag(OLDER, forms.ATTESTATIONS), manifest, data)
@@ -223,11 +223,13 @@ def test_a_lost_layer_of_a_collection_is_damage(registry):
 
 def test_an_absent_bundle_is_damage(registry, key):
     sign(registry, key)
-    due = next(place for place, data in registry.blobs.items() if b'"verificationMaterial"' in data)
-    del registry.blobs[due]
-    found = read(registry)
-    assert len(found.damaged) == 1
-    assert found.signatures == ()
+    bundle_place = next(
+        place for place, data in registry.blobs.items() if b'"verificationMaterial"' in data
+    )
+    del registry.blobs[bundle_place]
+    stored_signatures = read(registry)
+    assert len(stored_signatures.damaged) == 1
+    assert stored_signatures.signatures == ()
 
 
 def test_a_moved_signature_says_which_image_it_is_of(registry, key):
@@ -239,10 +241,10 @@ def test_a_moved_signature_says_which_image_it_is_of(registry, key):
     registry.tags[NAME, forms.tag(named(IMAGE), forms.SIGNATURES)] = registry.tags[NAME, TAG]
     bundle = next(data for data in registry.blobs.values() if b'"verificationMaterial"' in data)
     stored.put_bundle(client, repository, subject(), bundle, in_toto.SIGNATURE)
-    found = read(registry)
-    assert [each.digests for each in found.signatures] == [(named(OTHER),), (OLDER,)]
-    assert [each.by(key.public) for each in found.signatures] == [True, False]
-    assert found.signatures[1].by(older)
+    stored_signatures = read(registry)
+    assert [each.digests for each in stored_signatures.signatures] == [(named(OTHER),), (OLDER,)]
+    assert [each.by(key.public) for each in stored_signatures.signatures] == [True, False]
+    assert stored_signatures.signatures[1].by(older)
 
 
 def test_cosigns_own_listing_of_bundles_is_read(registry, key):

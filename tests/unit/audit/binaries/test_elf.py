@@ -32,7 +32,7 @@ def opened(data: bytes, step: int = 1 << 16) -> Callable[[], Iterator[bytes]]:
 
 
 def section(elf: ELFFile, form: type) -> Any:
-    return next(one for one in elf.iter_sections() if isinstance(one, form))
+    return next(candidate for candidate in elf.iter_sections() if isinstance(candidate, form))
 
 
 def oracle(path: Path) -> tuple[list[str], set[str], set[bytes], dict[str, set[str]]]:
@@ -95,11 +95,11 @@ def test_there_are_real_libraries_to_read() -> None:
     assert len(REAL) >= 2
 
 
-@pytest.mark.parametrize("kept", [0, 4096, 100_000, 1 << 30])
+@pytest.mark.parametrize("end_size", [0, 4096, 100_000, 1 << 30])
 @pytest.mark.parametrize("step", [1000, 1 << 20])
-def test_what_is_kept_and_how_it_comes_changes_nothing(kept: int, step: int) -> None:
+def test_what_is_kept_and_how_it_comes_changes_nothing(end_size: int, step: int) -> None:
     data = REAL[0].read_bytes()
-    assert read_elf(opened(data, step), "a.so", kept=kept) == read(data)
+    assert read_elf(opened(data, step), "a.so", end_size=end_size) == read(data)
 
 
 def test_a_stream_is_opened_again_only_for_what_was_not_kept() -> None:
@@ -113,7 +113,7 @@ def test_a_stream_is_opened_again_only_for_what_was_not_kept() -> None:
 
     read_elf(_open, "a.so")
     assert opens == 1
-    read_elf(_open, "a.so", kept=1000)
+    read_elf(_open, "a.so", end_size=1000)
     assert opens > 2
 
 
@@ -221,5 +221,5 @@ def test_the_architectures_that_an_assembler_knows() -> None:
         assert constants is not None
     names = b"\0.target sm_90\0sm_100a\0sm_103x\0sm_9"
     data[constants["sh_offset"] : constants["sh_offset"] + len(names)] = names
-    found = [read_elf(opened(bytes(data)), file) for file in ("bin/ptxas-blackwell", "a.so")]
-    assert [one.assembles for one in found if one] == [("sm_100a", "sm_90"), ()]
+    libraries = [read_elf(opened(bytes(data)), file) for file in ("bin/ptxas-blackwell", "a.so")]
+    assert [library.assembles for library in libraries if library] == [("sm_100a", "sm_90"), ()]

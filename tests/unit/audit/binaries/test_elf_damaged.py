@@ -22,25 +22,25 @@ FACTS = read_elf(lambda: iter([DATA]), "a.so")
 
 def places() -> dict[str, tuple[int, Section]]:
     """Section → the offset of its header, and what that says."""
-    found = {}
+    headers = {}
     with SMALL.open("rb") as file:
         elf = ELFFile(file)
-        for number, one in enumerate(elf.iter_sections()):
+        for number, section in enumerate(elf.iter_sections()):
             at = elf["e_shoff"] + number * elf["e_shentsize"]
             row = SECTION.unpack_from(DATA, at)
-            found[one.name] = at, Section(row[0], row[1], row[4], row[5], row[6], row[7])
-    return found
+            headers[section.name] = at, Section(row[0], row[1], row[4], row[5], row[6], row[7])
+    return headers
 
 
 PLACES = places()
 TABLES = (".dynamic", ".dynsym", ".dynstr", ".gnu.version", ".gnu.version_r")
 
 
-def read(data: bytes, kept: int = 1 << 20, step: int = 1 << 16) -> ElfFacts | None:
+def read(data: bytes, end_size: int = 1 << 20, step: int = 1 << 16) -> ElfFacts | None:
     def _opened() -> Iterator[bytes]:
         return (data[at : at + step] for at in range(0, len(data), step))
 
-    return read_elf(_opened, "a.so", kept=kept)
+    return read_elf(_opened, "a.so", end_size=end_size)
 
 
 def changed(offset: int, form: str, *values: int, data: bytes = DATA) -> bytes:
@@ -98,7 +98,7 @@ def test_two_tables_that_start_in_one_place() -> None:
     assert facts is not None
     assert FACTS is not None
     assert facts.defined == FACTS.defined
-    assert read(other, kept=64, step=1000) == facts
+    assert read(other, end_size=64, step=1000) == facts
 
 
 def test_a_section_beyond_the_end_of_the_file() -> None:
@@ -128,12 +128,12 @@ PATCHES = st.one_of(
     st.sampled_from([100, 4096, 1 << 16]),
 )
 def test_a_damaged_library_has_facts_or_none(
-    patches: list[tuple[int, bytes]], length: int, kept: int, step: int
+    patches: list[tuple[int, bytes]], length: int, end_size: int, step: int
 ) -> None:
     data = bytearray(DATA)
     for spot, patch in patches:
         data[spot : spot + len(patch)] = patch
-    facts = read(bytes(data[:length]), kept, step)
+    facts = read(bytes(data[:length]), end_size, step)
     assert facts is None or facts.file == "a.so"
     if length == len(DATA) and not patches:
         assert facts == FACTS

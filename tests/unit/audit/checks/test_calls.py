@@ -57,17 +57,17 @@ def check(user: str, policy: MainPathPolicy | None = None):
 
 
 def subjects(user: str):
-    return [(one.evidence.relation, one.evidence.subject) for one in check(user)]
+    return [(finding.evidence.relation, finding.evidence.subject) for finding in check(user)]
 
 
 def test_a_keyword_that_is_gone_is_an_error_with_its_place():
-    (one,) = check("from lib import Args\n\nARGS = Args('m', best_of=2)\n")
-    assert one.severity is Severity.ERROR
-    assert one.where == "user 1.0 user/__init__.py:3"
-    assert "passes best_of= to lib.Args, which lib 2.0 does not take" in one.message
-    assert one.evidence.relation is Relation.KEYWORD
-    assert one.evidence.subject == "lib.Args(best_of)"
-    assert (one.evidence.other, one.evidence.other_version) == ("lib", "2.0")
+    (finding,) = check("from lib import Args\n\nARGS = Args('m', best_of=2)\n")
+    assert finding.severity is Severity.ERROR
+    assert finding.where == "user 1.0 user/__init__.py:3"
+    assert "passes best_of= to lib.Args, which lib 2.0 does not take" in finding.message
+    assert finding.evidence.relation is Relation.KEYWORD
+    assert finding.evidence.subject == "lib.Args(best_of)"
+    assert (finding.evidence.other, finding.evidence.other_version) == ("lib", "2.0")
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_what_it_knows_or_may_know_is_not_mentioned(source):
 
 def test_packages_that_are_not_followed_are_read_for_names_of_their_modules():
     source = "import lib\nclass Mine(lib.core.Gone):\n    pass\nlib.core.Args('m', gone=1)\n"
-    (one,) = check(source, rules("user", walk=("user",)))
-    assert (one.severity, one.evidence.subject) == (Severity.ERROR, "lib.core:Gone")
+    (finding,) = check(source, rules("user", walk=("user",)))
+    assert (finding.severity, finding.evidence.subject) == (Severity.ERROR, "lib.core:Gone")
 
 
 def test_a_caught_error_is_a_note():
     source = "import lib\ntry:\n    X = lib.envs.SLOW\nexcept AttributeError:\n    X = 0\n"
-    (one,) = check(source)
-    assert one.severity is Severity.NOTE
+    (finding,) = check(source)
+    assert finding.severity is Severity.NOTE
 
 
 AUTO = {
@@ -149,7 +149,7 @@ AUTO = {
 
 
 @pytest.mark.parametrize(
-    ("call", "found"),
+    ("call", "count"),
     [
         ("AutoConfig.register('aimv2', object)", 1),
         ("AutoConfig.register('ovis', object)", 0),
@@ -157,7 +157,7 @@ AUTO = {
         ("AutoConfig.register(NAME, object)", 0),
     ],
 )
-def test_a_name_that_is_registered_already(call, found):
+def test_a_name_that_is_registered_already(call, count):
     registry = NameRegistry(
         method="lib.auto.AutoConfig.register",
         files=("lib/elsewhere.py", "lib/auto.py"),
@@ -172,11 +172,11 @@ def test_a_name_that_is_registered_already(call, found):
     user = f"from lib import AutoConfig\nNAME = 'x'\n{call}\n"
     package_set = SourceModules({"user 1.0": {"user/__init__.py": user}, "lib 2.0": AUTO})
     findings = calls.check(package_set, main_path(package_set, policy), policy)
-    assert len(findings) == found
-    for one in findings:
-        assert one.evidence is not None
-        assert one.evidence.relation is Relation.REGISTERED
-        assert one.evidence.subject == "lib.AutoConfig.register(aimv2)"
+    assert len(findings) == count
+    for finding in findings:
+        assert finding.evidence is not None
+        assert finding.evidence.relation is Relation.REGISTERED
+        assert finding.evidence.subject == "lib.AutoConfig.register(aimv2)"
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ class Context:
 def run(config):
     {run}
 """
-    (one,) = check(source, rules("user.run"))
-    assert one.severity is severity
+    (finding,) = check(source, rules("user.run"))
+    assert finding.severity is severity
 
 
 ASKED = """
@@ -219,7 +219,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("test", "found"),
+    ("test", "expected"),
     [
         # There is no lora in this lib: the first branch is not taken, the other is.
         ('"lora" in params', [("lib.Engine.generate(2)", Severity.ERROR)]),
@@ -242,6 +242,8 @@ main()
         ),
     ],
 )
-def test_code_behind_a_test_for_a_parameter(test, found):
+def test_code_behind_a_test_for_a_parameter(test, expected):
     findings = check(ASKED.format(test=test))
-    assert sorted((one.evidence.subject, one.severity) for one in findings) == sorted(found)
+    assert sorted((finding.evidence.subject, finding.severity) for finding in findings) == sorted(
+        expected
+    )

@@ -36,10 +36,10 @@ NVCC = {"nvidia/cu13/bin/nvcc": "#!"}
 def test_what_is_compiled_on_import(tmp_path, source, more, severity) -> None:
     package_set = audited.package_set(tmp_path, {"user==1": {"user/__init__.py": source}, **more})
     path = main_path(package_set, rules("user"))
-    found = compiling.check(package_set, path, image=True)
-    assert [one.severity for one in found] == ([severity] if severity else [])
+    findings = compiling.check(package_set, path, image=True)
+    assert [finding.severity for finding in findings] == ([severity] if severity else [])
     if severity:
-        assert found[0].evidence is not None
-        assert found[0].evidence.subject == "nvcc"
+        assert findings[0].evidence is not None
+        assert findings[0].evidence.subject == "nvcc"
         elsewhere = compiling.check(package_set, path, image=False)
-        assert [one.severity for one in elsewhere] == [Severity.WARNING]
+        assert [finding.severity for finding in elsewhere] == [Severity.WARNING]

@@ -16,8 +16,14 @@ from tests.support.shared_objects import SharedObjects, library, module
 
 def subjects(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Package and subject of each finding."""
-    assert all(one.evidence and one.evidence.relation is Relation.CUDA for one in findings)
-    return [(one.evidence.package, one.evidence.subject) for one in findings if one.evidence]
+    assert all(
+        finding.evidence and finding.evidence.relation is Relation.CUDA for finding in findings
+    )
+    return [
+        (finding.evidence.package, finding.evidence.subject)
+        for finding in findings
+        if finding.evidence
+    ]
 
 
 def wheels(**packages: str) -> SharedObjects:
@@ -45,8 +51,11 @@ def test_two_families_in_one_process() -> None:
 
 
 def test_a_copy_that_triton_keeps_for_itself_is_no_family() -> None:
-    own = library("triton/backends/nvidia/lib/libcupti.so.12", needed=("libcudart.so.11",))
-    assert cudas.check(SharedObjects({"torch 2.9.0": [CU12], "triton 3.2": [own]}), "12.8") == []
+    private_copy = library("triton/backends/nvidia/lib/libcupti.so.12", needed=("libcudart.so.11",))
+    assert (
+        cudas.check(SharedObjects({"torch 2.9.0": [CU12], "triton 3.2": [private_copy]}), "12.8")
+        == []
+    )
 
 
 def test_of_several_files_to_choose_from_none_is_a_second_family() -> None:
@@ -142,7 +151,7 @@ def test_headers_of_another_release_matter_to_its_compiler(
         {"cuda-toolkit 13.0.2": [], "nvidia-cuda-cccl 13.3.5": [], **beside},
         requires={"cuda-toolkit": ('nvidia-cuda-cccl==13.0.85.*; extra == "cccl"',)},
     )
-    assert [one.severity for one in cudas.check(package_set, "13.0")] == [severity]
+    assert [finding.severity for finding in cudas.check(package_set, "13.0")] == [severity]
 
 
 def test_the_metapackage_says_what_is_of_its_release() -> None:
@@ -165,12 +174,12 @@ def test_the_metapackage_says_what_is_of_its_release() -> None:
 
 def code(*archs: str) -> tuple[GpuCode, ...]:
     """GPU code as "sm_90", "compute_90:8.4", "sm_90a*3" (three units)."""
-    found = []
+    gpu_codes = []
     for text in archs:
         arch, _, units = text.partition("*")
         arch, _, ptx = arch.partition(":")
-        found.append(GpuCode(arch, ptx, int(units or 1)))
-    return tuple(found)
+        gpu_codes.append(GpuCode(arch, ptx, int(units or 1)))
+    return tuple(gpu_codes)
 
 
 @pytest.mark.parametrize(
@@ -189,13 +198,13 @@ def code(*archs: str) -> tuple[GpuCode, ...]:
 def test_which_gpu_runs_which_code(
     arch: str, runs_on: tuple[str, ...], not_on: tuple[str, ...]
 ) -> None:
-    assert all(gpus.runs(GpuCode(arch), one) for one in runs_on)
-    assert not any(gpus.runs(GpuCode(arch), one) for one in not_on)
+    assert all(gpus.runs(GpuCode(arch), gpu) for gpu in runs_on)
+    assert not any(gpus.runs(GpuCode(arch), gpu) for gpu in not_on)
 
 
 def test_a_few_kernels_say_nothing_of_a_library() -> None:
     built = code("sm_80*20", "sm_90*18", "compute_52:8.4*1", "sm_120a*2")
-    assert [one for one in ("8.0", "9.0", "10.0", "12.0") if gpus.covers(built, one)] == [
+    assert [gpu for gpu in ("8.0", "9.0", "10.0", "12.0") if gpus.covers(built, gpu)] == [
         "8.0",
         "9.0",
     ]
@@ -254,9 +263,9 @@ def test_floors_follow_from_the_files() -> None:
 
 
 def test_floors_of_machine_code_alone_are_those_of_the_release() -> None:
-    found = floors([kernels("sm_90")], "13.0.2")
-    assert (found.driver, found.driver_full) == ("580.65.06", "580.65.06")
-    assert (found.gpu, found.gpu_ptx) == (("9.0",), ())
+    bounds = floors([kernels("sm_90")], "13.0.2")
+    assert (bounds.driver, bounds.driver_full) == ("580.65.06", "580.65.06")
+    assert (bounds.gpu, bounds.gpu_ptx) == (("9.0",), ())
 
 
 @pytest.mark.parametrize(
@@ -273,14 +282,14 @@ def test_floors_of_machine_code_alone_are_those_of_the_release() -> None:
 def test_a_floor_that_hangs_on_an_unknown_driver_is_unknown(
     cuda: str, ptx: str, driver: str
 ) -> None:
-    found = floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)
-    assert found.driver == "580.65.06"
-    assert found.driver_full == driver
+    bounds = floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)
+    assert bounds.driver == "580.65.06"
+    assert bounds.driver_full == driver
 
 
 def test_of_a_major_release_that_is_not_known_no_driver_is() -> None:
-    found = floors([kernels("sm_90")], "14.0")
-    assert (found.driver, found.driver_full) == ("", "")
+    bounds = floors([kernels("sm_90")], "14.0")
+    assert (bounds.driver, bounds.driver_full) == ("", "")
 
 
 def test_floors_of_an_image_without_kernels_name_no_gpu() -> None:
@@ -288,16 +297,16 @@ def test_floors_of_an_image_without_kernels_name_no_gpu() -> None:
 
 
 def test_drivers_and_releases_are_in_order() -> None:
-    known = gpus.load()
-    order = [gpus.numbers(one.cuda) for one in known.releases]
+    drivers_table = gpus.load()
+    order = [gpus.numbers(release.cuda) for release in drivers_table.releases]
     assert order == sorted(order)
-    result = [one for one in known.releases if one.driver]
-    for one in result:
-        assert gpus.numbers(known.oldest(one.cuda)) <= gpus.numbers(one.driver)
-    drivers = [gpus.numbers(one.driver) for one in result]
+    result = [release for release in drivers_table.releases if release.driver]
+    for release in result:
+        assert gpus.numbers(drivers_table.oldest(release.cuda)) <= gpus.numbers(release.driver)
+    drivers = [gpus.numbers(release.driver) for release in result]
     assert drivers == sorted(drivers)
-    assert result == list(known.releases[: len(result)])  # the newest alone have none
-    written = [gpus.numbers(one.ptx) for one in known.releases]
+    assert result == list(drivers_table.releases[: len(result)])  # the newest alone have none
+    written = [gpus.numbers(release.ptx) for release in drivers_table.releases]
     assert written == sorted(written)
 
 

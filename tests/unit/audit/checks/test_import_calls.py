@@ -125,7 +125,9 @@ class Caller:
 """
 
 
-def found(source: str, default: object = None, change: str = "pass", **more: str) -> list[str]:
+def refusal_lines(
+    source: str, default: object = None, change: str = "pass", **more: str
+) -> list[str]:
     packages = {
         "user 1": {"user/__init__.py": source, **{f"user/{k}.py": v for k, v in more.items()}},
         "lib 2": {
@@ -135,8 +137,8 @@ def found(source: str, default: object = None, change: str = "pass", **more: str
     }
     modules = SourceModules(packages)
     return [
-        f"{one.place.file}:{one.place.line} {one.raised} {one.cause}"
-        for one in refusals(modules, main_path(modules, rules("user")))
+        f"{refusal.place.file}:{refusal.place.line} {refusal.raised} {refusal.cause}"
+        for refusal in refusals(modules, main_path(modules, rules("user")))
     ]
 
 
@@ -162,11 +164,11 @@ def found(source: str, default: object = None, change: str = "pass", **more: str
 def test_a_call_that_leaves_out_an_argument_is_reported(call: str, error: str) -> None:
     line = [f"user/__init__.py:2 {error} lib"]
     imports = "from lib import *\n"
-    assert found(f"{imports}X = {call}\n") == line
-    assert found(f"{imports}{call}\n") == line
-    assert found(f"import lib\nX = {{'a': [lib.{call}]}}\n") == line
-    assert found(f"{imports}X: dict = dict(a=({call}, 1))\n") == line
-    assert found(f"{imports}X = {call}\n", default=1) == [] or "None" in call
+    assert refusal_lines(f"{imports}X = {call}\n") == line
+    assert refusal_lines(f"{imports}{call}\n") == line
+    assert refusal_lines(f"import lib\nX = {{'a': [lib.{call}]}}\n") == line
+    assert refusal_lines(f"{imports}X: dict = dict(a=({call}, 1))\n") == line
+    assert refusal_lines(f"{imports}X = {call}\n", default=1) == [] or "None" in call
 
 
 R = "from lib import R, Caller, guarded, late, make, register\n"
@@ -254,18 +256,22 @@ R = "from lib import R, Caller, guarded, late, make, register\n"
     ],
 )
 def test_where_a_call_runs_what_catches_it_and_what_decides_it(source: str, count: int) -> None:
-    names = [one.partition(" ")[0] for one in found(R + source)]
+    names = [line.partition(" ")[0] for line in refusal_lines(R + source)]
     assert len(names) == count
-    assert found(R + source, default=1) == []
+    assert refusal_lines(R + source, default=1) == []
 
 
 def test_none_that_is_passed_is_as_none_by_default() -> None:
     source = R + 'N = None\nX = R("a", version=N)\n'
-    assert found(source) == found(source, default=1) == ["user/__init__.py:3 ValueError lib"]
+    assert (
+        refusal_lines(source)
+        == refusal_lines(source, default=1)
+        == ["user/__init__.py:3 ValueError lib"]
+    )
 
 
 def test_several_calls_are_one_refusal_at_the_first_line() -> None:
-    assert found(R + 'X = {"a": R("a"),\n  "b": R("b")}\nY = R("c")\n') == [
+    assert refusal_lines(R + 'X = {"a": R("a"),\n  "b": R("b")}\nY = R("c")\n') == [
         "user/__init__.py:2 ValueError lib"
     ]
 
@@ -288,7 +294,7 @@ def test_several_calls_are_one_refusal_at_the_first_line() -> None:
 )
 def test_only_modules_that_are_certainly_imported_are_judged(importer: str, count: int) -> None:
     part = 'from lib import R\nX = R("a")\n'
-    assert len(found(importer, part=part, two="from .part import X\nY = Z = 1\n")) == count
+    assert len(refusal_lines(importer, part=part, two="from .part import X\nY = Z = 1\n")) == count
 
 
 LAZY = """
@@ -357,4 +363,4 @@ def test_a_name_of_a_table_is_imported_from_its_module(name: str, count: int) ->
     ],
 )
 def test_an_object_that_other_code_may_change_is_not_known(change: str, count: int) -> None:
-    assert len(found('from lib import Open\nX = Open("a")\n', change=change)) == count
+    assert len(refusal_lines('from lib import Open\nX = Open("a")\n', change=change)) == count

@@ -19,11 +19,11 @@ def check(user: str, *entries: str, lib: str = "lib 2.0", corners: tuple[str, ..
 
 
 def test_a_name_that_is_gone_is_an_error_with_its_place():
-    (one,) = check("import os\n\nfrom lib.core import walk\n")
-    assert one.severity is Severity.ERROR
-    assert one.where == "user 1.0 user/__init__.py:3"
-    assert "imports walk from lib.core, which lib 2.0 does not have" in one.message
-    evidence = one.evidence
+    (finding,) = check("import os\n\nfrom lib.core import walk\n")
+    assert finding.severity is Severity.ERROR
+    assert finding.where == "user 1.0 user/__init__.py:3"
+    assert "imports walk from lib.core, which lib 2.0 does not have" in finding.message
+    evidence = finding.evidence
     assert evidence.relation is Relation.NAME
     assert (evidence.package, evidence.version) == ("user", "1.0")
     assert (evidence.file, evidence.line) == ("user/__init__.py", 3)
@@ -32,16 +32,16 @@ def test_a_name_that_is_gone_is_an_error_with_its_place():
 
 
 def test_a_module_that_is_gone():
-    (one,) = check("from lib.tools import walk\n")
-    assert one.evidence.relation is Relation.MODULE
-    assert one.evidence.subject == "lib.tools"
+    (finding,) = check("from lib.tools import walk\n")
+    assert finding.evidence.relation is Relation.MODULE
+    assert finding.evidence.subject == "lib.tools"
 
 
 def test_a_package_that_is_not_installed():
-    (one,) = check("import setuptools\n")
-    assert one.evidence.relation is Relation.PACKAGE
-    assert one.evidence.subject == "setuptools"
-    assert one.evidence.other == ""
+    (finding,) = check("import setuptools\n")
+    assert finding.evidence.relation is Relation.PACKAGE
+    assert finding.evidence.subject == "setuptools"
+    assert finding.evidence.other == ""
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_what_works_or_never_runs_is_not_mentioned(source):
     ],
 )
 def test_what_is_caught_or_not_reached_is_a_note(source):
-    (one,) = check(source)
-    assert one.severity is Severity.NOTE
+    (finding,) = check(source)
+    assert finding.severity is Severity.NOTE
 
 
 def test_a_function_of_the_main_path_is_no_corner():
     source = "def later():\n    from lib import walk\n"
-    (one,) = check(source, "user.later")
-    assert one.severity is Severity.ERROR
-    assert "used by user.later" in one.message
+    (finding,) = check(source, "user.later")
+    assert finding.severity is Severity.ERROR
+    assert "used by user.later" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_missing_package_that_is_optional_is_not_mentioned(source):
     assert check(source, "user", "user.later") == []
 
 
-def test_a_package_that_is_carried_along_is_not_missing():
+def test_a_vendored_package_is_not_missing():
     files = {"user/__init__.py": "import colorama\n", "user/third/colorama/__init__.py": ""}
     package_set = SourceModules({"user 1.0": files})
     assert imports.check(package_set, main_path(package_set, rules("user"))) == []
@@ -102,8 +102,8 @@ def test_a_package_that_is_carried_along_is_not_missing():
 def test_a_partial_package_set_does_not_miss_what_it_leaves_out():
     files = {"user/__init__.py": "import setuptools\nfrom lib import walk\n"}
     package_set = SourceModules({"user 1.0": files, "lib 2.0": LIB}, partial=True)
-    found = imports.check(package_set, main_path(package_set, rules("user")))
-    assert [one.evidence and one.evidence.subject for one in found] == ["lib:walk"]
+    findings = imports.check(package_set, main_path(package_set, rules("user")))
+    assert [finding.evidence and finding.evidence.subject for finding in findings] == ["lib:walk"]
 
 
 def test_a_package_in_a_folder_that_python_cannot_import_is_vendored():
@@ -112,17 +112,17 @@ def test_a_package_in_a_folder_that_python_cannot_import_is_vendored():
         "user/vendor/gql-0.2.0/gql_parser/__init__.py": "",
     }
     package_set = SourceModules({"user 1.0": files})
-    found = imports.check(package_set, main_path(package_set, rules("user"), ("user",)))
-    assert [one.evidence.subject for one in found if one.evidence] == ["other"]
+    findings = imports.check(package_set, main_path(package_set, rules("user"), ("user",)))
+    assert [finding.evidence.subject for finding in findings if finding.evidence] == ["other"]
 
 
 def test_a_part_of_a_namespace_is_missing_and_not_another_package_s():
     files = {"user/__init__.py": "import space.cloud.registry\nimport space.cloud.part.gone\n"}
     parts = {"space/cloud/part/__init__.py": ""}
     package_set = SourceModules({"user 1.0": files, "lib 2.0": parts})
-    found = imports.check(package_set, main_path(package_set, rules("user"), ("user",)))
-    evidence = [one.evidence for one in found if one.evidence]
-    assert [(one.relation, one.other) for one in evidence] == [
+    findings = imports.check(package_set, main_path(package_set, rules("user"), ("user",)))
+    evidence = [finding.evidence for finding in findings if finding.evidence]
+    assert [(item.relation, item.other) for item in evidence] == [
         (Relation.PACKAGE, ""),
         (Relation.MODULE, "lib"),
     ]

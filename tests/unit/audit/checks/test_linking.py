@@ -17,20 +17,20 @@ TORCH = [
 FILE = "flashinfer/kernels.abi3.so"
 
 
-def found(package_set: SharedObjects, *, base: bool = True) -> list[Finding]:
+def linking_findings(package_set: SharedObjects, *, base: bool = True) -> list[Finding]:
     return linking.check(package_set, BASE if base else ())
 
 
 def only(package_set: SharedObjects, *, base: bool = True) -> Finding:
-    (finding,) = found(package_set, base=base)
+    (finding,) = linking_findings(package_set, base=base)
     return finding
 
 
 def relation(finding: Finding) -> tuple[Relation, str, str, str]:
     """What a finding rests on: relation, other package, subject, file."""
     assert finding.evidence is not None
-    one = finding.evidence
-    return one.relation, one.other, one.subject, one.file
+    evidence = finding.evidence
+    return evidence.relation, evidence.other, evidence.subject, evidence.file
 
 
 # -- symbols
@@ -51,7 +51,7 @@ def test_a_symbol_of_the_other_string_is_an_error_that_says_so(base: bool) -> No
 
 @pytest.mark.parametrize("base", [True, False])
 def test_a_symbol_that_is_there_is_none(base: bool) -> None:
-    assert found(kernels(NEW), base=base) == []
+    assert linking_findings(kernels(NEW), base=base) == []
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_a_symbol_that_is_there_is_none(base: bool) -> None:
     ["PyErr_SetString", "memcpy@GLIBC_2.2.5", "_Znwm@GLIBCXX_3.4", "cuLaunchKernel", "nvmlInit_v2"],
 )
 def test_symbols_of_the_base_the_interpreter_and_the_driver_are_there(symbol: str) -> None:
-    assert found(kernels(symbol)) == []
+    assert linking_findings(kernels(symbol)) == []
 
 
 @pytest.mark.parametrize("symbol", ["PyNew_OfTomorrow", "cublasOfTomorrow", "custom_op"])
 def test_an_undefined_symbol_is_reported_only_for_a_complete_package_set(symbol: str) -> None:
     assert relation(only(kernels(symbol)))[0] is Relation.SYMBOL
-    assert found(kernels(symbol), base=False) == []
+    assert linking_findings(kernels(symbol), base=False) == []
 
 
 def test_a_copy_that_a_package_keeps_for_itself_serves_no_other() -> None:
@@ -73,21 +73,21 @@ def test_a_copy_that_a_package_keeps_for_itself_serves_no_other() -> None:
     asks = module("pic/_pic.abi3.so", undefined=("jpeg_start",))
     package_set = SharedObjects({"other 1": [private], "pic 1": [asks]})
     assert relation(only(package_set))[2] == "jpeg_start"
-    own = SharedObjects({"pic 1": [asks, private]})
-    assert found(own) == []
+    bundled_set = SharedObjects({"pic 1": [asks, private]})
+    assert linking_findings(bundled_set) == []
 
 
 def test_many_symbols_are_summed_up() -> None:
     asks = module(FILE, undefined=tuple(f"_ZN5torch{number}" for number in range(20)))
     package_set = SharedObjects({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
-    findings = found(package_set)
+    findings = linking_findings(package_set)
     assert len(findings) == linking.SHOWN
     places = [f"({place} of 20 that it lacks)" for place in (1, 2, 3)]
-    assert [one.message[-len(places[0]) :] for one in findings] == places
+    assert [finding.message[-len(places[0]) :] for finding in findings] == places
     every = sorted(f"_ZN5torch{number}" for number in range(20))
-    evidence = [one.evidence for one in findings if one.evidence is not None]
-    assert [one.subject for one in evidence] == every[:3]
-    assert [one.symbols for one in evidence] == [tuple(every), (), ()]
+    evidence = [finding.evidence for finding in findings if finding.evidence is not None]
+    assert [item.subject for item in evidence] == every[:3]
+    assert [item.symbols for item in evidence] == [tuple(every), (), ()]
 
 
 # -- libraries
@@ -137,37 +137,37 @@ def test_in_a_part_of_a_package_set_an_absent_package_is_not_missed() -> None:
         {"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13", "libgone.so"))]},
         partial=True,
     )
-    assert found(package_set, base=False) == []
+    assert linking_findings(package_set, base=False) == []
 
 
 def test_a_library_that_was_not_read_is_there() -> None:
     asks = module("vllm/_C.abi3.so", needed=("libtorch_nvshmem.so",))
     packages = {"vllm 1": [asks], "torch 2.11.0": TORCH}
     unread = {"torch": ("torch/lib/libtorch_nvshmem.so",)}
-    assert found(SharedObjects(packages, unread=unread, partial=True), base=False) == []
-    assert len(found(SharedObjects(packages, partial=True), base=False)) == 1
+    assert linking_findings(SharedObjects(packages, unread=unread, partial=True), base=False) == []
+    assert len(linking_findings(SharedObjects(packages, partial=True), base=False)) == 1
 
 
 def test_symbols_of_a_package_that_was_not_read_are_not_missed() -> None:
     package_set = SharedObjects(
         {"torch 2.6.0": [], "a 1": [module("a/_a.abi3.so", undefined=(OLD,))]}
     )
-    assert found(package_set, base=False) == []
+    assert linking_findings(package_set, base=False) == []
 
 
 @pytest.mark.parametrize("name", ["libc.so.6", "libcuda.so.1", "libnvidia-ml.so.1"])
 def test_libraries_of_the_base_and_the_driver_are_there(name: str) -> None:
-    assert found(linked(name)) == []
+    assert linking_findings(linked(name)) == []
 
 
 def test_a_runpath_is_followed_from_the_file_as_installed() -> None:
     asks = module(
         "a/sub/_a.abi3.so", needed=("libz.so.9",), runpath=("$ORIGIN/../../other/lib", "/opt")
     )
-    kept = library("b-1.data/purelib/other/lib/libz.so.9")
-    assert found(SharedObjects({"a 1": [asks], "b 1": [kept]})) == []
+    located_library = library("b-1.data/purelib/other/lib/libz.so.9")
+    assert linking_findings(SharedObjects({"a 1": [asks], "b 1": [located_library]})) == []
     elsewhere = library("b-1.data/purelib/away/lib/libz.so.9")
-    assert len(found(SharedObjects({"a 1": [asks], "b 1": [elsewhere]}))) == 1
+    assert len(linking_findings(SharedObjects({"a 1": [asks], "b 1": [elsewhere]}))) == 1
 
 
 def test_what_a_package_requires_may_bring_its_libraries() -> None:
@@ -175,8 +175,8 @@ def test_what_a_package_requires_may_bring_its_libraries() -> None:
     library_file = library("tvm_ffi/lib/libtvm_ffi.so")
     packages = {"a 1": [asks], "middle 1": [], "apache-tvm-ffi 1": [library_file]}
     requires = {"a": ("middle>=1",), "middle": ("apache_tvm_ffi",)}
-    assert found(SharedObjects(packages, requires=requires)) == []
-    assert len(found(SharedObjects(packages))) == 1
+    assert linking_findings(SharedObjects(packages, requires=requires)) == []
+    assert len(linking_findings(SharedObjects(packages))) == 1
 
 
 def test_all_that_a_file_lacks_is_one_finding() -> None:
@@ -200,7 +200,7 @@ def test_a_libstdcxx_that_is_too_old() -> None:
     wants = {"libstdc++.so.6": ("GLIBCXX_3.4.29", "GLIBCXX_3.4.32")}
     finding = only(linked("libstdc++.so.6", wants=wants))
     assert relation(finding)[2] == "libstdc++.so.6:GLIBCXX_3.4.32"
-    assert found(linked("libstdc++.so.6", wants=wants), base=False) == []
+    assert linking_findings(linked("libstdc++.so.6", wants=wants), base=False) == []
 
 
 def test_a_version_of_a_wheels_own_library() -> None:
@@ -213,7 +213,7 @@ def test_a_version_of_a_wheels_own_library() -> None:
     ):
         link = library("nvidia/lib/libnvJitLink.so.12", offers=offers)
         package_set = SharedObjects({"vllm 1": [asks], "nvidia-nvjitlink-cu12 12": [link]})
-        assert len(found(package_set)) == count
+        assert len(linking_findings(package_set)) == count
 
 
 # -- numpy
@@ -228,7 +228,7 @@ def test_code_for_numpy_1_does_not_run_with_numpy_2(numpy: str, compiled: int, c
         {"pandas 2.0.3": [asks], f"numpy {numpy}": []},
         sources={"pandas/__init__.py": "from pandas import _libs"},
     )
-    findings = found(package_set)
+    findings = linking_findings(package_set)
     assert len(findings) == count
     for finding in findings:
         assert relation(finding)[:2] == (Relation.ABI, "numpy")
@@ -243,9 +243,12 @@ def test_a_package_that_is_all_for_numpy_1_cannot_work(
     compiled: tuple[int, ...], severity: Severity
 ) -> None:
     # scikit-image 0.22.0 imports its modules on first use, so that no import of them is seen.
-    asks = [module(f"skimage/_m{at}.so", numpy=one) for at, one in enumerate(compiled)]
+    asks = [
+        module(f"skimage/_m{at}.so", numpy=numpy_version)
+        for at, numpy_version in enumerate(compiled)
+    ]
     package_set = SharedObjects({"scikit-image 0.22.0": asks, "numpy 2.2.6": []})
-    assert {finding.severity for finding in found(package_set)} == {severity}
+    assert {finding.severity for finding in linking_findings(package_set)} == {severity}
 
 
 # -- what is on the main path
@@ -286,8 +289,8 @@ def test_what_a_module_links_to_counts_as_the_module_does() -> None:
         library("pack/lib/libplugin.so", **LACKS),
     ]
     sources = {"pack/__init__.py": "import pack._ext"}
-    findings = found(SharedObjects({"pack 1": files}, sources=sources))
-    assert {one.where.split("/")[-1]: one.severity for one in findings} == {
+    findings = linking_findings(SharedObjects({"pack 1": files}, sources=sources))
+    assert {finding.where.split("/")[-1]: finding.severity for finding in findings} == {
         "libtwo.so": Severity.ERROR,
         "libplugin.so": Severity.NOTE,
     }
@@ -297,13 +300,15 @@ def test_code_for_another_torch_that_its_package_can_do_without_is_a_warning() -
     symbol = "_ZNK3c106SymInt16sym_ne_slow_pathERKS0_"
     asks = module("pack/_C.abi3.so", needed=("libc10.so",), undefined=(symbol,))
     guarded = {"pack/__init__.py": "try:\n    import pack._C\nexcept ImportError:\n    pass"}
-    findings = found(SharedObjects({"pack 1": [asks], "torch 2.8.0": TORCH}, sources=guarded))
-    assert [one.severity for one in findings] == [Severity.WARNING]
+    findings = linking_findings(
+        SharedObjects({"pack 1": [asks], "torch 2.8.0": TORCH}, sources=guarded)
+    )
+    assert [finding.severity for finding in findings] == [Severity.WARNING]
 
 
 def test_one_of_several_choices_is_skipped() -> None:
     files = [library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
-    assert found(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
+    assert linking_findings(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
 
 
 def test_modules_for_another_python_and_another_machine_are_skipped() -> None:
@@ -312,9 +317,9 @@ def test_modules_for_another_python_and_another_machine_are_skipped() -> None:
         module("vllm/_C.abi3.so", machine="arm64", **LACKS),
     ]
     package_set = SharedObjects({"vllm 1": files})
-    assert found(package_set) == []
+    assert linking_findings(package_set) == []
     for python in ("3.13", "3.13.2"):
-        assert len(found(SharedObjects({"vllm 1": files}, python=python))) == 1
+        assert len(linking_findings(SharedObjects({"vllm 1": files}, python=python))) == 1
 
 
 def test_of_the_variants_for_cuda_families_the_one_that_is_loaded_must_be_whole() -> None:
@@ -324,12 +329,12 @@ def test_of_the_variants_for_cuda_families_the_one_that_is_loaded_must_be_whole(
     plain = module("hook_preload.abi3.so", needed=("libcudart.so.12",))
     ours = module("hook_preload_cu13.abi3.so", needed=("libcudart.so.13",))
     around = {"torch 2.11.0": [torch], "nvidia-cuda-runtime 13.0.96": [runtime]}
-    assert found(SharedObjects({**around, "saver 1": [other, plain, ours]})) == []
+    assert linking_findings(SharedObjects({**around, "saver 1": [other, plain, ours]})) == []
 
-    (alone,) = found(SharedObjects({**around, "saver 1": [plain]}))
+    (alone,) = linking_findings(SharedObjects({**around, "saver 1": [plain]}))
     assert relation(alone)[2] == "libcudart.so.12"
 
     torn = module(ours.file, needed=("libcudart.so.13", "libgone.so.1"))
-    (one,) = found(SharedObjects({**around, "saver 1": [other, plain, torn]}))
-    assert relation(one)[2] == "libgone.so.1"
-    assert one.severity is Severity.ERROR
+    (finding,) = linking_findings(SharedObjects({**around, "saver 1": [other, plain, torn]}))
+    assert relation(finding)[2] == "libgone.so.1"
+    assert finding.severity is Severity.ERROR

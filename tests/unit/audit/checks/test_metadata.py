@@ -8,7 +8,7 @@ from imgbuild.report import Relation, Severity
 from tests.support import audited
 
 
-def found(tmp_path, packages, requires=None, constraints=(), extras=None, **more):
+def metadata_findings(tmp_path, packages, requires=None, constraints=(), extras=None, **more):
     lines = {
         name: "".join(f"{line}\n" for line in lines) for name, lines in (requires or {}).items()
     }
@@ -20,11 +20,11 @@ def found(tmp_path, packages, requires=None, constraints=(), extras=None, **more
 
 def test_a_sound_package_set_is_clean(tmp_path):
     requires = {"a==1": ["Requires-Dist: b>=2,<3", "Requires-Python: >=3.9"]}
-    assert found(tmp_path, ["a==1", "b==2.5"], requires) == []
+    assert metadata_findings(tmp_path, ["a==1", "b==2.5"], requires) == []
 
 
 def test_a_wrong_version_names_both(tmp_path):
-    (finding,) = found(tmp_path, ["a==1", "b==3.0"], {"a==1": ["Requires-Dist: b<3"]})
+    (finding,) = metadata_findings(tmp_path, ["a==1", "b==3.0"], {"a==1": ["Requires-Dist: b<3"]})
     assert finding.severity is Severity.ERROR
     assert finding.message == "a 1 needs b<3, and b is 3.0"
     assert finding.evidence.relation is Relation.REQUIREMENT
@@ -36,14 +36,14 @@ def test_a_wrong_version_names_both(tmp_path):
 
 def test_a_local_version_and_a_prerelease_count_as_what_they_are(tmp_path):
     requires = {"a==1": ["Requires-Dist: torch==2.6.0", "Requires-Dist: b>=1"]}
-    assert found(tmp_path, ["a==1", "torch==2.6.0+cu124", "b==2.0rc1"], requires) == []
+    assert metadata_findings(tmp_path, ["a==1", "torch==2.6.0+cu124", "b==2.0rc1"], requires) == []
 
 
 def test_an_absent_package_unless_the_package_set_is_partial(tmp_path):
     requires = {"a==1": ["Requires-Dist: b"]}
-    (finding,) = found(tmp_path, ["a==1"], requires)
+    (finding,) = metadata_findings(tmp_path, ["a==1"], requires)
     assert "b is not in this package set" in finding.message
-    assert found(tmp_path / "partial", ["a==1"], requires, partial=True) == []
+    assert metadata_findings(tmp_path / "partial", ["a==1"], requires, partial=True) == []
 
 
 def test_markers_are_of_the_target_and_not_of_this_machine(tmp_path):
@@ -54,8 +54,8 @@ def test_markers_are_of_the_target_and_not_of_this_machine(tmp_path):
             'Requires-Dist: arm; platform_machine == "aarch64"',
         ]
     }
-    assert found(tmp_path, ["a==1"], requires) == []
-    assert len(found(tmp_path / "old", ["a==1"], requires, python="3.10")) == 1
+    assert metadata_findings(tmp_path, ["a==1"], requires) == []
+    assert len(metadata_findings(tmp_path / "old", ["a==1"], requires, python="3.10")) == 1
 
 
 def test_extras_count_where_another_package_asks_for_them(tmp_path):
@@ -63,26 +63,26 @@ def test_extras_count_where_another_package_asks_for_them(tmp_path):
         "a==1": ["Requires-Dist: b[fast]"],
         "b==1": ['Requires-Dist: c; extra == "fast"', 'Requires-Dist: d; extra == "slow"'],
     }
-    (finding,) = found(tmp_path, ["a==1", "b==1"], requires)
+    (finding,) = metadata_findings(tmp_path, ["a==1", "b==1"], requires)
     assert finding.message == 'b 1 needs c; extra == "fast", and c is not in this package set'
 
 
 def test_another_python(tmp_path):
-    (finding,) = found(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
+    (finding,) = metadata_findings(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
     assert finding.message == "a 1 needs Python >=3.12, and this package set has 3.11"
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"
 
 
 def test_a_specifier_that_is_none_is_skipped(tmp_path):
-    assert found(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.6.*"]}) == []
+    assert metadata_findings(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.6.*"]}) == []
 
 
 @pytest.mark.parametrize(("glibc", "fits"), [("2.36", True), ("2.17", False)])
 def test_a_wheel_of_a_newer_glibc(tmp_path, glibc, fits):
     package_set = audited.package_set(tmp_path, {"a==1": {}}, glibc=glibc)
     name = "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"
-    book = package_set.books["a"]
-    book.wheel = audited.changed(book.wheel, file=name)
+    library_wheel = package_set.wheels["a"]
+    library_wheel.wheel = audited.changed(library_wheel.wheel, file=name)
     assert audited.subjects(metadata.check(package_set)) == ([] if fits else [name])
 
 
@@ -90,10 +90,10 @@ def test_what_was_learned_counts_too(tmp_path):
     learned = Constraint(
         package="a", versions=">=1", needs="b>=2", file="a/x.py", line=7, name="b.new"
     )
-    (finding,) = found(tmp_path, ["a==1", "b==1.9"], constraints=[learned])
+    (finding,) = metadata_findings(tmp_path, ["a==1", "b==1.9"], constraints=[learned])
     assert finding.where == "a 1 a/x.py:7"
     assert finding.evidence.spec == ">=2"
-    assert found(tmp_path / "new", ["a==1", "b==2.0"], constraints=[learned]) == []
+    assert metadata_findings(tmp_path / "new", ["a==1", "b==2.0"], constraints=[learned]) == []
 
 
 def test_a_version_that_no_extra_named_after_the_package_allows_is_a_warning(tmp_path):
@@ -104,10 +104,10 @@ def test_a_version_that_no_extra_named_after_the_package_allows_is_a_warning(tmp
             'Requires-Dist: d; extra == "d"',
         ]
     }
-    (finding,) = found(tmp_path, ["a==1", "b==3", "c==3", "d==3"], requires)
+    (finding,) = metadata_findings(tmp_path, ["a==1", "b==3", "c==3", "d==3"], requires)
     assert finding.severity is Severity.WARNING
     assert finding.message == "a 1 supports b<2,>=1 by its extra b, and b is 3"
-    assert found(tmp_path / "fits", ["a==1", "b==1.5"], requires) == []
+    assert metadata_findings(tmp_path / "fits", ["a==1", "b==1.5"], requires) == []
 
 
 RAY = {
@@ -125,40 +125,46 @@ RAY = {
 @pytest.mark.parametrize("partial", [False, True])
 def test_what_an_extra_that_is_asked_for_requires_is_not_left_out(tmp_path, partial):
     packages = ["ray==2.48", "click==8"]
-    assert found(tmp_path, packages, RAY, partial=partial) == []
+    assert metadata_findings(tmp_path, packages, RAY, partial=partial) == []
     extras = {"ray": ("default",)}
-    (finding,) = found(tmp_path / "absent", packages, RAY, extras=extras, partial=partial)
+    (finding,) = metadata_findings(
+        tmp_path / "absent", packages, RAY, extras=extras, partial=partial
+    )
     assert finding.severity is Severity.ERROR
     assert "aiohttp is not in this package set" in finding.message
     assert finding.evidence.relation is Relation.REQUIREMENT
     assert finding.where.startswith("ray 2.48 ray-2.48.dist-info/METADATA:")
-    (finding,) = found(
+    (finding,) = metadata_findings(
         tmp_path / "old", [*packages, "aiohttp==3.0"], RAY, extras=extras, partial=partial
     )
     assert "aiohttp is 3.0" in finding.message
     whole = [*packages, "aiohttp==3.9"]
-    assert found(tmp_path / "whole", whole, RAY, extras=extras, partial=partial) == []
+    assert metadata_findings(tmp_path / "whole", whole, RAY, extras=extras, partial=partial) == []
 
 
 def test_what_a_package_itself_requires_may_be_absent_from_a_partial_set(tmp_path):
     packages = ["ray==2.48", "aiohttp==3.9"]
-    assert found(tmp_path, packages, RAY, extras={"ray": ("default",)}, partial=True) == []
+    assert (
+        metadata_findings(tmp_path, packages, RAY, extras={"ray": ("default",)}, partial=True) == []
+    )
 
 
 def test_an_extra_brings_the_requirements_of_another_extra(tmp_path):
     messages = [
-        one.message
-        for one in found(
+        finding.message
+        for finding in metadata_findings(
             tmp_path, ["ray==2.48", "click==8"], RAY, extras={"ray": ("all-of-it",)}, partial=True
         )
     ]
     assert len(messages) == 2
-    assert any("aiohttp" in one for one in messages)
-    assert any("grpcio" in one for one in messages)
+    assert any("aiohttp" in message for message in messages)
+    assert any("grpcio" in message for message in messages)
 
 
 def test_an_unknown_extra_is_named_with_those_that_there_are(tmp_path):
-    (finding,) = found(tmp_path, ["ray==2.48"], RAY, extras={"ray": ("absent",)}, partial=True)
+    (finding,) = metadata_findings(
+        tmp_path, ["ray==2.48"], RAY, extras={"ray": ("absent",)}, partial=True
+    )
     assert finding.severity is Severity.WARNING
     assert finding.message == "ray 2.48 has no extra absent, so that nothing is required for it"
     assert finding.remedy == "its extras: all-of-it, default"

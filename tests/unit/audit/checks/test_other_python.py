@@ -32,8 +32,8 @@ def check(package_set: PackageSet, *entries: str):
 
 def severities(tmp_path, source, *entries, **more):
     """The severities of the findings where user/use.py is `source`, and nothing imports it."""
-    found = check(audited.package_set(tmp_path, package(use=source), **more), *entries)
-    return [one.severity for one in found]
+    findings = check(audited.package_set(tmp_path, package(use=source), **more), *entries)
+    return [finding.severity for finding in findings]
 
 
 def parts(init, part):
@@ -44,31 +44,31 @@ def parts(init, part):
 
 def test_an_import_on_the_main_path_is_an_error_with_its_place(tmp_path):
     packages = parts("from user.part import run\n", "import os\nfrom . import _C\n")
-    (one,) = check(audited.package_set(tmp_path, packages))
-    assert one.severity is Severity.ERROR
-    assert one.check == "imports"
-    assert one.where == "user 1.0 user/part/__init__.py:2"
-    assert one.message == (
+    (finding,) = check(audited.package_set(tmp_path, packages))
+    assert finding.severity is Severity.ERROR
+    assert finding.check == "imports"
+    assert finding.where == "user 1.0 user/part/__init__.py:2"
+    assert finding.message == (
         "user 1.0 imports user.part._C, which its wheel has for Python 3.12 only;"
         " this package set has Python 3.11 (used by user)"
     )
-    assert one.remedy == "choose another version of user, or a base with another Python"
-    assert one.evidence.relation is Relation.MODULE
-    assert (one.evidence.subject, one.evidence.other) == ("user.part._C", "")
+    assert finding.remedy == "choose another version of user, or a base with another Python"
+    assert finding.evidence.relation is Relation.MODULE
+    assert (finding.evidence.subject, finding.evidence.other) == ("user.part._C", "")
 
 
 def test_a_part_that_its_importer_can_do_without_is_a_warning(tmp_path):
     packages = parts(GUARDED, "from . import _C\nfrom ._C import run\n")
-    (one,) = check(audited.package_set(tmp_path, packages))
-    assert one.severity is Severity.WARNING
-    assert one.where == "user 1.0 user/part/__init__.py:1"
+    (finding,) = check(audited.package_set(tmp_path, packages))
+    assert finding.severity is Severity.WARNING
+    assert finding.where == "user 1.0 user/part/__init__.py:1"
 
 
 def test_a_part_that_is_imported_by_a_name_in_a_string_is_a_warning(tmp_path):
     by_name = "import importlib\nfound = importlib.import_module('user.part')\n"
     packages = parts(by_name, "from . import _C\n")
-    (one,) = check(audited.package_set(tmp_path, packages))
-    assert one.severity is Severity.WARNING
+    (finding,) = check(audited.package_set(tmp_path, packages))
+    assert finding.severity is Severity.WARNING
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_the_python_that_has_it_is_clean(tmp_path, python):
 
 @pytest.mark.parametrize("other", ["_C.abi3.so", "_C.so", "_C.py", "_C/__init__.py"])
 def test_a_build_or_source_for_this_python_is_clean(tmp_path, other):
-    own = package(use="from user.part import _C\n")["user==1.0"]
-    files: audited.Files = {**own, f"user/part/{other}": ""}
+    source_files = package(use="from user.part import _C\n")["user==1.0"]
+    files: audited.Files = {**source_files, f"user/part/{other}": ""}
     assert check(audited.package_set(tmp_path, {"user==1.0": files}), "user.use") == []
 
 
@@ -136,8 +136,8 @@ def test_the_part_itself_may_be_what_is_imported(tmp_path, caught):
 def test_a_source_that_another_python_does_not_use_is_read(tmp_path):
     files = dict(package(use="from user.part import _C\n")["user==1.0"])
     twin: audited.Files = {**files, f"user/use.{BUILD}": b"\0"}
-    (one,) = check(audited.package_set(tmp_path, {"user==1.0": twin}), "user.use")
-    assert one.where == "user 1.0 user/use.py:1"
+    (finding,) = check(audited.package_set(tmp_path, {"user==1.0": twin}), "user.use")
+    assert finding.where == "user 1.0 user/use.py:1"
 
 
 def test_a_part_at_the_top_of_the_same_wheel(tmp_path):
@@ -146,8 +146,8 @@ def test_a_part_at_the_top_of_the_same_wheel(tmp_path):
         "_user/__init__.py": "",
         f"_user/_C.{BUILD}": b"\0",
     }
-    (one,) = check(audited.package_set(tmp_path, {"user==1.0": files}))
-    assert (one.severity, one.evidence.subject) == (Severity.ERROR, "_user._C")
+    (finding,) = check(audited.package_set(tmp_path, {"user==1.0": files}))
+    assert (finding.severity, finding.evidence.subject) == (Severity.ERROR, "_user._C")
 
 
 @pytest.mark.parametrize("line", ["from lib import _C\n", "import lib._C\n"])
@@ -157,11 +157,11 @@ def test_a_module_of_another_package_is_not_taken_for_removed(tmp_path, line):
         "lib==2.0": {"lib/__init__.py": "", f"lib/_C.{BUILD}": b"\0"},
     }
     package_set = audited.package_set(tmp_path, packages)
-    (one,) = imports.check(package_set, main_path(package_set, rules("user")))
-    assert one.severity is Severity.ERROR
-    assert "imports lib._C, which its wheel has for Python 3.12 only" in one.message
-    assert one.evidence is not None
-    assert (one.evidence.subject, one.evidence.other) == ("lib._C", "")
+    (finding,) = imports.check(package_set, main_path(package_set, rules("user")))
+    assert finding.severity is Severity.ERROR
+    assert "imports lib._C, which its wheel has for Python 3.12 only" in finding.message
+    assert finding.evidence is not None
+    assert (finding.evidence.subject, finding.evidence.other) == ("lib._C", "")
     assert check(package_set) == []
 
 
@@ -233,9 +233,9 @@ def test_a_module_at_the_top_and_several_pythons(tmp_path):
         "user/__init__.py": "import _back\nimport _back\n",
         **{f"_back.cpython-{python}-x86_64-linux-gnu.so": b"\0" for python in ("310", "312")},
     }
-    (one,) = check(audited.package_set(tmp_path, {"user==1.0": files}))
-    assert one.severity is Severity.ERROR
-    assert "has for Python 3.10 and 3.12 only" in one.message
+    (finding,) = check(audited.package_set(tmp_path, {"user==1.0": files}))
+    assert finding.severity is Severity.ERROR
+    assert "has for Python 3.10 and 3.12 only" in finding.message
 
 
 def test_a_wheel_that_does_not_fit_is_left_to_metadata(tmp_path):

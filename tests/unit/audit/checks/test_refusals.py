@@ -66,7 +66,9 @@ def check({parameter}):
 """
 
 
-def found(source: str, *, partial: bool = False, lib: str = "", **versions: str) -> list[str]:
+def refusal_lines(
+    source: str, *, partial: bool = False, lib: str = "", **versions: str
+) -> list[str]:
     packages = {
         "user 1": {"user/__init__.py": source},
         "packaging 25": {"packaging/version.py": ""},
@@ -77,26 +79,30 @@ def found(source: str, *, partial: bool = False, lib: str = "", **versions: str)
         packages[f"{name} {version}"] = {f"{name}/__init__.py": ""}
     modules = SourceModules(packages, partial=partial)
     return [
-        f"{one.place.line} {one.raised} {one.at} {one.cause}"
-        for one in refusals(modules, main_path(modules, rules("user")))
+        f"{refusal.place.line} {refusal.raised} {refusal.at} {refusal.cause}"
+        for refusal in refusals(modules, main_path(modules, rules("user")))
     ]
 
 
 def test_a_decorator_that_raises_without_a_package():
     source = DECORATED.format(fallback='"error"')
-    assert found(source) == ["22 ValueError user/__init__.py:13 accelerate"]
-    assert found(source, accelerate="1") == []
-    assert found(source, partial=True) == []
-    assert found(DECORATED.format(fallback="None")) == []
-    assert found(DECORATED.format(fallback="chosen()")) == []
+    assert refusal_lines(source) == ["22 ValueError user/__init__.py:13 accelerate"]
+    assert refusal_lines(source, accelerate="1") == []
+    assert refusal_lines(source, partial=True) == []
+    assert refusal_lines(DECORATED.format(fallback="None")) == []
+    assert refusal_lines(DECORATED.format(fallback="chosen()")) == []
 
 
 def test_generated_code_for_another_runtime():
-    assert found(GENERATED, lib=RUNTIME.format(major=4)) == ["4 VersionError lib/runtime.py:7 lib"]
-    assert found(GENERATED, lib=RUNTIME.format(major=5)) == ["4 VersionError lib/runtime.py:7 lib"]
-    assert found(GENERATED.replace("31", "30"), lib=RUNTIME.format(major=6)) == []
-    assert found(GENERATED.replace("6, 31", "level, 31"), lib=RUNTIME.format(major=6)) != []
-    assert found(GENERATED.replace("31", "level"), lib=RUNTIME.format(major=6)) == []
+    assert refusal_lines(GENERATED, lib=RUNTIME.format(major=4)) == [
+        "4 VersionError lib/runtime.py:7 lib"
+    ]
+    assert refusal_lines(GENERATED, lib=RUNTIME.format(major=5)) == [
+        "4 VersionError lib/runtime.py:7 lib"
+    ]
+    assert refusal_lines(GENERATED.replace("31", "30"), lib=RUNTIME.format(major=6)) == []
+    assert refusal_lines(GENERATED.replace("6, 31", "level, 31"), lib=RUNTIME.format(major=6)) != []
+    assert refusal_lines(GENERATED.replace("31", "level"), lib=RUNTIME.format(major=6)) == []
 
 
 SPEC = "from importlib.util import find_spec\n"
@@ -118,9 +124,9 @@ SPEC = "from importlib.util import find_spec\n"
     ],
 )
 def test_a_statement_that_raises_without_a_package(source, count):
-    assert len(found(source)) == count
-    assert found(source, dep="1") == []
-    assert found(source, partial=True) == []
+    assert len(refusal_lines(source)) == count
+    assert refusal_lines(source, dep="1") == []
+    assert refusal_lines(source, partial=True) == []
 
 
 BUILT = """
@@ -134,7 +140,7 @@ except ImportError:
 
 @pytest.mark.parametrize("part", ["user", "user._C"])
 def test_a_part_that_a_build_may_add(part):
-    assert found(BUILT.format(part=part), torch="2") == []
+    assert refusal_lines(BUILT.format(part=part), torch="2") == []
 
 
 OLD = (
@@ -169,4 +175,4 @@ OLD = (
 )
 def test_a_call_that_refuses_a_version(body, call, versions, count):
     source = CHECK.format(parameter="name", body=body, call=call)
-    assert len(found(source, **versions)) == count
+    assert len(refusal_lines(source, **versions)) == count

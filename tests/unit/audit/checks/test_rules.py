@@ -24,13 +24,13 @@ RULE = Rule(
 )
 
 
-def found(tmp_path, pins, text="#define ONE\n#define TARGET 2\n", rule=RULE, **more):
+def rule_findings(tmp_path, pins, text="#define ONE\n#define TARGET 2\n", rule=RULE, **more):
     packages = {pin: ({"a/x.h": text} if pin.startswith("a==") else {}) for pin in pins}
     return rules.check(audited.package_set(tmp_path, packages, **more), [rule])
 
 
 def test_a_rule_names_the_line_that_shows_it(tmp_path):
-    (finding,) = found(tmp_path, ["a==2.1", "b==1.9"])
+    (finding,) = rule_findings(tmp_path, ["a==2.1", "b==1.9"])
     assert finding.severity is Severity.ERROR
     assert finding.where == "a 2.1 a/x.h:2"
     assert finding.remedy == "choose b>=2"
@@ -40,23 +40,25 @@ def test_a_rule_names_the_line_that_shows_it(tmp_path):
 
 @pytest.mark.parametrize("pins", [["a==1.9", "b==1.9"], ["a==2.1", "b==2.0"], ["a==2.1"]])
 def test_other_versions_are_clean(tmp_path, pins):
-    assert found(tmp_path, pins) == []
+    assert rule_findings(tmp_path, pins) == []
 
 
 def test_a_wheel_that_does_not_show_it_is_clean(tmp_path):
-    assert found(tmp_path, ["a==2.1", "b==1.9"], text="#define TARGET 1\n") == []
+    assert rule_findings(tmp_path, ["a==2.1", "b==1.9"], text="#define TARGET 1\n") == []
 
 
 def test_a_rule_of_one_architecture(tmp_path):
     arm = audited.changed(RULE, arch=(Arch.ARM64,))
-    assert found(tmp_path, ["a==2.1", "b==1.9"], rule=arm) == []
-    assert len(found(tmp_path / "arm", ["a==2.1", "b==1.9"], rule=arm, arch=Arch.ARM64)) == 1
+    assert rule_findings(tmp_path, ["a==2.1", "b==1.9"], rule=arm) == []
+    assert (
+        len(rule_findings(tmp_path / "arm", ["a==2.1", "b==1.9"], rule=arm, arch=Arch.ARM64)) == 1
+    )
 
 
 def test_the_rules_of_this_release_are_whole():
-    known = rules.load()
-    assert len({rule.id for rule in known}) == len(known) >= 3
-    assert all(rule.why and rule.cure and rule.source and rule.shown.text for rule in known)
+    release_rules = rules.load()
+    assert len({rule.id for rule in release_rules}) == len(release_rules) >= 3
+    assert all(rule.why and rule.cure and rule.source and rule.shown.text for rule in release_rules)
 
 
 def test_pyarrow_26_beside_numpy_1(tmp_path):
@@ -81,9 +83,9 @@ def test_trl_0_15_keeps_the_prefix_cache_of_vllm(tmp_path):
 def test_qwen2_5_vl_beside_transformers_4_52(tmp_path):
     files = {"vllm/model_executor/models/qwen2.py": "x = dict(hidden_act=config.hidden_act)\n"}
     broken = audited.package_set(tmp_path, {"vllm==0.8.5.post1": files, "transformers==4.52.4": {}})
-    known = rules.check(broken)
-    assert audited.subjects(known) == ["vllm-qwen2.5-vl-text-config"]
-    assert known[0].severity is Severity.NOTE
+    findings = rules.check(broken)
+    assert audited.subjects(findings) == ["vllm-qwen2.5-vl-text-config"]
+    assert findings[0].severity is Severity.NOTE
     sound = audited.package_set(
         tmp_path / "2", {"vllm==0.8.5.post1": files, "transformers==4.51.3": {}}
     )
@@ -121,16 +123,18 @@ def test_a_rule_about_a_module_that_the_wheel_has_for_another_python(tmp_path, p
     sound = {**OTHER_BUILD, "a/_C.abi3.so": b"\0"}
     for number, (files, count) in enumerate(((OTHER_BUILD, there), (sound, 0))):
         package_set = audited.package_set(tmp_path / str(number), {"a==2.1": files}, python=python)
-        known = rules.check(package_set, [ALONE])
-        assert [one.message for one in known] == [f"a 2.1 on Python {python}: it fails"] * count
+        findings = rules.check(package_set, [ALONE])
+        assert [finding.message for finding in findings] == [
+            f"a 2.1 on Python {python}: it fails"
+        ] * count
 
 
 def test_a_rule_may_need_a_pair_too(tmp_path):
     pair = audited.changed(RULE, lacks="a._C")
     for version, messages in (("1.9", ["a 2.1 with b 1.9 on Python 3.11: it fails"]), ("2.0", [])):
         packages: dict[str, audited.Files] = {"a==2.1": OTHER_BUILD, f"b=={version}": {}}
-        known = rules.check(audited.package_set(tmp_path / version, packages), [pair])
-        assert [one.message for one in known] == messages
+        findings = rules.check(audited.package_set(tmp_path / version, packages), [pair])
+        assert [finding.message for finding in findings] == messages
 
 
 def test_a_rule_does_not_apply_where_another_package_takes_the_place(tmp_path):
@@ -138,8 +142,10 @@ def test_a_rule_does_not_apply_where_another_package_takes_the_place(tmp_path):
     spare: dict[str, audited.Files] = {"another==1": {"spare/__init__.py": ""}}
     package_set = audited.package_set(tmp_path, {"a==2.1": OTHER_BUILD, **spare})
     assert rules.check(package_set, [rule]) == []
-    known = audited.package_set(tmp_path / "2", {"a==2.1": OTHER_BUILD}, known={"spare": "2.0"})
-    assert rules.check(known, [rule]) == []
+    complete_set = audited.package_set(
+        tmp_path / "2", {"a==2.1": OTHER_BUILD}, unread_versions={"spare": "2.0"}
+    )
+    assert rules.check(complete_set, [rule]) == []
 
 
 @pytest.mark.parametrize(
@@ -155,10 +161,12 @@ def test_a_rule_does_not_apply_where_another_package_takes_the_place(tmp_path):
 def test_a_rule_of_some_gpus(tmp_path, gpu, severity, expected):
     rule = audited.changed(RULE, gpu=("9.0", "10.0"), severity=severity)
     packages = {"a==2.1": {"a/x.h": "TARGET 2"}, "b==1.9": {}}
-    known = rules.check(audited.package_set(tmp_path, packages), [rule], gpu=gpu)
-    assert [one.severity for one in known] == expected
+    findings = rules.check(audited.package_set(tmp_path, packages), [rule], gpu=gpu)
+    assert [finding.severity for finding in findings] == expected
     anywhere = audited.package_set(tmp_path / "2", packages)
-    assert [one.severity for one in rules.check(anywhere, [RULE], gpu=gpu)] == [Severity.ERROR]
+    assert [finding.severity for finding in rules.check(anywhere, [RULE], gpu=gpu)] == [
+        Severity.ERROR
+    ]
 
 
 DEEP_GEMM: audited.Files = {
@@ -185,7 +193,7 @@ def test_vllm_0_20_has_deep_gemm_for_python_3_12(tmp_path, version, python, gpu,
     packages = {f"vllm=={version}": DEEP_GEMM}
     package_set = audited.package_set(tmp_path, packages, python=python, partial=True)
     report = judge.audit(package_set, Terms(gpu=gpu), checks=["imports", "rules"])
-    assert [(one.check, one.severity) for one in report.findings] == expected
+    assert [(finding.check, finding.severity) for finding in report.findings] == expected
     alone = judge.audit(package_set, Terms(gpu=gpu), checks=["imports"])
     assert len(alone.findings) == (python != "3.12")
 
@@ -195,13 +203,13 @@ def test_an_error_of_imports_is_not_hidden_by_a_warning(tmp_path):
     package_set = audited.package_set(tmp_path, {"vllm==0.20.2": files}, partial=True)
     terms = Terms(named=("vllm",))
     report = judge.audit(package_set, terms, checks=["imports", "rules"])
-    assert [(one.check, one.severity) for one in report.findings] == [
+    assert [(finding.check, finding.severity) for finding in report.findings] == [
         ("imports", Severity.ERROR),
         ("rules", Severity.WARNING),
     ]
     terms = audited.changed(terms, gpu=("9.0",))
     report = judge.audit(package_set, terms, checks=["imports", "rules"])
-    assert [one.check for one in report.findings] == ["rules"]
+    assert [finding.check for finding in report.findings] == ["rules"]
 
 
 @pytest.mark.parametrize(
@@ -230,6 +238,6 @@ def test_rays_commands_with_click_8_3_on_python_3_10(tmp_path, ray, click, pytho
         "ray/scripts/scripts.py": "def alias(command):\n    new_command = copy.deepcopy(command)\n"
     }
     packages = {f"ray=={ray}": files, f"click=={click}": {}}
-    found = rules.check(audited.package_set(tmp_path, packages, python=python))
-    assert audited.subjects(found) == ["ray-click-sentinel"] * count
-    assert all(f"with click {click} on Python 3.10: " in one.message for one in found)
+    findings = rules.check(audited.package_set(tmp_path, packages, python=python))
+    assert audited.subjects(findings) == ["ray-click-sentinel"] * count
+    assert all(f"with click {click} on Python 3.10: " in finding.message for finding in findings)

@@ -21,15 +21,15 @@ def check(
 
 
 def test_an_import_of_a_newer_name_is_an_error_with_its_place():
-    (one,) = check("import os\n\nfrom typing import override\n")
-    assert one.severity is Severity.ERROR
-    assert one.check == "imports"
-    assert one.where == "user 1.0 user/__init__.py:3"
-    assert "imports override from typing, which Python 3.11 does not have there" in one.message
-    assert one.remedy == "choose another version of user, or a base with another Python"
-    assert one.evidence is not None
-    assert one.evidence.relation is Relation.NAME
-    assert (one.evidence.other, one.evidence.subject) == ("", "typing:override")
+    (finding,) = check("import os\n\nfrom typing import override\n")
+    assert finding.severity is Severity.ERROR
+    assert finding.check == "imports"
+    assert finding.where == "user 1.0 user/__init__.py:3"
+    assert "imports override from typing, which Python 3.11 does not have there" in finding.message
+    assert finding.remedy == "choose another version of user, or a base with another Python"
+    assert finding.evidence is not None
+    assert finding.evidence.relation is Relation.NAME
+    assert (finding.evidence.other, finding.evidence.subject) == ("", "typing:override")
 
 
 ASKED = """\
@@ -74,10 +74,10 @@ else:
     ],
 )
 def test_what_another_python_has(source, python, relation, subject):
-    (one,) = check(source, python=python)
-    assert one.severity is Severity.ERROR
-    assert one.evidence is not None
-    assert (one.evidence.relation, one.evidence.subject) == (relation, subject)
+    (finding,) = check(source, python=python)
+    assert finding.severity is Severity.ERROR
+    assert finding.evidence is not None
+    assert (finding.evidence.relation, finding.evidence.subject) == (relation, subject)
 
 
 CHECKED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from typing import override\n"
@@ -133,8 +133,8 @@ def test_what_is_there_or_never_runs_or_is_unknown_is_not_mentioned(source, pyth
     ],
 )
 def test_what_is_caught_or_not_reached_is_a_note(source):
-    (one,) = check(source)
-    assert one.severity is Severity.NOTE
+    (finding,) = check(source)
+    assert finding.severity is Severity.NOTE
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_a_fallback_certainly_runs_where_the_name_is_absent(python, severity):
         "try:\n    from typing import override\nexcept ImportError:\n"
         "    from inspect import getargspec as override\n"
     )
-    found = {one.where[-1]: one.severity for one in check(source, python=python)}
-    assert found["4"] is severity
+    severities = {finding.where[-1]: finding.severity for finding in check(source, python=python)}
+    assert severities["4"] is severity
 
 
 def test_a_name_that_the_top_module_of_the_package_assigns_is_not_reported():
@@ -157,14 +157,14 @@ def test_a_name_that_the_top_module_of_the_package_assigns_is_not_reported():
 
 def test_a_submodule_that_is_absent_is_reported_once():
     source = "import asyncio.timeouts\nX = asyncio.timeouts.Timeout\n"
-    (one,) = check(source, python="3.10")
-    assert (one.check, one.where[-1]) == ("imports", "1")
+    (finding,) = check(source, python="3.10")
+    assert (finding.check, finding.where[-1]) == ("imports", "1")
 
 
 def test_a_name_that_is_imported_is_reported_where_it_is_imported():
     source = "try:\n    from heapq import heappush_max\nexcept ImportError:\n    pass\n"
-    (one,) = check(source + "def f():\n    heappush_max([], 1)\nf()\n")
-    assert (one.check, one.severity) == ("imports", Severity.NOTE)
+    (finding,) = check(source + "def f():\n    heappush_max([], 1)\nf()\n")
+    assert (finding.check, finding.severity) == ("imports", Severity.NOTE)
 
 
 def test_another_module_of_the_package_may_assign_the_name():
@@ -194,9 +194,9 @@ FUNCTION = "import array\ndef f(fd: int) -> tuple[tuple[int, array.array[int]]]:
     ],
 )
 def test_a_subscript_that_python_evaluates_on_import(source):
-    (one,) = check(source)
-    assert one.severity is Severity.ERROR
-    assert "subscripts array.array, which is not subscriptable in Python 3.11" in one.message
+    (finding,) = check(source)
+    assert finding.severity is Severity.ERROR
+    assert "subscripts array.array, which is not subscriptable in Python 3.11" in finding.message
     assert check(source, python="3.12") == []
 
 
@@ -228,5 +228,5 @@ def test_annotations_are_evaluated_before_python_3_14(source, number):
 
 def test_a_body_of_a_function_runs_when_it_is_called():
     source = "import array\ndef f():\n    return array.array[int]\n"
-    assert [one.severity for one in check(source)] == [Severity.NOTE]
-    assert [one.severity for one in check(source, "user.f")] == [Severity.ERROR]
+    assert [finding.severity for finding in check(source)] == [Severity.NOTE]
+    assert [finding.severity for finding in check(source, "user.f")] == [Severity.ERROR]

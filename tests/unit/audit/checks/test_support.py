@@ -118,7 +118,7 @@ def test_what_is_no_window(source):
     assert guards(source) == []
 
 
-def found(tmp_path, packages, reached=(), partial=False):
+def support_findings(tmp_path, packages, reached=(), partial=False):
     package_set = audited.package_set(tmp_path, packages, partial=partial)
     modules = {
         module for package in package_set.packages for module in package_set.modules_of(package)
@@ -127,13 +127,13 @@ def found(tmp_path, packages, reached=(), partial=False):
     return support.check(package_set, MainPath(level, modules))
 
 
-def own(source):
+def package_files(source):
     return {"own/__init__.py": "", "own/a.py": source}
 
 
 def test_what_raises_on_the_main_path_is_an_error(tmp_path):
-    packages = {"own==1": own(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
-    (finding,) = found(tmp_path, packages, [("own.a", "")])
+    packages = {"own==1": package_files(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
+    (finding,) = support_findings(tmp_path, packages, [("own.a", "")])
     assert finding.severity is Severity.ERROR
     assert finding.where == "own 1 own/a.py:5"
     assert finding.evidence.relation is Relation.WINDOW
@@ -142,13 +142,13 @@ def test_what_raises_on_the_main_path_is_an_error(tmp_path):
 
 
 def test_in_a_corner_it_is_a_note(tmp_path):
-    packages = {"own==1": own(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
-    assert [one.severity for one in found(tmp_path, packages)] == [Severity.NOTE]
+    packages = {"own==1": package_files(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
+    assert [finding.severity for finding in support_findings(tmp_path, packages)] == [Severity.NOTE]
 
 
 def test_for_some_data_it_is_a_note(tmp_path):
-    packages = {"own==1": own(SOME), "torch==2.5.1": {"torch/__init__.py": ""}}
-    (finding,) = found(tmp_path, packages, [("own.a", "load")])
+    packages = {"own==1": package_files(SOME), "torch==2.5.1": {"torch/__init__.py": ""}}
+    (finding,) = support_findings(tmp_path, packages, [("own.a", "load")])
     assert finding.severity is Severity.NOTE
     assert "in some cases" in finding.message
 
@@ -167,7 +167,7 @@ def test_a_method_that_refuses_must_be_called(tmp_path, calls, severity):
             data = Data()
             data{}
     """
-    files = own(dedent(source).format(calls))
+    files = package_files(dedent(source).format(calls))
     package_set = audited.package_set(
         tmp_path, {"own==1": files, "torch==2.5.1": {"torch/__init__.py": ""}}
     )
@@ -178,17 +178,17 @@ def test_a_method_that_refuses_must_be_called(tmp_path, calls, severity):
 
 
 def test_inside_the_window_nothing_is_found(tmp_path):
-    packages = {"own==1": own(LEAST), "torch==2.6.0+cu124": {"torch/__init__.py": ""}}
-    assert found(tmp_path, packages, [("own.a", "")]) == []
+    packages = {"own==1": package_files(LEAST), "torch==2.6.0+cu124": {"torch/__init__.py": ""}}
+    assert support_findings(tmp_path, packages, [("own.a", "")]) == []
 
 
 def test_who_catches_it_is_not_hurt(tmp_path):
     body = "".join(f"    {line}\n" for line in LEAST.splitlines())
     packages = {
-        "own==1": own(f"try:\n{body}except ImportError:\n    pass\n"),
+        "own==1": package_files(f"try:\n{body}except ImportError:\n    pass\n"),
         "torch==2.5.1": {"torch/__init__.py": ""},
     }
-    assert found(tmp_path, packages, [("own.a", "")]) == []
+    assert support_findings(tmp_path, packages, [("own.a", "")]) == []
 
 
 @pytest.mark.parametrize(
@@ -196,10 +196,10 @@ def test_who_catches_it_is_not_hurt(tmp_path):
     [("0.8.5", [Severity.WARNING]), ("0.10.2", []), ("0.11.2", []), ("0.12.0", [Severity.WARNING])],
 )
 def test_a_list_of_versions_that_only_warns(tmp_path, version, severities):
-    packages = {"own==1": own(RANGE), f"vllm=={version}": {"vllm/__init__.py": ""}}
-    findings = found(tmp_path, packages, [("own.a", "is_vllm_available")])
-    assert [one.severity for one in findings] == severities
-    assert all(one.evidence.spec == "<=0.11.2,>=0.10.2" for one in findings)
+    packages = {"own==1": package_files(RANGE), f"vllm=={version}": {"vllm/__init__.py": ""}}
+    findings = support_findings(tmp_path, packages, [("own.a", "is_vllm_available")])
+    assert [finding.severity for finding in findings] == severities
+    assert all(finding.evidence.spec == "<=0.11.2,>=0.10.2" for finding in findings)
 
 
 @pytest.mark.parametrize(("version", "count"), [("0.6.8", 1), ("0.6.10", 0)])
@@ -211,8 +211,8 @@ def test_two_packages_of_one_version(tmp_path, version, count):
         "flash/jit/env.py": EQUAL,
     }
     packages = {"flash==0.6.10": flash, f"cubin=={version}": {"cubin/__init__.py": ""}}
-    findings = found(tmp_path, packages, [("flash.jit.env", "get")])
-    assert [(one.severity, one.evidence.spec) for one in findings] == (
+    findings = support_findings(tmp_path, packages, [("flash.jit.env", "get")])
+    assert [(finding.severity, finding.evidence.spec) for finding in findings] == (
         [(Severity.ERROR, "==0.6.10")] * count
     )
 
@@ -225,11 +225,11 @@ TABLE = {
 
 
 def test_a_table_that_is_checked_at_import(tmp_path):
-    (finding,) = found(tmp_path, {"own==1": TABLE, "hub==1.3": {}})
+    (finding,) = support_findings(tmp_path, {"own==1": TABLE, "hub==1.3": {}})
     assert finding.severity is Severity.ERROR
     assert finding.where == "own 1 own/dependency_versions_table.py:2"
     assert finding.evidence.spec == "<1.0,>=0.30"
-    assert found(tmp_path / "new", {"own==1": TABLE, "hub==0.36": {}}) == []
+    assert support_findings(tmp_path / "new", {"own==1": TABLE, "hub==0.36": {}}) == []
 
 
 @pytest.mark.parametrize(("least", "count"), [("LEAST", 0), ('"0.26.0"', 1)])
@@ -241,20 +241,20 @@ def test_a_package_too_old_to_count_as_available_is_not_checked(tmp_path, least,
         "own/dependency_versions_check.py": 'pkgs_to_check_at_runtime = ["accelerate"]\n',
         "own/utils/import_utils.py": f'LEAST = "1.1.0"\n{predicate}',
     }
-    assert len(found(tmp_path, {"own==1": package, "accelerate==0.32.0": {}})) == count
+    assert len(support_findings(tmp_path, {"own==1": package, "accelerate==0.32.0": {}})) == count
 
 
 def test_an_absent_package_of_the_table_unless_the_package_set_is_partial(tmp_path):
-    (finding,) = found(tmp_path, {"own==1": TABLE})
+    (finding,) = support_findings(tmp_path, {"own==1": TABLE})
     assert "hub is not installed" in finding.message
-    assert found(tmp_path / "2", {"own==1": TABLE}, partial=True) == []
+    assert support_findings(tmp_path / "2", {"own==1": TABLE}, partial=True) == []
 
 
 @pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.0+cu126", 0)])
 def test_operators_built_for_another_torch(tmp_path, torch, count):
     note = {"xformers/cpp_lib.json": json.dumps({"version": {"torch": "2.6.0+cu124"}})}
-    findings = found(tmp_path, {"xformers==0.0.29": note, f"torch=={torch}": {}})
-    assert [one.severity for one in findings] == [Severity.WARNING] * count
+    findings = support_findings(tmp_path, {"xformers==0.0.29": note, f"torch=={torch}": {}})
+    assert [finding.severity for finding in findings] == [Severity.WARNING] * count
 
 
 def test_a_requirement_that_is_none_is_skipped(tmp_path):
@@ -274,8 +274,8 @@ def test_a_wheel_whose_version_names_its_torch(tmp_path, torch, count):
         "flashinfer-python==0.2.5+cu124torch2.6": {},
         f"torch=={torch}": {},
     }
-    findings = found(tmp_path, pins)
-    assert [(one.severity, one.evidence.spec) for one in findings] == (
+    findings = support_findings(tmp_path, pins)
+    assert [(finding.severity, finding.evidence.spec) for finding in findings] == (
         [(Severity.ERROR, "==2.6.*")] * count
     )
 
@@ -284,6 +284,6 @@ def test_a_wheel_whose_version_names_its_torch(tmp_path, torch, count):
 def test_bitsandbytes_without_a_library_for_this_cuda(tmp_path, runtime, count):
     files = {f"bitsandbytes/libbitsandbytes_cuda{cuda}.so": b"" for cuda in (118, 124)}
     pins = {"bitsandbytes==0.46.0": files, f"nvidia-cuda-runtime-cu12=={runtime}": {}}
-    findings = found(tmp_path, pins)
+    findings = support_findings(tmp_path, pins)
     assert len(findings) == count
-    assert all("none for 129" in one.message for one in findings)
+    assert all("none for 129" in finding.message for finding in findings)

@@ -194,13 +194,13 @@ PYTHON = {
 @pytest.mark.parametrize("name", PYTHON)
 def test_an_answer_is_that_of_python_or_unknown(name: str) -> None:
     source, expected = PYTHON[name]
-    assert _asked(textwrap.dedent(source)) in (None, bool(expected))
+    assert _audit_answer(textwrap.dedent(source)) in (None, bool(expected))
 
 
 def test_a_version_is_compared_where_its_local_part_does_not_matter() -> None:
     source = "from packaging.version import Version as V\nimport other\n"
-    assert _asked(f"{source}def f():\n    return V(other.__version__) >= V('1')\n") is True
-    assert _asked(f"{source}def f():\n    return V(other.__version__) < V('1.1')\n") is True
+    assert _audit_answer(f"{source}def f():\n    return V(other.__version__) >= V('1')\n") is True
+    assert _audit_answer(f"{source}def f():\n    return V(other.__version__) < V('1.1')\n") is True
 
 
 # Each ended in an exception of the audit, or in gigabytes or minutes.
@@ -229,10 +229,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_input_ends(name: str) -> None:
-    assert _asked(HOSTILE[name]) in (None, True)
+    assert _audit_answer(HOSTILE[name]) in (None, True)
 
 
-def _asked(source: str) -> bool | None:
+def _audit_answer(source: str) -> bool | None:
     """What the audit says that f() returns, beside a package `other` of version 1."""
     files = {"lib/__init__.py": "", "lib/t.py": source}
     packaging = {"packaging/__init__.py": "", "packaging/version.py": ""}

@@ -107,20 +107,20 @@ def recursive():
 """
 
 
-def test_libraries_that_are_carried_out_need_not_be_there_in_a_partial_set() -> None:
-    found = {"lib 1": {"lib.py": TOOLS}, "torch 2.4": {"torch.py": "__version__ = '2.4'\n"}}
-    asked = "lib::required_torch_version(min_version=1.11)"
-    assert answer(SourceModules(found, partial=True), asked) is True
-    assert answer(SourceModules(found), asked) is None
+def test_libraries_that_are_evaluated_may_be_absent_from_a_partial_set() -> None:
+    sources = {"lib 1": {"lib.py": TOOLS}, "torch 2.4": {"torch.py": "__version__ = '2.4'\n"}}
+    question = "lib::required_torch_version(min_version=1.11)"
+    assert answer(SourceModules(sources, partial=True), question) is True
+    assert answer(SourceModules(sources), question) is None
 
 
 def packages(**versions: str) -> SourceModules:
-    found = {"lib 1": {"lib/__init__.py": "from lib.tools import *\n", "lib/tools.py": TOOLS}}
-    found["packaging 25"] = {"packaging/__init__.py": "", "packaging/version.py": ""}
+    sources = {"lib 1": {"lib/__init__.py": "from lib.tools import *\n", "lib/tools.py": TOOLS}}
+    sources["packaging 25"] = {"packaging/__init__.py": "", "packaging/version.py": ""}
     for name, version in versions.items():
         source = f"__version__ = '{version}'\n"
-        found[f"{name} {version}"] = {f"{name}/__init__.py": source, f"{name}/hooks.py": ""}
-    return SourceModules(found)
+        sources[f"{name} {version}"] = {f"{name}/__init__.py": source, f"{name}/hooks.py": ""}
+    return SourceModules(sources)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ class Version(NamedTuple):
     serial: int = 0
 
 
-def held(test: str, python: str) -> bool | None:
+def guard_verdict(test: str, python: str) -> bool | None:
     """What a package set of this Python makes of a condition; None where it is not known."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
@@ -164,15 +164,15 @@ def answer(test: str, micro: int) -> bool:
 
 @pytest.mark.parametrize("test", COMPARISONS)
 def test_comparisons_with_python_are_answered_as_cpython_answers(test):
-    assert held(test, "3.11.2") is answer(test, 2)
+    assert guard_verdict(test, "3.11.2") is answer(test, 2)
     every = {answer(test, micro) for micro in range(20)}
-    assert held(test, "3.11") is (every.pop() if len(every) == 1 else None)
+    assert guard_verdict(test, "3.11") is (every.pop() if len(every) == 1 else None)
 
 
 def test_this_python_answers_alike():
     here = ".".join(map(str, sys.version_info[:3]))
     for test in COMPARISONS:
-        assert held(test, here) is eval(test, {"sys": sys})
+        assert guard_verdict(test, here) is eval(test, {"sys": sys})
 
 
 # -- parameters that a signature has

@@ -37,9 +37,9 @@ def test_named_packages_are_entry_points_and_followed(tmp_path: Path) -> None:
 def test_a_named_package_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
     package_set = audited.package_set(tmp_path, PACKAGES)
     plain = audit(package_set, Terms(), checks=["imports"])
-    assert not [one for one in plain.findings if one.severity is Severity.ERROR]
+    assert not [finding for finding in plain.findings if finding.severity is Severity.ERROR]
     report = audit(package_set, Terms(named=("gadget",)), checks=["imports"])
-    (error,) = [one for one in report.findings if one.severity is Severity.ERROR]
+    (error,) = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     assert "GONE" in error.message
     assert error.where.endswith("gadget/core.py:1")
 
@@ -52,14 +52,16 @@ def test_only_what_runs_on_import_is_followed_in_a_named_package(tmp_path: Path)
     report = audit(
         audited.package_set(tmp_path, packages), Terms(named=("gadget",)), checks=["calls"]
     )
-    assert [one.evidence.subject for one in report.findings if one.evidence] == ["helper:GONE"]
+    assert [finding.evidence.subject for finding in report.findings if finding.evidence] == [
+        "helper:GONE"
+    ]
 
 
 def errors(folder: Path, packages: dict[str, dict[str, str]]) -> list[str]:
     """The errors of imports if all packages are named."""
     named = tuple(name.partition("==")[0] for name in packages)
     report = audit(audited.package_set(folder, packages), Terms(named=named), checks=["imports"])
-    return [one.message for one in report.findings if one.severity is Severity.ERROR]
+    return [finding.message for finding in report.findings if finding.severity is Severity.ERROR]
 
 
 def test_the_part_for_another_named_package_is_imported(tmp_path: Path) -> None:
@@ -226,5 +228,5 @@ def test_a_module_with_the_name_of_a_package_is_a_part_for_it_only_if_it_uses_it
         files[f"gadget/{place}"] = source
     packages = {"helper==1.0": {"helper.py": ""}, "gadget==1.0": files}
     rules = with_named(audited.package_set(tmp_path, packages), ["helper", "gadget"])
-    entries = [one.name for one in rules.entries if one.name.startswith("gadget.")]
+    entries = [entry.name for entry in rules.entries if entry.name.startswith("gadget.")]
     assert entries == (["gadget.parts.helper"] if is_integration else [])

@@ -74,9 +74,9 @@ MODULES = SourceModules(
 
 
 def facts(name: str) -> ModuleFacts:
-    found = MODULES.module(name)
-    assert isinstance(found, ModuleFacts)
-    return found
+    module_facts = MODULES.module(name)
+    assert isinstance(module_facts, ModuleFacts)
+    return module_facts
 
 
 def resolved(expression: str, module: str = "user", scope: str = "") -> search.LookupResult:
@@ -100,9 +100,9 @@ def resolved(expression: str, module: str = "user", scope: str = "") -> search.L
     ],
 )
 def test_resolve(expression, scope, expected):
-    found = resolved(expression, scope=scope)
-    assert found.definition is not None
-    assert getattr(found.definition, "name", "") == expected
+    lookup_result = resolved(expression, scope=scope)
+    assert lookup_result.definition is not None
+    assert getattr(lookup_result.definition, "name", "") == expected
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_what_cannot_be_resolved(expression, state):
     ],
 )
 def test_attributes(name, has):
-    found = search.attributes(MODULES, search.lookup(MODULES, "pkg.a", name))
-    assert found is not None
-    assert has <= found
-    assert "gone" not in found
+    attributes = search.attributes(MODULES, search.lookup(MODULES, "pkg.a", name))
+    assert attributes is not None
+    assert has <= attributes
+    assert "gone" not in attributes
 
 
 @pytest.mark.parametrize("name", ["Free", "Under", "Strange", "Made", "Wrapped", "make"])
@@ -163,8 +163,8 @@ def test_attributes_that_cannot_be_listed(name):
     ],
 )
 def test_the_class_of_a_receiver(receiver, expected):
-    found = search.class_of(MODULES, facts("user"), receiver)
-    name = found.definition.name if isinstance(found.definition, Class) else None
+    lookup_result = search.class_of(MODULES, facts("user"), receiver)
+    name = lookup_result.definition.name if isinstance(lookup_result.definition, Class) else None
     assert name == expected
 
 

@@ -120,9 +120,9 @@ class Searched(Modules):
     ],
 )
 def test_lookup(module, name, state, home):
-    found = search.lookup(Searched(), module, name)
-    assert found.state == state
-    assert (found.home.module if found.home else "") == home
+    lookup_result = search.lookup(Searched(), module, name)
+    assert lookup_result.state == state
+    assert (lookup_result.home.module if lookup_result.home else "") == home
 
 
 def test_a_folder_that_cannot_be_searched_may_hold_anything():
@@ -130,10 +130,10 @@ def test_a_folder_that_cannot_be_searched_may_hold_anything():
 
 
 def test_what_was_found_and_the_way_to_it():
-    found = search.lookup(Modules(), "pkg", "Renamed")
-    assert isinstance(found.definition, Class)
-    assert found.definition.name == "One"
-    assert found.trace == ("pkg:Renamed", "pkg.a:One")
+    lookup_result = search.lookup(Modules(), "pkg", "Renamed")
+    assert isinstance(lookup_result.definition, Class)
+    assert lookup_result.definition.name == "One"
+    assert lookup_result.trace == ("pkg:Renamed", "pkg.a:One")
     assert isinstance(search.lookup(Modules(), "pkg.a", "two").definition, Function)
     assert isinstance(search.lookup(Modules(), "pkg.a", "THREE").definition, Assigned)
     assert isinstance(search.lookup(Modules(), "pkg", "a").definition, ModuleFacts)
@@ -144,9 +144,9 @@ def test_what_was_found_and_the_way_to_it():
     [("pkg.a", False), ("pkg.either", False), ("pkg.both", True), ("pkg.remade", True)],
 )
 def test_definitions_that_depend_on_conditions(module, ambiguous):
-    found = search.lookup(Modules(), module, "One")
-    assert isinstance(found.definition, Class)
-    assert found.ambiguous is ambiguous
+    lookup_result = search.lookup(Modules(), module, "One")
+    assert isinstance(lookup_result.definition, Class)
+    assert lookup_result.ambiguous is ambiguous
 
 
 def test_a_long_list_is_searched_by_word():

@@ -96,10 +96,10 @@ MODULES = SourceModules(
 
 def signature(name: str, *, bound: bool = True) -> search.CallSignature | None:
     first, _, member = name.partition(".")
-    found = search.lookup(MODULES, "pkg", first)
+    lookup_result = search.lookup(MODULES, "pkg", first)
     if member:
-        found = search.member(MODULES, found, member)
-    return search.signature(MODULES, found, bound=bound)
+        lookup_result = search.member(MODULES, lookup_result, member)
+    return search.signature(MODULES, lookup_result, bound=bound)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def signature(name: str, *, bound: bool = True) -> search.CallSignature | None:
     ],
 )
 def test_parameters(name, takes):
-    found = signature(name)
-    assert found is not None
-    assert [parameter.name for parameter in found.parameters] == takes
-    assert not found.varkw
+    call_signature = signature(name)
+    assert call_signature is not None
+    assert [parameter.name for parameter in call_signature.parameters] == takes
+    assert not call_signature.varkw
 
 
 @pytest.mark.parametrize(
@@ -143,25 +143,25 @@ def test_what_cannot_be_told(name):
 
 @pytest.mark.parametrize("name", ["open_", "onto_open"])
 def test_functions_that_take_anything(name):
-    found = signature(name)
-    assert found is not None
-    assert found.takes("anything")
+    call_signature = signature(name)
+    assert call_signature is not None
+    assert call_signature.takes("anything")
 
 
 def test_positional_only_parameters_are_no_keywords():
-    found = signature("Own")
-    assert found is not None
-    assert not found.takes("a")
-    assert found.takes("b")
+    call_signature = signature("Own")
+    assert call_signature is not None
+    assert not call_signature.takes("a")
+    assert call_signature.takes("b")
 
 
 def test_a_method_asked_of_its_class_takes_self():
-    found = signature("Own.method", bound=False)
-    assert found is not None
-    assert [parameter.name for parameter in found.parameters] == ["self", "x"]
+    call_signature = signature("Own.method", bound=False)
+    assert call_signature is not None
+    assert [parameter.name for parameter in call_signature.parameters] == ["self", "x"]
 
 
 def test_fields_say_which_must_be_given():
-    found = signature("More")
-    assert found is not None
-    assert [parameter.default for parameter in found.parameters] == [False, True, True]
+    call_signature = signature("More")
+    assert call_signature is not None
+    assert [parameter.default for parameter in call_signature.parameters] == [False, True, True]

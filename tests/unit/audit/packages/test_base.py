@@ -38,14 +38,14 @@ def test_libraries_interpreter_and_links_are_read(tmp_path: Path, store: Store) 
             debs.file("./usr/bin/tool", data),
         ],
     )
-    found = read_base([deb], lambda _: path, store)
-    assert sorted((facts.file.rpartition("/")[2], facts.machine) for facts in found) == [
+    base_libraries = read_base([deb], lambda _: path, store)
+    assert sorted((facts.file.rpartition("/")[2], facts.machine) for facts in base_libraries) == [
         ("libone.so.1", "link"),
         ("libone.so.1.2", "x86_64"),
         ("libtwo.so.6", "x86_64"),
         ("python3.11", "x86_64"),
     ]
-    package_set = LibraryMap([], found, "x86_64", {})
+    package_set = LibraryMap([], base_libraries, "x86_64", {})
     assert package_set.in_base("libone.so.1") == package_set.in_base("libone.so.1.2") is not None
     assert package_set.in_base("libthree.so") is None
     assert package_set.defines("any", "PyInit__core")

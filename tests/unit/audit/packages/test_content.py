@@ -50,7 +50,7 @@ def test_what_lies_between_is_not_fetched(tmp_path):
             "demo/a.py",
             "demo/z.py",
         }
-    ranges = [headers["Range"] for headers in site.asked(path.name)]
+    ranges = [headers["Range"] for headers in site.received_requests(path.name)]
     assert ranges[0].startswith("bytes=-")
     spans = [tuple(map(int, text.removeprefix("bytes=").split("-"))) for text in ranges[1:]]
     assert len(spans) == 2

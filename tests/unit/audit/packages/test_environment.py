@@ -37,14 +37,19 @@ class Site:
         """Write a package and its metadata; the folder of the metadata."""
         info = self.folder / (f"{name}-{version}.{kind}")
         info.mkdir()
-        own = "METADATA" if kind == "dist-info" else "PKG-INFO"
+        metadata_name = "METADATA" if kind == "dist-info" else "PKG-INFO"
         text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{metadata}"
-        (info / own).write_text(text)
+        (info / metadata_name).write_text(text)
         for path, content in files.items():
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / path).write_text(content)
         if record:
-            rows = [*files, f"{info.name}/{own}", f"{info.name}/RECORD", f"../../bin/{name}"]
+            rows = [
+                *files,
+                f"{info.name}/{metadata_name}",
+                f"{info.name}/RECORD",
+                f"../../bin/{name}",
+            ]
             (info / "RECORD").write_text("".join(f"{row},,\n" for row in rows))
         return info
 
@@ -54,16 +59,16 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "env")
 
 
-def versions(found: InstalledEnvironment) -> dict[str, str]:
-    return {one.wheel.package: one.wheel.version for one in found.packages}
+def versions(environment: InstalledEnvironment) -> dict[str, str]:
+    return {package.wheel.package: package.wheel.version for package in environment.packages}
 
 
-def package_set(found: InstalledEnvironment, folder: Path) -> PackageSet:
-    places = {one.wheel.sha256: one.info for one in found.packages}
+def package_set(environment: InstalledEnvironment, folder: Path) -> PackageSet:
+    places = {package.wheel.sha256: package.info for package in environment.packages}
     return open_package_set(
-        [one.wheel for one in found.packages],
+        [package.wheel for package in environment.packages],
         Library(Store.open(folder / "cache"), processes=1),
-        python=found.python,
+        python=environment.python,
         arch=Arch.X86_64,
         glibc="2.36",
         locate=lambda wheel: places[wheel.sha256],
@@ -72,10 +77,14 @@ def package_set(found: InstalledEnvironment, folder: Path) -> PackageSet:
 
 def test_a_virtual_environment_is_read_without_running_it(site: Site, tmp_path: Path) -> None:
     site.install("Some_Name", "1.0", {"some/__init__.py": "A = 1\n", "some/x.py": "B = 2\n"})
-    found = open_environment(str(site.root))
-    assert (found.python, found.folders, found.unread) == ("3.12.4", (site.folder,), ())
-    assert versions(found) == {"some-name": "1.0"}
-    opened = package_set(found, tmp_path)
+    environment = open_environment(str(site.root))
+    assert (environment.python, environment.folders, environment.unread) == (
+        "3.12.4",
+        (site.folder,),
+        (),
+    )
+    assert versions(environment) == {"some-name": "1.0"}
+    opened = package_set(environment, tmp_path)
     assert dict(opened.modules_of("some-name")) == {
         "some": "some/__init__.py",
         "some.x": "some/x.py",
@@ -138,8 +147,8 @@ def test_what_debian_installs_has_no_record(site: Site, tmp_path: Path) -> None:
     files = {"yaml/__init__.py": "A = 1\n", "_yaml.py": ""}
     info = site.install("PyYAML", "6.0", files, kind="egg-info", record=False)
     (info / "top_level.txt").write_text("yaml\n_yaml\n")
-    found = open_environment(str(site.root))
-    opened = package_set(found, tmp_path)
+    environment = open_environment(str(site.root))
+    opened = package_set(environment, tmp_path)
     assert set(opened.modules_of("pyyaml")) == {"yaml", "_yaml"}
     metadata = opened.metadata("pyyaml")
     assert metadata is not None
@@ -149,9 +158,9 @@ def test_what_debian_installs_has_no_record(site: Site, tmp_path: Path) -> None:
 def test_two_versions_of_a_package_are_unread(site: Site) -> None:
     site.install("some", "1.0", {"some.py": ""})
     site.install("some", "2.0", {"some.py": ""})
-    found = open_environment(str(site.root))
-    assert versions(found) == {"some": "1.0"}
-    (unread,) = found.unread
+    environment = open_environment(str(site.root))
+    assert versions(environment) == {"some": "1.0"}
+    (unread,) = environment.unread
     assert (unread.what, unread.required) == ("some-2.0.dist-info", True)
     assert "some-1.0.dist-info is in" in unread.why
 

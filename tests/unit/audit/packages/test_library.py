@@ -29,23 +29,23 @@ def demo(tmp_path):
     return audited.wheel(tmp_path, "demo", "1.0", FILES, metadata="Requires-Dist: numpy>=1\n")
 
 
-def test_a_book_has_files_metadata_and_modules(store, demo):
-    book = Library(store).book(*demo)
-    assert book.files["demo/b.py"] == 6
-    assert book.metadata.requires == ("numpy>=1",)
-    assert book.modules("3.11")["demo._c"] == "demo/_c.cpython-311-x86_64-linux-gnu.so"
-    facts = book.module("demo.a")
+def test_a_wheel_has_files_metadata_and_modules(store, demo):
+    library_wheel = Library(store).wheel(*demo)
+    assert library_wheel.files["demo/b.py"] == 6
+    assert library_wheel.metadata.requires == ("numpy>=1",)
+    assert library_wheel.modules("3.11")["demo._c"] == "demo/_c.cpython-311-x86_64-linux-gnu.so"
+    facts = library_wheel.module("demo.a")
     assert facts is not None
     assert [function.name for function in facts.functions] == ["one"]
-    assert book.module("demo._c") is None
-    assert book.module("demo.absent") is None
+    assert library_wheel.module("demo._c") is None
+    assert library_wheel.module("demo.absent") is None
 
 
 def test_what_was_read_is_not_read_again(store, demo):
     with Library(store) as library:
-        library.book(*demo).module("demo.a")
+        library.wheel(*demo).module("demo.a")
     demo[1].unlink()
-    later = Library(store).book(*demo)
+    later = Library(store).wheel(*demo)
     assert later.module("demo.a") is not None
     assert later.metadata.name == "demo"
     with pytest.raises(IntegrityError):
@@ -54,51 +54,51 @@ def test_what_was_read_is_not_read_again(store, demo):
 
 def test_two_readers_keep_what_both_found(store, demo):
     first, second = Library(store), Library(store)
-    first.book(*demo).module("demo.a")
-    second.book(*demo).module("demo.b")
+    first.wheel(*demo).module("demo.a")
+    second.wheel(*demo).module("demo.b")
     first.save()
     second.save()
     demo[1].unlink()
-    later = Library(store).book(*demo)
+    later = Library(store).wheel(*demo)
     assert later.module("demo.a") is not None
     assert later.module("demo.b") is not None
 
 
 def test_other_readers_read_anew(store, demo, monkeypatch):
     with Library(store) as library:
-        library.book(*demo).module("demo.a")
+        library.wheel(*demo).module("demo.a")
     demo[1].unlink()
     monkeypatch.setattr("imgbuild.audit.packages.library.readers", lambda: "others")
     with pytest.raises(IntegrityError):
-        Library(store).book(*demo).module("demo.a")
+        Library(store).wheel(*demo).module("demo.a")
 
 
 def test_damaged_facts_are_read_anew(store, demo):
     with Library(store) as library:
-        library.book(*demo).module("demo.a")
+        library.wheel(*demo).module("demo.a")
     for path in (store.root / "facts").rglob("*"):
         if path.is_file():
             path.write_bytes(path.read_bytes()[:-1])
-    assert Library(store).book(*demo).module("demo.a") is not None
+    assert Library(store).wheel(*demo).module("demo.a") is not None
 
 
 def test_a_server_s_word_counts_for_remote_wheels_only(store, demo):
     wheel, path = demo
     data = path.read_bytes()
     with serve(Site(files={wheel.file: data})) as site, Library(store, Http()) as library:
-        assert library.book(wheel, site.url(wheel.file)).module("demo.a") is not None
-    assert Library(store).book(wheel, site.url(wheel.file)).module("demo.a") is not None
+        assert library.wheel(wheel, site.url(wheel.file)).module("demo.a") is not None
+    assert Library(store).wheel(wheel, site.url(wheel.file)).module("demo.a") is not None
     path.unlink()
     with pytest.raises(IntegrityError):
-        Library(store).book(wheel, path).module("demo.a")
+        Library(store).wheel(wheel, path).module("demo.a")
     with pytest.raises(FetchFailed):
-        Library(store).book(wheel, site.url(wheel.file)).module("demo.b")
+        Library(store).wheel(wheel, site.url(wheel.file)).module("demo.b")
 
 
 def test_small_files_are_kept_too(store, demo):
-    assert Library(store).book(*demo).read(["demo/b.py", "demo/none"]) == {"demo/b.py": b"B = 1\n"}
+    assert Library(store).wheel(*demo).read(["demo/b.py", "demo/none"]) == {"demo/b.py": b"B = 1\n"}
     demo[1].unlink()
-    assert Library(store).book(*demo).read(["demo/b.py"]) == {"demo/b.py": b"B = 1\n"}
+    assert Library(store).wheel(*demo).read(["demo/b.py"]) == {"demo/b.py": b"B = 1\n"}
 
 
 def test_modules_by_the_path_of_their_file():
@@ -120,32 +120,32 @@ def test_a_package_wins_over_a_compiled_module_and_that_over_a_source():
 
 def test_metadata_s_lines():
     lines = ["Name: x", "Requires-Python: >=3.9", "Requires-Dist: a", "  >=1", "Provides-Extra: e"]
-    found = parse_metadata("\n".join(lines))
-    assert found.requires == ("a >=1",)
-    assert found.requires_python == ">=3.9"
-    assert found.extras == ("e",)
-    assert (found.lines, found.python_line) == ((3,), 2)
+    metadata = parse_metadata("\n".join(lines))
+    assert metadata.requires == ("a >=1",)
+    assert metadata.requires_python == ">=3.9"
+    assert metadata.extras == ("e",)
+    assert (metadata.lines, metadata.python_line) == ((3,), 2)
 
 
 def test_lines_of_metadata_end_with_its_headers():
     text = "Name: x\r\nrequires-dist: a\r\nRequires-Dist: b\r\n\r\nRequires-Dist: no\r\n"
-    found = parse_metadata(text)
-    assert found.requires == ("a", "b")
-    assert found.lines == (2, 3)
-    assert found.python_line == 0
+    metadata = parse_metadata(text)
+    assert metadata.requires == ("a", "b")
+    assert metadata.lines == (2, 3)
+    assert metadata.python_line == 0
 
 
 def test_lines_that_do_not_fit_what_was_read_are_not_told():
-    found = parse_metadata("Name: x\nno header\nRequires-Dist: b\nRequires-Python: >=3\n")
-    assert (found.requires, found.lines) == ((), ())
-    assert (found.requires_python, found.python_line) == ("", 0)
+    metadata = parse_metadata("Name: x\nno header\nRequires-Dist: b\nRequires-Python: >=3\n")
+    assert (metadata.requires, metadata.lines) == ((), ())
+    assert (metadata.requires_python, metadata.python_line) == ("", 0)
 
 
 def test_two_metadata_are_refused(tmp_path, store):
     files = {"other-1.dist-info/METADATA": wheels.metadata("other", "1")}
     wheel, path = audited.wheel(tmp_path, "demo", "1.0", files)
     with pytest.raises(IntegrityError, match=r"2 files \.dist-info/METADATA"):
-        _ = Library(store).book(wheel, path).index
+        _ = Library(store).wheel(wheel, path).index
 
 
 def test_what_was_packed_is_unpacked():
@@ -159,12 +159,12 @@ def test_the_bar_counts_each_package_that_is_read_once(store, demo, tmp_path):
     seen = Recorder()
     with Library(store) as library:
         with library.progress("auditing", 2, seen):
-            book = library.book(*demo)
-            book.module("demo.a")
-            book.module("demo.b")
-            book.elves()
+            library_wheel = library.wheel(*demo)
+            library_wheel.module("demo.a")
+            library_wheel.module("demo.b")
+            library_wheel.elves()
             assert seen.done == 1
-            library.prefetch_elves([library.book(*other)])
+            library.prefetch_elves([library.wheel(*other)])
             assert seen.done == 2
-        library.book(*other).module("other.a")
+        library.wheel(*other).module("other.a")
     assert (seen.bars, seen.units, seen.done) == ([(0, 2)], ["packages read"], 2)

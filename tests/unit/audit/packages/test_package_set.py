@@ -97,16 +97,16 @@ BUILDS: audited.Files = {
 
 def test_one_library_has_the_modules_of_each_python(tmp_path):
     library = Library(Store.open(tmp_path / "cache"), processes=1)
-    found = {
+    package_sets = {
         python: audited.package_set(tmp_path, {"demo==1": BUILDS}, python=python, library=library)
         for python in ("3.12.4", "3.11", "3.10")
     }
-    assert found["3.12.4"].books["demo"] is found["3.11"].books["demo"]
-    older, newer = found["3.11"], found["3.12.4"]
+    assert package_sets["3.12.4"].wheels["demo"] is package_sets["3.11"].wheels["demo"]
+    older, newer = package_sets["3.11"], package_sets["3.12.4"]
     for package_set, minor in ((older, 11), (newer, 12)):
         file = package_set.modules_of("demo")["demo._b"]
         assert file == f"demo/_b.cpython-3{minor}-x86_64-linux-gnu.so"
-    assert set(found["3.10"].modules_of("demo")) == {"demo", "demo._a", "demo._d"}
+    assert set(package_sets["3.10"].modules_of("demo")) == {"demo", "demo._a", "demo._d"}
     assert (older.exists("demo._c"), newer.exists("demo._c")) == (False, True)
     assert older.module("demo._c") is None
     assert newer.module("demo._c") == Opaque("demo._c", "compiled")
@@ -118,8 +118,8 @@ def test_one_library_has_the_modules_of_each_python(tmp_path):
 
 def test_many_modules_at_once(package_set):
     package_set.prefetch(["yaml", "torch", "torch._C", "absent"])
-    for book in package_set.books.values():
-        book.content.path.unlink()
+    for library_wheel in package_set.wheels.values():
+        library_wheel.content.path.unlink()
     assert package_set.module("torch").module == "torch"
 
 
@@ -153,19 +153,25 @@ def test_injected_modules():
 
 
 def test_wheels_of_a_resolution_with_those_that_were_built():
-    made = samples.wheel("antlr")
+    antlr_wheel = samples.wheel("antlr")
     built = BuiltWheel(
-        package="antlr", version="4.9", index="pypi", sdist=made, env={}, requires=(), wheel=made
+        package="antlr",
+        version="4.9",
+        index="pypi",
+        sdist=antlr_wheel,
+        env={},
+        requires=(),
+        wheel=antlr_wheel,
     )
-    found = wheels_of(Resolution(wheels=(samples.wheel("zzz"),), built=(built,)))
-    assert [(one.package, one.version, one.index) for one in found] == [
+    wheels = wheels_of(Resolution(wheels=(samples.wheel("zzz"),), built=(built,)))
+    assert [(wheel.package, wheel.version, wheel.index) for wheel in wheels] == [
         ("antlr", "4.9", "built"),
         ("zzz", "1.0", "pypi"),
     ]
 
 
 def test_of_a_package_without_files_only_the_version_is_known(tmp_path):
-    opened = audited.package_set(tmp_path, PACKAGES, known={"Odd": "1.0"})
+    opened = audited.package_set(tmp_path, PACKAGES, unread_versions={"Odd": "1.0"})
     assert opened.version("odd") == "1.0"
     assert opened.packages == ("nvidia-a", "nvidia-b", "pyyaml", "torch")
     assert opened.exists("odd") is None

@@ -24,12 +24,12 @@ def read_wheel(folder, version, files):
     """A wheel of demo that was read in a cache of its own, and what is to be published of it."""
     wheel, path = audited.wheel(folder, "demo", version, files)
     with Library(Store.open(folder / f"cache-{version}")) as library:
-        book = library.book(wheel, path)
-        for module in book.modules("3.11"):
-            book.module(module)
-        book.elves()
+        library_wheel = library.wheel(wheel, path)
+        for module in library_wheel.modules("3.11"):
+            library_wheel.module(module)
+        library_wheel.elves()
     with Library(Store.open(folder / f"cache-{version}")) as library:
-        facts = library.book(wheel, path).kept_facts()
+        facts = library.wheel(wheel, path).stored_facts()
     path.unlink()
     return wheel, path, facts
 
@@ -54,19 +54,19 @@ def opened(tmp_path, archive):
 def test_published_facts_stand_for_the_wheel(tmp_path, wheels, archive):
     library = opened(tmp_path, archive)
     for (wheel, path, _), argument in zip(wheels, ("x", "y"), strict=True):
-        book = library.book(wheel, path)
-        assert book.metadata.version == wheel.version
-        assert book.elves() == ()
-        facts = book.module("demo.a")
+        library_wheel = library.wheel(wheel, path)
+        assert library_wheel.metadata.version == wheel.version
+        assert library_wheel.elves() == ()
+        facts = library_wheel.module("demo.a")
         assert facts is not None
-        assert [one.name for one in facts.functions[0].parameters] == [argument]
+        assert [parameter.name for parameter in facts.functions[0].parameters] == [argument]
 
 
 def test_what_another_python_may_parse_is_not_published(tmp_path, wheels, archive):
     wheel, path, facts = wheels[0]
     assert set(facts.modules) == {"demo", "demo.a"}
     with pytest.raises(IntegrityError):
-        opened(tmp_path, archive).book(wheel, path).module("demo.other_python")
+        opened(tmp_path, archive).wheel(wheel, path).module("demo.other_python")
 
 
 def test_the_same_facts_are_the_same_bytes_in_any_order(tmp_path, wheels, archive):

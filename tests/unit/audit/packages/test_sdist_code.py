@@ -15,7 +15,7 @@ INFO = b"Metadata-Version: 2.1\nName: gadget-kit\nVersion: 1.0\n\nRequires-Dist:
 REQUIRES = b"helper>=2\n\n[extra]\nother\n"
 
 
-def made(tmp_path: Path, files: dict[str, bytes]) -> dict[str, bytes]:
+def wheel_contents(tmp_path: Path, files: dict[str, bytes]) -> dict[str, bytes]:
     sdist, wheel = tmp_path / "gadget-kit-1.0.tar.gz", tmp_path / "made.whl"
     sdist.write_bytes(sdist_bytes("gadget-kit", "1.0", files))
     sdist_code.write_code_wheel(sdist, wheel, "gadget-kit", "1.0")
@@ -35,9 +35,9 @@ def test_packages_and_the_module_of_that_name_are_in_it(tmp_path: Path, folder: 
         f"{folder}tests/__init__.py": b"",
         "examples/run.py": b"",
     }
-    found = made(tmp_path, files)
-    assert found.pop("gadget_kit-1.0.dist-info/METADATA") == INFO
-    assert found == {
+    contents = wheel_contents(tmp_path, files)
+    assert contents.pop("gadget_kit-1.0.dist-info/METADATA") == INFO
+    assert contents == {
         "gadget/__init__.py": b"A = 1\n",
         "gadget/part/code.py": b"B = 1\n",
         "gadget_kit.py": b"C = 1\n",
@@ -45,25 +45,29 @@ def test_packages_and_the_module_of_that_name_are_in_it(tmp_path: Path, folder: 
 
 
 def test_requirements_beside_old_metadata_are_added_to_its_headers(tmp_path: Path) -> None:
-    found = made(tmp_path, {"PKG-INFO": INFO, "gadget_kit.egg-info/requires.txt": REQUIRES})
-    headers, _, text = found["gadget_kit-1.0.dist-info/METADATA"].partition(b"\n\n")
+    contents = wheel_contents(
+        tmp_path, {"PKG-INFO": INFO, "gadget_kit.egg-info/requires.txt": REQUIRES}
+    )
+    headers, _, text = contents["gadget_kit-1.0.dist-info/METADATA"].partition(b"\n\n")
     assert headers.endswith(b"\nRequires-Dist: helper>=2")
     assert text == b"Requires-Dist: of the text\n"
 
 
 def test_names_that_leave_the_folder_are_left_out(tmp_path: Path) -> None:
-    found = made(tmp_path, {"PKG-INFO": INFO, "../../etc/x.py": b"", "a/../../b.py": b""})
-    assert list(found) == ["gadget_kit-1.0.dist-info/METADATA"]
+    contents = wheel_contents(
+        tmp_path, {"PKG-INFO": INFO, "../../etc/x.py": b"", "a/../../b.py": b""}
+    )
+    assert list(contents) == ["gadget_kit-1.0.dist-info/METADATA"]
 
 
 def test_what_cannot_be_read_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(IntegrityError, match=r"gadget-kit-1\.0\.tar\.gz has no PKG-INFO"):
-        made(tmp_path, {"gadget.py": b""})
+        wheel_contents(tmp_path, {"gadget.py": b""})
     monkeypatch.setattr(sdist_code, "LARGEST", 3)
     with pytest.raises(IntegrityError, match=r"tar\.gz is too large to be read"):
-        made(tmp_path, {"PKG-INFO": INFO})
+        wheel_contents(tmp_path, {"PKG-INFO": INFO})
     broken = tmp_path / "broken.tar.gz"
     broken.write_bytes(b"\x1f\x8b\0")
     with pytest.raises(IntegrityError, match=r"broken\.tar\.gz: Compressed file ended"):

@@ -66,10 +66,10 @@ def test_old_names_of_submodules_are_served_and_no_other_name_appears():
 
 
 def test_a_key_that_is_computed_may_be_any_name():
-    made = "sys.modules[__name__] = _LazyModule(__name__, __file__, _import_structure)\n"
+    assignment = "sys.modules[__name__] = _LazyModule(__name__, __file__, _import_structure)\n"
     table = '_import_structure = {"trainer": ["Trainer"]}\n'
-    assert not read(table + made).dynamic
-    assert read(f"{table}_import_structure.setdefault(key, names())\n{made}").dynamic
+    assert not read(table + assignment).dynamic
+    assert read(f"{table}_import_structure.setdefault(key, names())\n{assignment}").dynamic
 
 
 def test_a_structure_made_of_the_files_beside():

@@ -29,8 +29,8 @@ def read(source: str, module: str = "pkg.sub.mod", *, package: bool = False) -> 
     ],
 )
 def test_imports_are_made_absolute(line, package, expected):
-    (found,) = read(line, package=package).imports
-    assert (found.module, found.name, found.bound) == expected
+    (import_fact,) = read(line, package=package).imports
+    assert (import_fact.module, import_fact.name, import_fact.bound) == expected
 
 
 def test_an_import_in_a_function_names_its_scope():
@@ -41,7 +41,9 @@ def test_an_import_in_a_function_names_its_scope():
                 import vllm
         """
     )
-    assert [(one.scope, one.line) for one in facts.imports] == [("Client.start", 4)]
+    assert [(import_fact.scope, import_fact.line) for import_fact in facts.imports] == [
+        ("Client.start", 4)
+    ]
 
 
 def test_functions_with_all_kinds_of_parameters():
@@ -94,7 +96,7 @@ def test_what_a_class_has_of_its_own():
     assert inner.name == "A.Inner"
     assert (a.bases, a.decorators) == (("Base[T]",), ("dataclass(frozen=True)",))
     assert a.metaclass == "Meta"
-    assert [(one.name, one.default, one.init) for one in a.fields] == [
+    assert [(field.name, field.default, field.init) for field in a.fields] == [
         ("x", True, True),
         ("y", False, True),
         ("z", False, False),
@@ -145,7 +147,7 @@ def test_other_bindings():
         del made
         """
     )
-    assert [(one.name, one.value) for one in facts.assigned] == [
+    assert [(assignment.name, assignment.value) for assignment in facts.assigned] == [
         ("alias", "vllm.LLM"),
         ("made", "Lazy()"),
         ("both", "Union[A, B]"),
@@ -185,5 +187,5 @@ def test_a_broken_module_says_so_and_nothing_else():
 
 def test_source_that_begins_with_a_mark_and_ends_lines_in_other_ways():
     source = "\ufeffclass A:\r\n    x: 'é' = 1\r\n    y: B = 2\r\n".encode()
-    (found,) = read_module(source, "m", "m.py", package=False).classes
-    assert [one.annotation for one in found.fields] == ["'é'", "B"]
+    (class_fact,) = read_module(source, "m", "m.py", package=False).classes
+    assert [field.annotation for field in class_fact.fields] == ["'é'", "B"]

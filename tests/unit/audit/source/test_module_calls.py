@@ -18,11 +18,11 @@ def read(source: str) -> ModuleFacts:
 
 
 def calls(source: str) -> dict[str, str]:
-    return {one.callee: one.receiver for one in read(source).calls}
+    return {call.callee: call.receiver for call in read(source).calls}
 
 
 def reads(source: str) -> dict[str, str]:
-    return {one.expression: one.receiver for one in read(source).attributes}
+    return {attribute.expression: attribute.receiver for attribute in read(source).attributes}
 
 
 def test_a_call_with_all_that_it_passes():
@@ -32,7 +32,7 @@ def test_a_call_with_all_that_it_passes():
 
 
 def test_only_calls_of_what_the_module_can_name():
-    found = calls(
+    receivers = calls(
         """
         def own(): ...
         def f(thing):
@@ -43,7 +43,7 @@ def test_only_calls_of_what_the_module_can_name():
             [x for x in thing][0].go()
         """
     )
-    assert found == {"own": ""}
+    assert receivers == {"own": ""}
 
 
 def test_a_parameter_hides_an_import():
@@ -86,12 +86,12 @@ def test_the_type_of_a_local_name(body, receiver):
     ],
 )
 def test_a_local_name_without_one_type(body):
-    found = calls(f"from m2 import make\ndef f():\n    {body}\n    x.go()\n")
-    assert found.get("x.go") in (None, "make()")
+    receivers = calls(f"from m2 import make\ndef f():\n    {body}\n    x.go()\n")
+    assert receivers.get("x.go") in (None, "make()")
 
 
 def test_parameters_and_attributes_of_self():
-    found = read(
+    facts = read(
         """
         class A(Base):
             field: Args
@@ -109,14 +109,18 @@ def test_parameters_and_attributes_of_self():
                 self.go()
         """
     )
-    assert {one.callee: one.receiver for one in found.calls} == {
+    assert {call.callee: call.receiver for call in facts.calls} == {
         "super().__init__": "",
         "Args": "",
         "LLM": "",
         "self.llm.generate": "LLM()",
         "self.go": "",
     }
-    assert {one.expression: one.receiver for one in found.attributes if one.receiver} == {
+    assert {
+        attribute.expression: attribute.receiver
+        for attribute in facts.attributes
+        if attribute.receiver
+    } == {
         "args.model": "Args",
         "self.args.seed": "Args",
         "self.field.seed": "Args",
@@ -131,7 +135,7 @@ def test_a_method_of_what_a_call_gives():
 
 
 def test_reads():
-    found = reads(
+    receivers = reads(
         """
         import vllm.envs
         value = vllm.envs.VLLM_USE_V1
@@ -145,7 +149,7 @@ def test_reads():
             return args.added, args.seed
         """
     )
-    assert found == {
+    assert receivers == {
         "vllm.envs.VLLM_USE_V1": "",
         "vllm.needed": "",
         "vllm.envs": "",
@@ -168,7 +172,7 @@ def test_guards_inside_expressions():
         c = hasattr(vllm, "x") and vllm.x
         """
     )
-    guards = {one.callee: one.guards for one in facts.calls}
+    guards = {call.callee: call.guards for call in facts.calls}
     assert guards["vllm.one"] == guards["vllm.two"] == (Guard("result", "m::is_peft_available()"),)
     assert guards["vllm.three"] == (Guard("result", "m::is_peft_available()", "!"),)
     (read_of_x,) = facts.attributes
@@ -178,7 +182,7 @@ def test_guards_inside_expressions():
 def test_names_of_a_star_import_may_be_anything_but_builtins():
     source = "from vllm import *\ndef f():\n    LLM()\n    print()\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
-    assert [one.callee for one in facts.calls] == ["LLM"]
+    assert [call.callee for call in facts.calls] == ["LLM"]
 
 
 def test_string_arguments_that_utf8_cannot_encode_are_not_kept():
@@ -188,7 +192,7 @@ vllm.one(re.compile("[\ud800-\udfff]"))
 vllm.two("\ud800", "a")
 """
     facts = read_module(source, "m", "m.py", package=False)
-    assert {one.callee: one.literals for one in facts.calls} == {
+    assert {call.callee: call.literals for call in facts.calls} == {
         "vllm.one": (), "vllm.two": (), "re.compile": (),
     }  # fmt: skip
     msgspec.msgpack.encode(facts)

@@ -29,12 +29,12 @@ needs = Version("4.1") <= Version(transformers.__version__) < Version("4.5")
 def guards_of(source: str) -> dict[str, tuple[Guard, ...]]:
     """The guards of each `import NAME` among these lines."""
     facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
-    return {one.module: one.guards for one in facts.imports[7:]}
+    return {import_fact.module: import_fact.guards for import_fact in facts.imports[7:]}
 
 
 def branches(test: str) -> tuple[tuple[Guard, ...], tuple[Guard, ...]]:
-    found = guards_of(f"if {test}:\n    import yes\nelse:\n    import no\n")
-    return found["yes"], found["no"]
+    guards = guards_of(f"if {test}:\n    import yes\nelse:\n    import no\n")
+    return guards["yes"], guards["no"]
 
 
 def version(subject: str, spec: str) -> Guard:
@@ -110,9 +110,9 @@ def test_presence(test, subject, spec):
     ],
 )
 def test_python_and_platform(test, yes, no):
-    found = branches(test)
-    assert found[0] == (Guard(*yes),)
-    assert no is None or found[1] == (Guard(*no),)
+    guards = branches(test)
+    assert guards[0] == (Guard(*yes),)
+    assert no is None or guards[1] == (Guard(*no),)
 
 
 def test_a_chain_of_comparisons_with_python():
@@ -150,10 +150,10 @@ def test_type_checking_and_hasattr():
     yes, no = branches("hasattr(vllm.envs, 'X')")
     assert yes == (Guard("handled", "AttributeError", "vllm.envs.X"),)
     assert no[0].kind == "unknown"
-    asked = (Guard("handled", "AttributeError", "self.part.x"),)
+    handled = (Guard("handled", "AttributeError", "self.part.x"),)
     data = (Guard("data"),)
-    assert branches("getattr(self.part, 'x', None)") == (asked, data)
-    assert branches("getattr(self.part, 'x', None) is None") == (data, asked)
+    assert branches("getattr(self.part, 'x', None)") == (handled, data)
+    assert branches("getattr(self.part, 'x', None) is None") == (data, handled)
     assert branches("getattr(self.part, 'x', 1)") == (data, data)
     assert branches("getattr(self.part, 'x')") == (data, data)
 
@@ -174,7 +174,7 @@ def test_conjunctions_with_data():
 
 @pytest.mark.parametrize("leave", ["return", "raise ImportError('x')", "continue"])
 def test_what_follows_an_early_exit(leave):
-    found = guards_of(
+    guards = guards_of(
         f"""
         def f():
             for _ in x:
@@ -185,13 +185,13 @@ def test_what_follows_an_early_exit(leave):
             import after
         """
     )
-    assert found["old"] == (version("vllm", "<0.8"),)
-    assert found["new"] == (version("vllm", ">=0.8"),)
-    assert found["after"] == ()
+    assert guards["old"] == (version("vllm", "<0.8"),)
+    assert guards["new"] == (version("vllm", ">=0.8"),)
+    assert guards["after"] == ()
 
 
 def test_try_import():
-    found = guards_of(
+    guards = guards_of(
         """
         try:
             from a.b import c
@@ -203,14 +203,14 @@ def test_try_import():
         """
     )
     handled = Guard("handled", "ImportError")
-    assert found["a.b"] == (handled,)
-    assert found["d"] == (handled, Guard("present", "a.b:c"))
-    assert found["fallback"] == (Guard("absent", "a.b:c, d"),)
-    assert found["both"] == (Guard("present", "a.b:c"), Guard("present", "d"))
+    assert guards["a.b"] == (handled,)
+    assert guards["d"] == (handled, Guard("present", "a.b:c"))
+    assert guards["fallback"] == (Guard("absent", "a.b:c, d"),)
+    assert guards["both"] == (Guard("present", "a.b:c"), Guard("present", "d"))
 
 
 def test_a_handler_that_raises_hides_nothing():
-    found = guards_of(
+    guards = guards_of(
         """
         try:
             import a
@@ -218,11 +218,11 @@ def test_a_handler_that_raises_hides_nothing():
             raise RuntimeError("install a") from error
         """
     )
-    assert found["a"] == ()
+    assert guards["a"] == ()
 
 
 def test_try_that_only_asks():
-    found = guards_of(
+    guards = guards_of(
         """
         try:
             if not find_spec('torch'):
@@ -233,13 +233,13 @@ def test_try_that_only_asks():
             import real
         """
     )
-    assert found["dummies"] == (Guard("absent", "torch"),)
-    assert found["real"] == (Guard("present", "torch"),)
+    assert guards["dummies"] == (Guard("absent", "torch"),)
+    assert guards["real"] == (Guard("present", "torch"),)
 
 
 @pytest.mark.parametrize("test", ["has_it", "flash is not None", "not missing"])
 def test_names_that_a_try_leaves_behind(test):
-    found = guards_of(
+    guards = guards_of(
         f"""
         has_it = False
         try:
@@ -253,11 +253,11 @@ def test_names_that_a_try_leaves_behind(test):
             import inside
         """
     )
-    assert found["inside"] == (Guard("present", "flash"),)
+    assert guards["inside"] == (Guard("present", "flash"),)
 
 
 def test_suppress_and_flags_set_in_branches():
-    found = guards_of(
+    guards = guards_of(
         """
         with contextlib.suppress(ImportError):
             import quiet
@@ -269,12 +269,12 @@ def test_suppress_and_flags_set_in_branches():
             import inside
         """
     )
-    assert found["quiet"] == (Guard("handled", "ImportError"),)
-    assert found["inside"] == (Guard("present", "ray"),)
+    assert guards["quiet"] == (Guard("handled", "ImportError"),)
+    assert guards["inside"] == (Guard("present", "ray"),)
 
 
 def test_a_flag_of_a_function_is_its_own():
-    found = guards_of(
+    guards = guards_of(
         """
         def f():
             use = Version(vllm.__version__) < Version("0.8")
@@ -285,8 +285,8 @@ def test_a_flag_of_a_function_is_its_own():
                 import other
         """
     )
-    assert found["old"] == (version("vllm", "<0.8"),)
-    assert found["other"] == (Guard("data"),)
+    assert guards["old"] == (version("vllm", "<0.8"),)
+    assert guards["other"] == (Guard("data"),)
 
 
 PARAMETERS = """
@@ -333,7 +333,7 @@ def test_asking_for_a_parameter(test, callee):
 
 
 def test_asking_that_a_parameter_is_not_there_and_for_one_that_has_no_name():
-    found = guards_of(
+    guards = guards_of(
         """
         def f(key):
             known = inspect.signature(vllm.LLM).parameters
@@ -346,13 +346,13 @@ def test_asking_that_a_parameter_is_not_there_and_for_one_that_has_no_name():
                 import data
         """
     )
-    assert found["old"] == (Guard("takes", "m:f:vllm.LLM", "!tags"),)
-    assert [guard.kind for guard in found["some"]] == ["unknown"]
-    assert found["data"] == (Guard("data"),)
+    assert guards["old"] == (Guard("takes", "m:f:vllm.LLM", "!tags"),)
+    assert [guard.kind for guard in guards["some"]] == ["unknown"]
+    assert guards["data"] == (Guard("data"),)
 
 
 def test_names_that_hold_parameters_end_with_their_function():
-    found = guards_of(
+    guards = guards_of(
         """
         def f():
             params = inspect.signature(vllm.LLM).parameters
@@ -364,5 +364,5 @@ def test_names_that_hold_parameters_end_with_their_function():
                 import other
         """
     )
-    assert found["inner"] == (Guard("takes", "m:f.g:vllm.LLM", "tags"),)
-    assert found["other"] == (Guard("data"),)
+    assert guards["inner"] == (Guard("takes", "m:f.g:vllm.LLM", "tags"),)
+    assert guards["other"] == (Guard("data"),)

@@ -18,13 +18,13 @@ def guards(source: str) -> tuple[Guard, ...]:
     """The guards of `import marked` among these lines."""
     facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
     assert facts.broken == ""
-    marked = [one for one in facts.imports if one.module == "marked"]
+    marked = [import_fact for import_fact in facts.imports if import_fact.module == "marked"]
     assert len(marked) == 1
     return marked[0].guards
 
 
 def kinds(source: str) -> list[str]:
-    return [str(one.kind) for one in guards(source)]
+    return [str(guard.kind) for guard in guards(source)]
 
 
 def version(subject: str, spec: str) -> tuple[Guard, ...]:
@@ -118,8 +118,8 @@ def test_the_version_of_a_local_is_that_of_its_value():
     body = "    if Version(torch_version) < Version('2'):\n        import marked\n"
     assert kinds(f"def f(cfg):\n    torch_version = cfg.saved_with\n{body}") == ["result"]
     assert kinds(f"def f(torch_version):\n{body}") == ["result"]
-    own = "    torch_version = torch.__version__\n"
-    assert guards(f"def f():\n{own}{body}") == version("torch", "<2")
+    assignment = "    torch_version = torch.__version__\n"
+    assert guards(f"def f():\n{assignment}{body}") == version("torch", "<2")
 
 
 # Parts of versions

@@ -36,15 +36,15 @@ def guards(source: str, head: str = HEAD) -> tuple[Guard, ...]:
     """The guards of `import marked` among these lines."""
     facts = read_module((head + dedent(source)).encode(), "m", "m.py", package=False)
     assert facts.broken == ""
-    marked = [one for one in facts.imports if one.module == "marked"]
+    marked = [import_fact for import_fact in facts.imports if import_fact.module == "marked"]
     assert len(marked) == 1
     return marked[0].guards
 
 
 def kinds(source: str, head: str = HEAD) -> set[str]:
     """What kinds of guards there are that say what of vLLM or TRL must be installed."""
-    found = [one for one in guards(source, head) if one.subject != "other"]
-    return {str(one.kind) for one in found if one.kind in KNOWN}
+    package_guards = [guard for guard in guards(source, head) if guard.subject != "other"]
+    return {str(guard.kind) for guard in package_guards if guard.kind in KNOWN}
 
 
 def asking(name: str) -> str:
@@ -149,9 +149,9 @@ def test_an_argument_hides_what_has_its_name(arguments, name):
 @pytest.mark.parametrize("name", ASKED)
 def test_what_a_function_or_a_class_binds_ends_with_it(name):
     head, _, _ = HEAD.partition("v = ")
-    held = HEAD[len(head) :] if name != "vllm" else "import vllm\n"
+    bindings = HEAD[len(head) :] if name != "vllm" else "import vllm\n"
     head = head if name != "vllm" else head.replace("import vllm\n", "")
-    inside = indent(held, "    ")
+    inside = indent(bindings, "    ")
     assert kinds(f"def f():\n{inside}{indent(asking(name), '    ')}", head)
     assert not kinds(f"def f():\n{inside}\ndef g():\n{indent(asking(name), '    ')}", head)
     assert not kinds(f"def f():\n{inside}\n{asking(name)}", head)
@@ -164,8 +164,8 @@ def test_what_a_function_or_a_class_binds_ends_with_it(name):
 def names_of(source: str) -> dict[int, tuple[Guard, ...]]:
     """The guards of each call of trl.run, by its place among them."""
     facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
-    calls = [one for one in facts.calls if one.callee == "trl.run"]
-    return {at: one.guards for at, one in enumerate(calls)}
+    calls = [call for call in facts.calls if call.callee == "trl.run"]
+    return {at: call.guards for at, call in enumerate(calls)}
 
 
 @pytest.mark.parametrize(
@@ -185,21 +185,21 @@ def names_of(source: str) -> dict[int, tuple[Guard, ...]]:
 )
 @pytest.mark.parametrize("name", ASKED)
 def test_variables_of_comprehensions_and_lambdas_hide_what_has_their_name(form, name):
-    asked = f"(trl.run() if {ASKED[name]} else 0)"
-    own = form.format(asked, name)
-    other = form.format(asked, "another")
-    found = names_of(f"{own}\n{other}\n{asked}")
-    assert not {one.kind for one in found[0]} & set(KNOWN)
-    assert found[1] == found[2]
-    assert {one.kind for one in found[1]} & set(KNOWN)
+    expression = f"(trl.run() if {ASKED[name]} else 0)"
+    shadowed = form.format(expression, name)
+    other = form.format(expression, "another")
+    call_guards = names_of(f"{shadowed}\n{other}\n{expression}")
+    assert not {guard.kind for guard in call_guards[0]} & set(KNOWN)
+    assert call_guards[1] == call_guards[2]
+    assert {guard.kind for guard in call_guards[1]} & set(KNOWN)
 
 
 def test_the_condition_of_a_comprehension_speaks_of_its_own_variables():
-    found = names_of(
+    call_guards = names_of(
         "[trl.run() for v in x if v < Version('0.8')]\n[trl.run() for y in x if found]"
     )
-    assert [one.kind for one in found[0]] == ["unknown"]
-    assert found[1] == (Guard("present", "vllm"),)
+    assert [guard.kind for guard in call_guards[0]] == ["unknown"]
+    assert call_guards[1] == (Guard("present", "vllm"),)
 
 
 def test_global_and_nonlocal_names_are_those_of_the_scope_around():
@@ -236,12 +236,12 @@ def test_global_and_nonlocal_names_are_those_of_the_scope_around():
     ],
 )
 def test_ways_that_meet(first, second, expected):
-    asked = 'if w < Version("0.8"):\n    import marked\n'
+    condition = 'if w < Version("0.8"):\n    import marked\n'
     both = f"if x:\n    w = {first}\nelse:\n    w = {second}\n"
-    rest = tuple(one for one in guards(both + asked) if one.kind in KNOWN)
+    rest = tuple(guard for guard in guards(both + condition) if guard.kind in KNOWN)
     assert rest == expected
     later = f"w = {first}\nif x:\n    w = {second}\n"
-    rest = tuple(one for one in guards(later + asked) if one.kind in KNOWN)
+    rest = tuple(guard for guard in guards(later + condition) if guard.kind in KNOWN)
     assert rest == expected
 
 
@@ -254,9 +254,9 @@ def test_ways_that_meet(first, second, expected):
     ],
 )
 def test_a_replacement_for_the_version_of_an_absent_package_is_ignored(source):
-    asked = 'if Version(w) < Version("0.8"):\n    import marked\n'
-    assert guards(source + asked) == (OLD,)
-    assert not kinds(source.replace("found", "x") + asked)
+    condition = 'if Version(w) < Version("0.8"):\n    import marked\n'
+    assert guards(source + condition) == (OLD,)
+    assert not kinds(source.replace("found", "x") + condition)
 
 
 def test_a_way_that_leaves_does_not_meet_the_other():
@@ -330,7 +330,7 @@ def test_of_two_flags_that_meet_none_is_believed():
     if flag:
         import marked
     """
-    assert [one.kind for one in guards(source)] == ["unknown"]
+    assert [guard.kind for guard in guards(source)] == ["unknown"]
 
 
 def test_branches_for_type_checkers_bind_nothing():

@@ -78,10 +78,10 @@ NEWER = "type Pair = tuple[int, int]\n" if sys.version_info >= (3, 12) else ""
 OWN = [path.read_text(encoding="utf-8") for path in sorted(SOURCE.glob("audit/**/*.py"))]
 
 
-def lines(found: object) -> object:
+def lines(places: object) -> object:
     """Places by name, whatever their order."""
-    assert isinstance(found, dict)
-    return {name: sorted((s.line, s.module, s.definition) for s in found[name]) for name in found}
+    assert isinstance(places, dict)
+    return {name: sorted((s.line, s.module, s.definition) for s in places[name]) for name in places}
 
 
 def bodies(source: str) -> list[list[ast.stmt]]:

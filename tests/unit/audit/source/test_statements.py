@@ -18,13 +18,13 @@ def guards(source: str) -> tuple[Guard, ...]:
     """The guards of `import marked` among these lines."""
     facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
     assert facts.broken == ""
-    marked = [one for one in facts.imports if one.module == "marked"]
+    marked = [import_fact for import_fact in facts.imports if import_fact.module == "marked"]
     assert len(marked) == 1
     return marked[0].guards
 
 
 def kinds(source: str) -> list[str]:
-    return [str(one.kind) for one in guards(source)]
+    return [str(guard.kind) for guard in guards(source)]
 
 
 def version(subject: str, spec: str) -> tuple[Guard, ...]:
@@ -103,10 +103,10 @@ def test_patterns_guards_and_annotations_are_read():
         "m.py",
         package=False,
     )
-    read = {one.expression for one in facts.attributes}
+    read = {attribute.expression for attribute in facts.attributes}
     names = ["ONE", "TWO", "Three", "FOUR", "SIX", "SEVEN", "Eight", "Nine"]
     assert read == {f"a.{name}" for name in names}
-    assert [one.callee for one in facts.calls] == ["a.five"]
+    assert [call.callee for call in facts.calls] == ["a.five"]
 
 
 def test_a_class_within_a_class_does_not_see_its_names():
@@ -118,8 +118,8 @@ def test_a_class_within_a_class_does_not_see_its_names():
                 import marked
     """
     assert guards(source) == DATA
-    own = source.replace("class B:", "if True:")
-    assert guards(own)[-1:] == version("vllm", ">=0.9")
+    flat_source = source.replace("class B:", "if True:")
+    assert guards(flat_source)[-1:] == version("vllm", ">=0.9")
     assert guards(
         f"FLAG = {NEW}\n{dedent(source)}".replace("    FLAG =", "    OTHER =")
     ) == version("vllm", ">=0.9")

@@ -19,7 +19,7 @@ TABLE = stdlib.load()
 WITH_TK = ("idlelib", "tkinter", "turtle", "turtledemo")  # Debian has them in packages of their own
 
 
-def said(names: dict[str, str]) -> list[tuple[str, bool]]:
+def name_availability(names: dict[str, str]) -> list[tuple[str, bool]]:
     """Each name, and whether this Python has it."""
     return [
         (name, SpecifierSet(spec).contains(HERE))
@@ -48,7 +48,7 @@ def test_this_python_has_the_names_that_the_table_says(module):
         warnings.simplefilter("ignore")
         wrong = [
             name
-            for name, there in said(TABLE.names[module])
+            for name, there in name_availability(TABLE.names[module])
             if there != (hasattr(holder, name) or imported(f"{module}.{name}") is not None)
         ]
     assert wrong == []
@@ -62,14 +62,18 @@ def test_this_python_subscripts_the_classes_that_the_table_says(module):
         return
     wrong = [
         name
-        for name, there in said(TABLE.subscripts[module])
+        for name, there in name_availability(TABLE.subscripts[module])
         if there != hasattr(getattr(holder, name), "__class_getitem__")
     ]
     assert wrong == []
 
 
 def test_this_python_has_the_modules_that_the_table_says():
-    wrong = [one for one, there in said(TABLE.modules) if there != (one in sys.stdlib_module_names)]
+    wrong = [
+        name
+        for name, there in name_availability(TABLE.modules)
+        if there != (name in sys.stdlib_module_names)
+    ]
     assert wrong == []
 
 
@@ -102,8 +106,10 @@ def test_the_modules_of_another_python(python, there, gone):
 )
 def test_the_versions_that_lack_a_name(module, name, lacking):
     versions = [f"3.{minor}" for minor in range(10, 15)]
-    found = {one for one in versions if name in stdlib.lacks(one).get(module, ())}
-    assert found == lacking
+    lacking_versions = {
+        version for version in versions if name in stdlib.lacks(version).get(module, ())
+    }
+    assert lacking_versions == lacking
 
 
 def test_a_submodule_is_a_name_of_its_parent():

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import overlay
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.fields import Source
@@ -94,21 +94,25 @@ def environment(
     }
     have = _packages(matrix, name, arches, lock)
     if lock is None:
-        found = tuple(
+        settings = tuple(
             _setting(key, each[1].value, expected) for key, each in sorted(expected.items())
         )
         late = _late(matrix.image.cache, None)
     else:
-        found = _locked(lock, expected)
+        settings = _locked(lock, expected)
         late = _late(lock.settings.cache, have.versions.keys())
     return Environment(
         target=name,
         arch=tuple(arches),
         locked=lock is not None,
         image=tuple(
-            msgspec.structs.replace(one, source=_sources(one.source, have)) for one in found
+            msgspec.structs.replace(setting, source=_sources(setting.source, have))
+            for setting in settings
         ),
-        late=tuple(msgspec.structs.replace(one, source=_sources(one.source, have)) for one in late),
+        late=tuple(
+            msgspec.structs.replace(setting, source=_sources(setting.source, have))
+            for setting in late
+        ),
     )
 
 
@@ -144,16 +148,16 @@ def _sources(given: Iterable[str], have: _Packages) -> tuple[str, ...]:
     """
     cited = [(source, *_cited(source)) for source in given]
     exact = {package for _, package, version in cited if have.versions.get(package) == version}
-    found = []
+    sources = []
     for source, package, version in cited:
-        own = have.versions.get(package)
-        if not package or own == version or (own is None and not have.complete):
-            found.append(source)
-        elif own is None:
-            found.append(f"{source} (the image has no {package})")
+        actual = have.versions.get(package)
+        if not package or actual == version or (actual is None and not have.complete):
+            sources.append(source)
+        elif actual is None:
+            sources.append(f"{source} (the image has no {package})")
         elif package not in exact:
-            found.append(f"{source} (the image has {own}, from {have.places[package]})")
-    return tuple(found)
+            sources.append(f"{source} (the image has {actual}, from {have.places[package]})")
+    return tuple(sources)
 
 
 def _cited(source: str) -> tuple[str, str]:
@@ -167,13 +171,13 @@ def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
     target = matrix.targets[name]
     item = overlay(matrix, name)
     if item is not None:  # the reasons are in the matrix of the publisher
-        found = item.published
-        reason = f"the matrix of {found.name}, which was published, says why"
+        extended = item.published
+        reason = f"the matrix of {extended.name}, which was published, says why"
         published = {
             key: Variable(value=value, reason=reason)
-            for key, value in found.lock.settings.env.items()
+            for key, value in extended.lock.settings.env.items()
         }
-        return {f"published {found.name}": published, f"targets.{name}.env": target.env}
+        return {f"published {extended.name}": published, f"targets.{name}.env": target.env}
     mode = flashinfer.environment(target, matrix.image, matrix.bases[target.base])
     return {
         "image.env": matrix.image.env,

@@ -1,6 +1,6 @@
 """What changed between two images, in packages and in bytes to pull.
 
-Input: two sealed locks of a target, or two sides of any kind. Output: a `Diff`.
+Input: two locked targets of a target, or two sides of any kind. Output: a `Diff`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from imgbuild.lock.lock import Lock
+from imgbuild.lock.lock_file import Lock
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import installed_wheels
-from imgbuild.plan.seal import Seal
 from imgbuild.system.amounts import count
 from imgbuild.values import Arch, Bytes, Digest
 
@@ -72,13 +72,13 @@ class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
 
-def diff(old: tuple[Lock, Seal] | None, new: tuple[Lock, Seal]) -> Diff:
-    """Compare two sealed locks of a target; `old` None means that there was none."""
+def diff(old: tuple[Lock, TargetDigests] | None, new: tuple[Lock, TargetDigests]) -> Diff:
+    """Compare two locked targets of a target; `old` None means that there was none."""
     return between(side(*old) if old else None, side(*new))
 
 
-def side(lock: Lock, sealed: Seal, name: str = "") -> DiffSide:
-    """The image of a sealed lock, under the name of its target or another."""
+def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
+    """The image of a lock, under the name of its target or another."""
     return DiffSide(
         name=name or lock.target,
         arch={
@@ -90,7 +90,7 @@ def side(lock: Lock, sealed: Seal, name: str = "") -> DiffSide:
                 ),
                 size=image.size,
             )
-            for arch, image in sealed.arch.items()
+            for arch, image in target_digests.arch.items()
         },
     )
 
@@ -114,21 +114,23 @@ def between(old: DiffSide | None, new: DiffSide) -> Diff:
 
 def _compared(old: DiffSide | None, new: DiffSide, arch: Arch) -> set[tuple[str, str]]:
     """The packages to compare: all, or those that the labels name of a side that has no lock."""
-    found = [
-        (one.complete, one.arch[arch].packages) for one in (old, new) if one and arch in one.arch
+    compared = [
+        (side.complete, side.arch[arch].packages)
+        for side in (old, new)
+        if side and arch in side.arch
     ]
     return {
         key
-        for complete, packages in found
-        if not complete or all(whole for whole, _ in found)
+        for complete, packages in compared
+        if not complete or all(whole for whole, _ in compared)
         for key in packages
     }
 
 
 def _arch(old: SideContent | None, new: SideContent, keys: Iterable[tuple[str, str]]) -> ArchDiff:
     before = old.packages if old else {}
-    held = {layer.digest for layer in old.layers} if old else set()
-    fresh = {layer.digest: layer for layer in new.layers if layer.digest not in held}
+    digests = {layer.digest for layer in old.layers} if old else set()
+    fresh = {layer.digest: layer for layer in new.layers if layer.digest not in digests}
     return ArchDiff(
         changes=tuple(
             Change(
@@ -159,13 +161,13 @@ def _layers(names: Sequence[str]) -> str:
     return f"{count(len(names), 'layer')}: {', '.join(names[:NAMED])}{more}"
 
 
-def words(found: Diff) -> list[str]:
+def words(diff: Diff) -> list[str]:
     """The difference as lines for people."""
     lines = []
-    name = found.target
-    if found.before not in ("", found.target):
-        name = f"{found.before} → {found.target}"
-    for arch, part in found.arch.items():
+    name = diff.target
+    if diff.before not in ("", diff.target):
+        name = f"{diff.before} → {diff.target}"
+    for arch, part in diff.arch.items():
         if not part.changes and not part.layers:
             lines.append(f"{name} {arch}: no change")
             continue
@@ -178,5 +180,5 @@ def words(found: Diff) -> list[str]:
             f"  {change.package} {change.before or '(new)'} → {change.after or '(gone)'}"
             for change in part.changes
         )
-    lines.extend(f"{name} {arch}: only before" for arch in found.absent)
+    lines.extend(f"{name} {arch}: only before" for arch in diff.absent)
     return lines

@@ -127,10 +127,10 @@ def answer(
         return dated(ask, matrix, learned, context)
     today = request.today()
     as_of = cutoff.derived(ask, project, matrix, context)
-    found = dated(msgspec.structs.replace(ask, as_of=as_of), matrix, learned, context)
-    refusals = [each.refused for each in found.arch.values() if each.refused is not None]
+    dated_answer = dated(msgspec.structs.replace(ask, as_of=as_of), matrix, learned, context)
+    refusals = [each.refused for each in dated_answer.arch.values() if each.refused is not None]
     if as_of == today or not refusals or any(refused.outdated for refused in refusals):
-        return found
+        return dated_answer
     context.reporter.info(f"no solution among files from before {as_of}: considering later ones")
     return dated(msgspec.structs.replace(ask, as_of=today), matrix, learned, context)
 
@@ -141,11 +141,12 @@ def dated(
     """The answer to a request whose `as_of` is set."""
     memory = LearnedMemory(learned)
     while True:
-        known = memory.known
-        each = found_on(ask, matrix, memory, context)
+        previous = memory.learned_constraints
+        each = outcomes_on(ask, matrix, memory, context)
         # What was learned on one architecture holds for those that were resolved before it.
-        if memory.known == known or not any(
-            constraints.violations(memory.known, found.versions) for found in each.found.values()
+        if memory.learned_constraints == previous or not any(
+            constraints.violations(memory.learned_constraints, resolution.versions)
+            for resolution in each.found.values()
         ):
             break
     python = matrix.bases[request.base_of(ask, matrix)].python
@@ -176,13 +177,13 @@ class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[Arch, ArchOutcome]
 
 
-def found_on(
+def outcomes_on(
     ask: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
 ) -> ArchOutcomes:
     """Resolve on one architecture after the other; `memory` gains what is learned."""
     base = matrix.bases[request.base_of(ask, matrix)]
     target: Target | None = None
-    found: dict[Arch, Resolution] = {}
+    resolutions: dict[Arch, Resolution] = {}
     outcomes: dict[Arch, ArchOutcome] = {}
     for arch in ask.arches:
         try:
@@ -199,16 +200,18 @@ def found_on(
         if old:
             outcomes[arch] = ArchOutcome(refused=refused_as_old(query, old))
             continue
-        target, found[arch] = target or solved.target, resolution
+        target, resolutions[arch] = target or solved.target, resolution
         outcomes[arch] = ArchOutcome(
-            packages=choices(ask, target, resolution, arch, base, memory.known, context.store),
+            packages=choices(
+                ask, target, resolution, arch, base, memory.learned_constraints, context.store
+            ),
             warnings=(
                 *map(conflict.window_words, memory.windows),
                 *warnings_of(solved.report),
                 *first_solve.warnings(first, resolution.versions),
             ),
         )
-    return ArchOutcomes(target=target, found=found, outcomes=outcomes)
+    return ArchOutcomes(target=target, found=resolutions, outcomes=outcomes)
 
 
 def warnings_of(report: Report) -> tuple[str, ...]:
@@ -228,26 +231,26 @@ def warnings_of(report: Report) -> tuple[str, ...]:
 def choices(
     ask: ResolveRequest,
     target: Target,
-    found: Resolution,
+    resolution: Resolution,
     arch: Arch,
     base: Base,
     learned: Sequence[Constraint],
     store: Store,
 ) -> tuple[ChosenVersion, ...]:
     """Every package of a resolution with the reasons for its version."""
-    versions = found.versions
-    metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in found.wheels}
-    for built in found.built:
+    versions = resolution.versions
+    metadata = {wheel.package: store.fact(FACT, wheel.sha256) or b"" for wheel in resolution.wheels}
+    for built in resolution.built:
         path = store.file(built.wheel.sha256)
         metadata[built.package] = sdist_wheel.metadata(path) if path is not None else b""
-    asked = {requested.package: str(requested) for requested in ask.requests}
+    origins = {requested.package: str(requested) for requested in ask.requests}
     for package in target.pins:
-        asked.setdefault(package, f"the {package} of CUDA {target.cuda} that fits")
-    for package, wanted in target.requires.items():
-        asked.setdefault(package, wanted.reason)
+        origins.setdefault(package, f"the {package} of CUDA {target.cuda} that fits")
+    for package, required in target.requires.items():
+        origins.setdefault(package, required.reason)
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
     evident = [entry for entry in learned if entry.check not in (gaps.AGE, preferences.EXTRA)]
-    reasons = reasons_of(versions, asked, links(metadata, markers), evident)
+    reasons = reasons_of(versions, origins, links(metadata, markers), evident)
     for entry in learned:
         if entry.check == preferences.EXTRA and entry.concerns(versions):
             reasons[entry.package] += (preferences.words(entry),)
@@ -260,14 +263,14 @@ def choices(
 def settled(
     ask: ResolveRequest,
     target: Target,
-    found: Mapping[Arch, Resolution],
+    resolutions: Mapping[Arch, Resolution],
     outcomes: Mapping[Arch, ArchOutcome],
 ) -> Target:
     """`target` as a row: requested packages are pinned if all architectures have one version."""
     pins = dict(target.pins)
     requires = dict(target.requires)
     for requested in ask.requests:
-        versions = {each.versions[requested.package] for each in found.values()}
+        versions = {each.versions[requested.package] for each in resolutions.values()}
         if len(versions) == 1:
             pins[requested.package] = versions.pop()
             requires.pop(requested.package, None)
@@ -278,7 +281,7 @@ def settled(
     }
     return msgspec.structs.replace(
         target,
-        arch=tuple(arch for arch in outcomes if arch in found),
+        arch=tuple(arch for arch in outcomes if arch in resolutions),
         pins=pins,
         requires=requires,
         exclude=exclude,
@@ -294,10 +297,10 @@ def refused(error: NoSolution) -> Refusal:
 
 def refused_as_old(query: Query, old: Sequence[OldVersion]) -> Refusal:
     """The refusal of a package set in which `old` are far behind the other packages."""
-    names = tuple(one.package for one in old)
+    names = tuple(entry.package for entry in old)
     return Refusal(
         message=f"no solution on {query.arch} without outdated versions of {', '.join(names)}",
-        reasons=tuple(reason for one in old for reason in one.reasons),
+        reasons=tuple(reason for entry in old for reason in entry.reasons),
         nearest=suggest.targets(query.matrix, query.demands, query.cuda, query.arch),
         hint="--allow-old accepts versions that are over a year older than the others",
         outdated=names,

@@ -20,14 +20,13 @@ from imgbuild.container.load import load
 from imgbuild.container.request import Mount
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import ToolMissing, WorkFailed
-from imgbuild.lock.lock import Lock, require_arch
+from imgbuild.lock.lock_file import Lock, require_arch
 from imgbuild.oci.layout import Layout, Stored
 from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Case, Report, Tier, counts, passed
 from imgbuild.smoke.result import RunSettings, SmokeRun, ran
-from imgbuild.system import files, programs
-from imgbuild.system import process as processes
+from imgbuild.system import files, process, programs
 from imgbuild.system.process import Result
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
@@ -113,25 +112,30 @@ def smoke(
     """
     expected = expectation(lock, arch)
     image = layout.image(arch)
-    found = None if through == "root" else engine.find(through, reporter=reporter)
-    if found is None and through in ("docker", "podman"):
+    container_engine = None if through == "root" else engine.find(through, reporter=reporter)
+    if container_engine is None and through in ("docker", "podman"):
         engine.require(through)
-    if found is not None:
-        loaded = load(found, layout, arch, lock.target, reporter=reporter)
+    if container_engine is not None:
+        loaded = load(container_engine, layout, arch, lock.target, reporter=reporter)
         for tier in tiers:
             command = command_line(lock.settings.prefix, tier, how)
-            with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in {found.kind}"):
+            with reporter.step(
+                f"{lock.target}: smoke tests, tier {tier}, in {container_engine.kind}"
+            ):
                 settings = _container(tier, how.model, arbitrary_user=arbitrary_user)
-                result = _in_container(found, loaded.reference, command, expected, settings)
+                result = _in_container(
+                    container_engine, loaded.reference, command, expected, settings
+                )
             report = read_report(result, expected, tier, reporter=reporter)
             yield of_image(
-                image, ran(report, result, found.kind, how, arbitrary_user=arbitrary_user)
+                image,
+                ran(report, result, container_engine.kind, how, arbitrary_user=arbitrary_user),
             )
         return
     with root_folder(layout, arch, store, reporter=reporter) as root:
         settings_ = run_in_image.running(layout, arch)
         for tier in tiers:
-            made = smoke_root(
+            smoke_run = smoke_root(
                 lock,
                 root,
                 arch,
@@ -142,7 +146,7 @@ def smoke(
                 arbitrary_user=arbitrary_user,
                 reporter=reporter,
             )
-            yield of_image(image, made)
+            yield of_image(image, smoke_run)
 
 
 def of_image(image: Stored, report: SmokeRun) -> SmokeRun:
@@ -211,7 +215,7 @@ def smoke_here(
     if python is None or not Path(python).exists():
         message = f"{python or 'python3'} not found"
         raise ToolMissing(message, hint="activate the environment to test")
-    prefix = processes.run([python, "-I", "-c", "import sys; print(sys.prefix)"])
+    prefix = process.run([python, "-I", "-c", "import sys; print(sys.prefix)"])
     for tier in tiers:
         with store.scratch() as scratch:
             expected = msgspec.structs.replace(
@@ -223,7 +227,7 @@ def smoke_here(
             folder = write(expected, scratch)
             words = command_line("", tier, how, str(folder), str(how.model))
             with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in {expected.prefix}"):
-                result = processes.run([python, *words[1:]], check=False)
+                result = process.run([python, *words[1:]], check=False)
         report = read_report(result, expected, tier, reporter=reporter)
         yield ran(report, result, "here", how)
 
@@ -345,16 +349,16 @@ def verdict(report: Report) -> str:
 
 
 def _in_container(
-    found: engine.Engine,
+    container_engine: engine.Engine,
     reference: str,
     command: Sequence[str],
     expected: Expectation,
     settings: engine.ContainerOptions,
 ) -> Result:
     """Run `command` in a new container with the tests."""
-    container = engine.create(found, reference, command, settings)
+    container = engine.create(container_engine, reference, command, settings)
     try:
-        engine.copy_in(found, container, tar(expected), PLACE)
-        return engine.start(found, container)
+        engine.copy_in(container_engine, container, tar(expected), PLACE)
+        return engine.start(container_engine, container)
     finally:
-        engine.discard(found, container)
+        engine.discard(container_engine, container)

@@ -11,7 +11,7 @@ import pytest
 from imgbuild import codec
 from imgbuild.errors import InputError, LockStale
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.plan import seal
+from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.report import Floors
 from imgbuild.values import Arch, digest_of
@@ -35,34 +35,34 @@ def records(lock):
 
 
 def write(folder, lock):
-    sealed = seal.seal(lock, records(lock))
-    codec.write(seal.seal_path(folder, lock.target), sealed)
-    return sealed
+    target_digests = image_digests.digests_of(lock, records(lock))
+    codec.write(image_digests.digests_path(folder, lock.target), target_digests)
+    return target_digests
 
 
 def test_round_trip(tmp_path):
     lock = samples.lock(of=samples.matrix(arch=BOTH))
-    sealed = write(tmp_path, lock)
-    assert seal.read_seal(tmp_path, lock) == sealed
-    assert list(sealed.arch) == [Arch.ARM64, Arch.X86_64]
+    target_digests = write(tmp_path, lock)
+    assert image_digests.read_digests(tmp_path, lock) == target_digests
+    assert list(target_digests.arch) == [Arch.ARM64, Arch.X86_64]
 
 
 def test_the_digest_of_one_architecture_is_that_of_its_manifest():
     lock = samples.lock()
-    sealed = seal.seal(lock, records(lock))
-    assert sealed.digest == sealed.arch[Arch.X86_64].manifest
+    target_digests = image_digests.digests_of(lock, records(lock))
+    assert target_digests.digest == target_digests.arch[Arch.X86_64].manifest
 
 
 def test_the_digest_of_several_architectures_is_that_of_the_index():
     lock = samples.lock(of=samples.matrix(arch=BOTH))
-    sealed = seal.seal(lock, records(lock))
-    assert sealed.digest not in {image.manifest for image in sealed.arch.values()}
-    assert sealed.digest != seal.seal(samples.lock(), records(lock)).digest
+    target_digests = image_digests.digests_of(lock, records(lock))
+    assert target_digests.digest not in {image.manifest for image in target_digests.arch.values()}
+    assert target_digests.digest != image_digests.digests_of(samples.lock(), records(lock)).digest
 
 
 def test_the_manifest_has_the_digests_of_config_and_layers():
     lock = samples.lock()
-    document = seal.documents(plan(lock, Arch.X86_64), records(lock))
+    document = image_digests.documents(plan(lock, Arch.X86_64), records(lock))
     manifest = json.loads(document.manifest)
     assert manifest["config"]["digest"] == digest_of(document.config)
     config = json.loads(document.config)
@@ -75,32 +75,32 @@ def test_the_manifest_has_the_digests_of_config_and_layers():
 def test_the_digests_of_another_lock_are_an_error(tmp_path):
     write(tmp_path, samples.lock())
     with pytest.raises(LockStale, match="does not match the lock of small"):
-        seal.read_seal(tmp_path, samples.lock(samples.wheel("trl")))
+        image_digests.read_digests(tmp_path, samples.lock(samples.wheel("trl")))
 
 
 def test_an_edited_digest_is_an_error(tmp_path):
     lock = samples.lock()
-    sealed = write(tmp_path, lock)
+    target_digests = write(tmp_path, lock)
     codec.write(
-        seal.seal_path(tmp_path, "small"),
-        msgspec.structs.replace(sealed, digest="sha256:" + "0" * 64),
+        image_digests.digests_path(tmp_path, "small"),
+        msgspec.structs.replace(target_digests, digest="sha256:" + "0" * 64),
     )
     with pytest.raises(LockStale):
-        seal.read_seal(tmp_path, lock)
+        image_digests.read_digests(tmp_path, lock)
 
 
 def test_a_damaged_file_has_a_hint(tmp_path):
     lock = samples.lock()
-    codec.write(seal.seal_path(tmp_path, lock.target), {"format": 1})
+    codec.write(image_digests.digests_path(tmp_path, lock.target), {"format": 1})
     with pytest.raises(InputError, match=r"digests\.json is not a valid list of") as caught:
-        seal.read_seal(tmp_path, lock)
+        image_digests.read_digests(tmp_path, lock)
     remedy = "restore it from git, or make it again with: imgbuild lock small"
     assert caught.value.hint == remedy
 
 
 def test_a_lock_without_digests_has_a_hint(tmp_path):
     with pytest.raises(LockStale, match="is missing, though small has a lock") as caught:
-        seal.read_seal(tmp_path, samples.lock())
+        image_digests.read_digests(tmp_path, samples.lock())
     assert caught.value.hint == "make it with: imgbuild lock small"
 
 
@@ -108,14 +108,14 @@ def test_host_requirements_are_stored_and_annotated(tmp_path):
     lock = samples.lock()
     needs = Floors(cuda="12.4", driver="525.60.13", gpu=("8.0", "9.0"), glibc="2.31")
     (arch,) = lock.arch
-    sealed = seal.seal(lock, records(lock), {arch: needs})
-    document = seal.documents(plan(lock, arch), records(lock), needs)
+    target_digests = image_digests.digests_of(lock, records(lock), {arch: needs})
+    document = image_digests.documents(plan(lock, arch), records(lock), needs)
     assert json.loads(document.manifest)["annotations"] == {
         "dev.imgbuild.needs.cuda": "12.4",
         "dev.imgbuild.needs.driver": "525.60.13",
         "dev.imgbuild.needs.glibc": "2.31",
         "dev.imgbuild.needs.gpu": "8.0 9.0",
     }
-    assert sealed.arch[arch].manifest == digest_of(document.manifest)
-    codec.write(seal.seal_path(tmp_path, lock.target), sealed)
-    assert seal.read_seal(tmp_path, lock) == sealed
+    assert target_digests.arch[arch].manifest == digest_of(document.manifest)
+    codec.write(image_digests.digests_path(tmp_path, lock.target), target_digests)
+    assert image_digests.read_digests(tmp_path, lock) == target_digests

@@ -111,8 +111,8 @@ def parse(text: str, *, default_tag: str | None = None) -> Reference:
 
 def parse_repository(text: str) -> Repository:
     """Read `[host/]name`; InputError for anything else, a tag or a digest too."""
-    found = parse(text)
-    if found.target:
+    reference = parse(text)
+    if reference.target:
         message = f"{text!r} names an image, but a repository is expected"
-        raise InputError(message, hint=f"write {found.repository}")
-    return found.repository
+        raise InputError(message, hint=f"write {reference.repository}")
+    return reference.repository

@@ -22,7 +22,7 @@ from imgbuild.oci.documents import (
     manifest_of,
 )
 from imgbuild.registry.client import Client, NotFound, bytes_source
-from imgbuild.registry.reference import Repository
+from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest, digest_of
 
 LIMIT = 64 << 20  # bytes of all that is read beside one image
@@ -101,7 +101,7 @@ def put(
     """Upload the manifest `data` and its blobs `contents`, unless all exist and it is listed."""
     digest = digest_of(data)
     listed = client.referrers(repository, subject, artifact_type)
-    there = any(one.digest == digest for one in listed)
+    there = any(entry.digest == digest for entry in listed)
     if (
         there
         and client.resolve(repository.with_digest(digest)) is not None
@@ -127,19 +127,19 @@ def find(
     `skip_damaged`, a warning. An artifact that was removed since the registry listed it is left
     out.
     """
-    found = []
+    artifacts = []
     blobs = BlobReader(client, repository)
     for listed in client.referrers(repository, subject, artifact_type):
         try:
-            one = _read(blobs, subject, listed, artifact_type)
+            artifact = _read(blobs, subject, listed, artifact_type)
         except (InputError, IntegrityError, NotFound) as error:
             if not skip_damaged:
                 raise
             client.reporter.warn(f"skipped an attachment of {subject}: {error.message}")
             continue
-        if one is not None:
-            found.append(one)
-    return found
+        if artifact is not None:
+            artifacts.append(artifact)
+    return artifacts
 
 
 class BlobReader:
@@ -153,9 +153,9 @@ class BlobReader:
 
     def read(self, layer: Descriptor) -> bytes:
         """The bytes of `layer`; IntegrityError if they are too many."""
-        known = self._kept.get(layer.digest)
-        if known is not None and len(known) == layer.size:
-            return known
+        cached = self._kept.get(layer.digest)
+        if cached is not None and len(cached) == layer.size:
+            return cached
         if layer.size > self._left:
             message = f"more than {LIMIT} bytes are attached to an image of {self.repository}"
             raise IntegrityError(message, hint="remove what does not belong to it")
@@ -175,11 +175,11 @@ def _read(
     """The artifact that the registry lists; None if it was removed since, or is of another type."""
     client, repository = blobs.client, blobs.repository
     try:
-        found = client.manifest(repository.with_digest(listed.digest))
+        fetched = client.manifest(repository.with_digest(listed.digest))
     except NotFound:
         return None
     place = f"{repository}@{listed.digest}"
-    document = codec.decode(found.data, _Artifact, file=place, what="manifest of an artifact")
+    document = codec.decode(fetched.data, _Artifact, file=place, what="manifest of an artifact")
     if document.subject is None or document.subject.digest != subject:
         other = document.subject.digest if document.subject else "nothing"
         message = f"{place} is listed as attached to {subject}, and refers to {other}"

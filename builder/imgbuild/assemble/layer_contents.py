@@ -15,7 +15,7 @@ import msgspec
 
 from imgbuild.assemble import skeleton
 from imgbuild.cache.store import Store
-from imgbuild.deb import root as debian_root
+from imgbuild.deb import debian_root
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel
 from imgbuild.oci.layer import LayerRecord, write_layer

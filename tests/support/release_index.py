@@ -33,7 +33,7 @@ def publish(
 
 
 @contextlib.contextmanager
-def shelf(
+def release_catalogue(
     folder: Path, index: LocalIndex, *, pins: Mapping[str, str] | None = None
 ) -> Iterator[tuple[ReleaseCatalogue, Site]]:
     """The library of `index`, with a cut-off before all its releases; the index's server."""

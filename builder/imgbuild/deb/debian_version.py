@@ -22,8 +22,8 @@ EMPTY: Piece = ((END,), 0)  # what follows the last piece: no letters, and no di
 
 def compare(left: str, right: str) -> int:
     """-1, 0 or 1 as `left` is older than, the same as, or newer than `right`."""
-    one, other = _parts(left), _parts(right)
-    for mine, theirs in zip(one, other, strict=True):
+    parts, other = _parts(left), _parts(right)
+    for mine, theirs in zip(parts, other, strict=True):
         for first, second in itertools.zip_longest(mine, theirs, fillvalue=EMPTY):
             if first != second:
                 return 1 if first > second else -1

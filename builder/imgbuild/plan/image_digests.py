@@ -1,4 +1,4 @@
-"""The digests that follow from a lock, `images/TARGET/digests.json`: a `Seal`.
+"""The digests that follow from a lock, `images/TARGET/digests.json`: as `TargetDigests`.
 
 They are computed from the lock and the records of its layers, so that the digest of an image is
 known before it is built.
@@ -13,19 +13,19 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import LockStale
-from imgbuild.lock.lock import Lock, damaged
+from imgbuild.lock.lock_file import Lock, damaged
 from imgbuild.matrix.fields import Name
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
-from imgbuild.plan import documents as image
+from imgbuild.plan import image_documents
 from imgbuild.plan.plan import Plan, RegistryRecipe, plan
 from imgbuild.report import Floors
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
-SEAL_FORMAT = 1
+DIGESTS_FORMAT = 1
 
 
-class SealedLayer(msgspec.Struct, frozen=True, kw_only=True):
+class LayerDigests(msgspec.Struct, frozen=True, kw_only=True):
     """One layer: its name, the id of its recipe, digests and sizes in bytes."""
 
     name: Name
@@ -36,7 +36,7 @@ class SealedLayer(msgspec.Struct, frozen=True, kw_only=True):
     unpacked: Bytes
 
 
-class SealedImage(msgspec.Struct, frozen=True, kw_only=True):
+class ImageDigests(msgspec.Struct, frozen=True, kw_only=True):
     """The image on one architecture. `size` are the bytes that a pull transfers.
 
     `floors` are the image's requirements of its host, read from its files; they are annotations of
@@ -47,16 +47,16 @@ class SealedImage(msgspec.Struct, frozen=True, kw_only=True):
     config: Digest
     size: Bytes
     floors: Floors | None = None
-    layers: tuple[SealedLayer, ...]
+    layers: tuple[LayerDigests, ...]
 
 
-class Seal(msgspec.Struct, frozen=True, kw_only=True):
+class TargetDigests(msgspec.Struct, frozen=True, kw_only=True):
     """All digests of a target. `digest` is that of the index, or of the only manifest."""
 
     format: int
     target: Name
     digest: Digest
-    arch: dict[Arch, SealedImage]
+    arch: dict[Arch, ImageDigests]
 
 
 class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +73,11 @@ class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def documents(
-    planned: Plan, known: Mapping[Digest, LayerRecord], floors: Floors | None = None
+    planned: Plan, layer_records: Mapping[Digest, LayerRecord], floors: Floors | None = None
 ) -> ImageDocuments:
-    """The documents of a plan. `known`: layer id → record (KeyError if one is missing)."""
-    layers = tuple(known[layer.id] for layer in planned.layers)
-    config = image.config(planned, [layer.diff_id for layer in layers])
+    """The documents of a plan. `layer_records`: layer id → record (KeyError if one is missing)."""
+    layers = tuple(layer_records[layer.id] for layer in planned.layers)
+    config = image_documents.config(planned, [layer.diff_id for layer in layers])
     taken = {
         layer.recipe.layer.digest: layer.recipe.layer.media_type
         for layer in planned.layers
@@ -102,26 +102,26 @@ def needs(floors: Floors) -> dict[str, str]:
     return {f"dev.imgbuild.needs.{name}": value for name, value in values.items() if value}
 
 
-def seal(
+def digests_of(
     lock: Lock,
-    known: Mapping[Digest, LayerRecord],
+    layer_records: Mapping[Digest, LayerRecord],
     floors: Mapping[Arch, Floors | None] | None = None,
-) -> Seal:
-    """The digests of `lock`. `known`: layer id → record (KeyError if one is missing)."""
+) -> TargetDigests:
+    """The digests of `lock`. `layer_records`: layer id → record (KeyError if one is missing)."""
     floors = floors or {}
-    images: dict[Arch, SealedImage] = {}
+    images: dict[Arch, ImageDigests] = {}
     manifests: dict[Arch, bytes] = {}
     for arch in lock.arch:
         planned = plan(lock, arch)
-        document = documents(planned, known, floors.get(arch))
+        document = documents(planned, layer_records, floors.get(arch))
         manifests[arch] = document.manifest
-        images[arch] = SealedImage(
+        images[arch] = ImageDigests(
             manifest=digest_of(document.manifest),
             config=digest_of(document.config),
             size=document.size,
             floors=floors.get(arch),
             layers=tuple(
-                SealedLayer(
+                LayerDigests(
                     name=layer.name,
                     id=layer.id,
                     digest=record.digest,
@@ -132,7 +132,9 @@ def seal(
                 for layer, record in zip(planned.layers, document.layers, strict=True)
             ),
         )
-    return Seal(format=SEAL_FORMAT, target=lock.target, digest=top_digest(manifests), arch=images)
+    return TargetDigests(
+        format=DIGESTS_FORMAT, target=lock.target, digest=top_digest(manifests), arch=images
+    )
 
 
 def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
@@ -142,65 +144,71 @@ def top_digest(manifests: Mapping[Arch, bytes]) -> Digest:
     return digest_of(oci_documents.index(manifests))
 
 
-def manifests(lock: Lock, sealed: Seal, arches: Iterable[Arch]) -> dict[Arch, bytes]:
-    """The manifests of the image of `lock` on `arches`, computed from its digests `sealed`."""
-    known = sealed_records(sealed)
+def manifests(
+    lock: Lock, target_digests: TargetDigests, arches: Iterable[Arch]
+) -> dict[Arch, bytes]:
+    """The manifests of the image of `lock` on `arches`, computed from its digests."""
+    records = layer_records(target_digests)
     return {
-        arch: documents(plan(lock, arch), known, sealed.arch[arch].floors).manifest
+        arch: documents(plan(lock, arch), records, target_digests.arch[arch].floors).manifest
         for arch in sorted(arches)
     }
 
 
-def seal_path(images: Path, target: str) -> Path:
+def digests_path(images: Path, target: str) -> Path:
     """The path of the `digests.json` of `target` in the folder `images`."""
     return images / target / "digests.json"
 
 
-def read_seal(images: Path, lock: Lock) -> Seal:
+def read_digests(images: Path, lock: Lock) -> TargetDigests:
     """Read the digests of `lock`; LockStale if there are none or they do not match the lock.
 
     They match if they follow from the plan of the lock; nothing is built to compare them.
     """
-    path = seal_path(images, lock.target)
+    path = digests_path(images, lock.target)
     remedy = f"make it with: imgbuild lock {lock.target}"
     if not path.exists():
         message = f"{path} is missing, though {lock.target} has a lock"
         raise LockStale(message, hint=remedy)
-    return read_seal_at(path, lock, hint=remedy)
+    return read_digests_at(path, lock, hint=remedy)
 
 
-def read_seal_at(path: Path, lock: Lock, *, hint: str) -> Seal:
+def read_digests_at(path: Path, lock: Lock, *, hint: str) -> TargetDigests:
     """Read the digests at `path`; LockStale, with `hint`, if they do not match `lock`."""
-    found = codec.read(path, Seal, what="list of digests", hint=damaged(lock.target))
-    refuse_other(found, lock, str(path), hint=hint)
-    return found
+    target_digests = codec.read(
+        path, TargetDigests, what="list of digests", hint=damaged(lock.target)
+    )
+    refuse_other(target_digests, lock, str(path), hint=hint)
+    return target_digests
 
 
-def decode_seal(data: bytes, lock: Lock, *, file: str, hint: str) -> Seal:
-    """The same as `read_seal_at` for a file `file` whose content is `data`."""
-    found = codec.decode(data, Seal, file=file, what="list of digests", hint=hint)
-    refuse_other(found, lock, file, hint=hint)
-    return found
+def decode_digests(data: bytes, lock: Lock, *, file: str, hint: str) -> TargetDigests:
+    """The same as `read_digests_at` for a file `file` whose content is `data`."""
+    target_digests = codec.decode(data, TargetDigests, file=file, what="list of digests", hint=hint)
+    refuse_other(target_digests, lock, file, hint=hint)
+    return target_digests
 
 
-def refuse_other(found: Seal, lock: Lock, file: str, *, hint: str) -> None:
+def refuse_other(target_digests: TargetDigests, lock: Lock, file: str, *, hint: str) -> None:
     """LockStale, with `hint`, if the digests in `file` do not match `lock`."""
-    known = sealed_records(found)
+    records = layer_records(target_digests)
     try:
-        expected = seal(lock, known, {arch: item.floors for arch, item in found.arch.items()})
+        expected = digests_of(
+            lock, records, {arch: item.floors for arch, item in target_digests.arch.items()}
+        )
     except KeyError:
         expected = None
-    if expected != found:
+    if expected != target_digests:
         message = f"{file} does not match the lock of {lock.target}"
         raise LockStale(message, hint=hint)
 
 
-def sealed_records(sealed: Seal) -> dict[Digest, LayerRecord]:
-    """The records of all layers in `sealed`, by layer id."""
+def layer_records(target_digests: TargetDigests) -> dict[Digest, LayerRecord]:
+    """The records of all layers in `target_digests`, by layer id."""
     return {
         layer.id: LayerRecord(
             digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=layer.unpacked
         )
-        for image_ in sealed.arch.values()
+        for image_ in target_digests.arch.values()
         for layer in image_.layers
     }

@@ -52,22 +52,22 @@ def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Pat
     table = load(recipe.base.suite)
     packages = _unpack((*recipe.base.debs, *recipe.debs), table, paths, spool)
     check_scripts(table, packages)
-    own = {deb.package for deb in recipe.debs}
-    base = [package for package in packages if package.name not in own]
+    added = {deb.package for deb in recipe.debs}
+    base = [package for package in packages if package.name not in added]
     before = {member.path: member for member in _root(recipe.base, base, table)}
     after = {member.path: member for member in _root(recipe.base, packages, table)}
     if gone := sorted(before.keys() - after.keys()):
-        message = f"with {', '.join(sorted(own))} the base would lose /{', /'.join(gone[:4])}"
+        message = f"with {', '.join(sorted(added))} the base would lose /{', /'.join(gone[:4])}"
         raise IntegrityError(message, hint="leave the package that does so out of `packages`")
     changed = [path for path, member in after.items() if before.get(path) != member]
-    kept = {
+    retained = {
         *changed,
         *(after[path].target for path in changed if after[path].kind is MemberKind.HARD),
     }
-    for path in sorted(kept):
+    for path in sorted(retained):
         while path := path.rpartition("/")[0]:
-            kept.add(path)
-    return [member for path, member in after.items() if path in kept]
+            retained.add(path)
+    return [member for path, member in after.items() if path in retained]
 
 
 def _root(recipe: DebianRecipe, packages: Sequence[DebContents], table: Table) -> list[Member]:
@@ -123,21 +123,21 @@ def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
         if member.kind is not MemberKind.FOLDER
         and not (_out(member.path) and member.kind is not MemberKind.LINK)
     ]
-    kept: set[str] = set()
+    retained: set[str] = set()
     for member in files:
         if member.kind is not MemberKind.LINK or not _out(member.path):
             path = member.path
-            while path and path not in kept:
-                kept.add(path)
+            while path and path not in retained:
+                retained.add(path)
                 path = path.rpartition("/")[0]
     for member in files:
         # A package's folder in usr/share/doc may be a link to another's, with its copyright.
-        if member.path not in kept:
+        if member.path not in retained:
             real = tree.real(member.path)
-            if real is not None and real.path in kept:
-                kept.add(member.path)
+            if real is not None and real.path in retained:
+                retained.add(member.path)
     return [
         member
         for member in all_members
-        if member.path in kept or (member.kind is MemberKind.FOLDER and not _out(member.path))
+        if member.path in retained or (member.kind is MemberKind.FOLDER and not _out(member.path))
     ]

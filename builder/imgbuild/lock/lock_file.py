@@ -94,11 +94,11 @@ def requirements(matrix: Matrix, name: str) -> dict[str, str]:
     beside = {
         **matrix.requires,
         **flashinfer.requires(target),
-        **extras.wanted(matrix, target),
+        **extras.requirements(matrix, target),
     }
-    wanted = {package: wanted.spec for package, wanted in beside.items()}
-    wanted |= {package: f"=={version}" for package, version in target.pins.items()}
-    return dict(sorted(wanted.items()))
+    specs = {package: requirement.spec for package, requirement in beside.items()}
+    specs |= {package: f"=={version}" for package, version in target.pins.items()}
+    return dict(sorted(specs.items()))
 
 
 def require_arch(lock: Lock, arch: Arch) -> Resolution:
@@ -125,25 +125,25 @@ def read_lock(images: Path, target: str) -> Lock:
         message = f"{path}: no lock for target {target}"
         raise LockStale(message, hint=remedy)
     data = boundary.content(path, codec.LIMIT)
-    found = decode_lock(data, str(path), hint=damaged(target), remedy=remedy)
-    if found.target != target:
+    lock = decode_lock(data, str(path), hint=damaged(target), remedy=remedy)
+    if lock.target != target:
         other = Problem(
             file=str(path),
             path="target",
             message="it is the lock of another target",
-            value=found.target,
+            value=lock.target,
             expected=target,
         )  # fmt: skip
         message = f"{path} is the lock of another target"
         raise InputError(message, problems=(other,), hint=damaged(target))
-    return found
+    return lock
 
 
 def _remedy(images: Path, target: str) -> str:
     """How to get a lock; the catalogue cannot be written to, so there another target is named."""
     if images != CATALOGUE / "images":
         return f"make it with: imgbuild lock {target}"
-    locked = [found.parent.name for found in sorted(images.glob(f"*/{FILE}"))]
+    locked = [path.parent.name for path in sorted(images.glob(f"*/{FILE}"))]
     [near] = get_close_matches(target, locked, n=1, cutoff=0)
     return (
         f"it comes with imgbuild without a lock; the locked target with the nearest name is {near}."
@@ -156,9 +156,9 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
 
     LockStale, with `remedy`, if its format is another.
     """
-    found = codec.decode(data, _Versioned, file=file, what="lock", hint=hint).format
-    if found != LOCK_FORMAT:
-        message = f"{file}: lock format {found}; this imgbuild reads {LOCK_FORMAT}"
+    lock_format = codec.decode(data, _Versioned, file=file, what="lock", hint=hint).format
+    if lock_format != LOCK_FORMAT:
+        message = f"{file}: lock format {lock_format}; this imgbuild reads {LOCK_FORMAT}"
         raise LockStale(message, hint=remedy)
     lock = codec.decode(data, Lock, file=file, what="lock", hint=hint)
     check.refuse(lock, file, hint=hint)
@@ -166,7 +166,7 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
 
 
 def damaged(target: str) -> str:
-    """What to do about a lock or seal of `target` that cannot be read."""
+    """What to do about a lock or digests of `target` that cannot be read."""
     return f"restore it from git, or make it again with: imgbuild lock {target}"
 
 
