@@ -1,0 +1,56 @@
+"""Commands that the documentation named before the removals of November 2026 work, or are listed.
+
+`tests/data/documented-commands.txt` has each verb and option that README and docs had at 4330a1d9.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import typer.main
+
+from imgbuild.cli._app import app
+from tests.support.source_code import ROOT
+
+LINES = (ROOT / "tests/data/documented-commands.txt").read_text().splitlines()
+REMOVED = (ROOT / "CHANGELOG.md").read_text().partition("### Removed")[2]
+# A removed verb takes its options along, except where the row names them.
+CODE = re.compile(r"`([^`]+)`")
+
+
+def works(words: list[str]) -> bool:
+    """Whether the command line has the verb and, if there is one, the option."""
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        if word.startswith("--"):
+            return any(word in (*option.opts, *option.secondary_opts) for option in command.params)
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            return False
+    return True
+
+
+def is_listed(words: list[str]) -> bool:
+    """Whether a row of the table names the verb, or one of its group, with the option if any."""
+    verbs = [word for word in words if not word.startswith("--")]
+    option = words[-1] if words[-1].startswith("--") else ""
+    for row in REMOVED.splitlines():
+        named = " ".join(CODE.findall(row.partition(" | ")[0]))
+        if all(re.search(rf"\b{verb}\b", named) for verb in verbs) and (
+            not option or option in named or not works(verbs)
+        ):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_documented_command_works_or_its_replacement_is_listed(line: str) -> None:
+    assert works(line.split()) or is_listed(line.split())
+
+
+def test_what_is_neither_is_noticed() -> None:
+    for line in ("build --never", "never", "registry never", "cache never --all"):
+        assert not works(line.split())
+        assert not is_listed(line.split())
