@@ -79,7 +79,7 @@ class FaultRun:
         assert self.project.run("digest", TARGET).stdout.split()[0] == self.digest
 
 
-@pytest.fixture(scope="module", name="bench")
+@pytest.fixture(scope="module", name="fault_run")
 def _fault_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultRun]:
     folder = tmp_path_factory.mktemp("faults")
     images.python_base(folder)

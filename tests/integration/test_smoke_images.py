@@ -108,7 +108,7 @@ def test_a_root_folder_needs_no_root(built, wheels, place):
 import os, sys
 from pathlib import Path
 from imgbuild import codec
-from imgbuild.smoke import run as smoke
+from imgbuild.smoke import runner as smoke
 from imgbuild.oci import layout
 from imgbuild.cache.store import Store
 from imgbuild.values import Arch
