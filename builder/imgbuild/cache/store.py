@@ -210,7 +210,7 @@ class Store:
         with files.plain_errors(self.root), contextlib.suppress(FileNotFoundError):
             seen = path.lstat()
             if self._is_right(path, seen):
-                if time.time() - seen.st_mtime > 60:
+                if time.time() - path.lstat().st_mtime > 60:  # not just set by another process
                     self._known.touch(path)
                 return path
             self._remove_damaged(path, seen)

@@ -31,6 +31,7 @@ from imgbuild.values import Sha256
 NAME = "known-hashes-1.sqlite"  # another format gets another number
 LIMIT = 20_000  # records; the oldest are dropped
 TICK_NS = 20_000_000  # more than a kernel's step between two timestamps
+READINGS = 5  # of a file that others use meanwhile
 WAIT_SECONDS = 5.0  # for another process that writes records
 _TABLE = "create table if not exists known (file text primary key, state text, sha256 text)"
 _INSERT = "insert or replace into known values (?, ?, ?)"
@@ -60,17 +61,25 @@ class KnownHashes:
             return self.matches_file(file, sha256)
 
     def matches_file(self, file: BufferedReader, sha256: Sha256) -> bool:
-        """As `matches`, for an open file at its beginning."""
-        before = os.fstat(file.fileno())
-        if (recorded := self._look_up(before)) is not None:
-            return recorded == sha256
-        started = time.time_ns()
-        actual = hashlib.file_digest(file, "sha256").hexdigest()
-        after = os.fstat(file.fileno())
-        # A change within the step of the clock in which reading began would not show.
-        if _state(before) == _state(after) and started - before.st_ctime_ns > TICK_NS:
-            self._record(after, actual)
-        return actual == sha256 and _content(before) == _content(after)
+        """As `matches`, for an open file at its beginning.
+
+        A file whose times move meanwhile is read again: another process may have used it. False if
+        they move each time.
+        """
+        for _ in range(READINGS):
+            before = os.fstat(file.fileno())
+            if (recorded := self._look_up(before)) is not None:
+                return recorded == sha256
+            file.seek(0)
+            started = time.time_ns()
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+            after = os.fstat(file.fileno())
+            # A change within the step of the clock in which reading began would not show.
+            if _state(before) == _state(after) and started - before.st_ctime_ns > TICK_NS:
+                self._record(after, actual)
+            if _content(before) == _content(after):
+                return actual == sha256
+        return False
 
     def note(self, path: Path, sha256: Sha256, seen: os.stat_result | None = None) -> None:
         """Record that the file at `path`, which nobody else changes now, has the hash `sha256`.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -136,6 +138,28 @@ def test_several_threads_find_damage_at_once(store, warnings):
         thread.join()
     assert answers == [None] * 8
     assert not path.exists()
+
+
+@pytest.mark.parametrize("uses", [1, 3])
+def test_what_another_process_uses_while_it_is_hashed_is_not_damaged(
+    store, warnings, monkeypatch, uses
+):
+    path = added(store, "blob")
+    os.utime(path, (time.time() - 3600,) * 2)
+    digest = hashlib.file_digest
+    left = [None] * uses
+
+    def used_meanwhile(file: BinaryIO, name: str) -> object:
+        result = digest(file, name)  # type: ignore[arg-type]
+        if left:
+            left.pop()
+            path.touch()
+        return result
+
+    monkeypatch.setattr(hashlib, "file_digest", used_meanwhile)
+    assert cached_path(store, "blob") == path
+    assert warnings.messages == []
+    assert not left
 
 
 def test_damage_that_another_process_has_mended_is_not_removed(store):
