@@ -6,7 +6,7 @@ An `ImageSource` is the place of an image. Here are folders and archives of an O
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from imgbuild.oci.storage import (
 )
 from imgbuild.values import Arch, Digest, digest_of
 
+IMPLIED_VARIANTS = {"amd64": "v1", "arm64": "v8"}  # as containerd normalizes platforms
 NO_PLATFORM = "unknown"  # what BuildKit gives its statements in an index
 LISTING = "manifest.json"  # how `docker save` described an image before it wrote layouts
 LISTS = (INDEX, documents.DOCKER_INDEX)
@@ -103,18 +104,26 @@ def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> Non
     """IntegrityError if two entries of an index are for the same platform: engines differ."""
     by_platform: dict[tuple[tuple[str, str], ...], Descriptor] = {}
     for entry in entries:
-        platform = tuple(sorted((key, str(value)) for key, value in entry.platform.items()))
-        if not platform or entry.platform.get("os") == NO_PLATFORM:
+        if not entry.platform or entry.platform.get("os") == NO_PLATFORM:
             continue
-        other = by_platform.setdefault(platform, entry)
+        platform = _normalized(entry.platform)
+        other = by_platform.setdefault(tuple(sorted(platform.items())), entry)
         if other is not entry:
             parts = ("os", "architecture", "variant")
-            name = "/".join(str(entry.platform[part]) for part in parts if part in entry.platform)
+            name = "/".join(platform[part] for part in parts if part in platform)
             message = (
                 f"{source.top.digest} names two images for {name}:"
                 f" {other.digest} and {entry.digest}"
             )
             raise IntegrityError(message, hint="an index names one image for each platform")
+
+
+def _normalized(platform: Mapping[str, str | list[str]]) -> dict[str, str]:
+    """A platform without empty values and without the variant that its architecture implies."""
+    values = {key: str(value) for key, value in platform.items() if value}
+    if values.get("variant") == IMPLIED_VARIANTS.get(values.get("architecture", "")):
+        values.pop("variant", None)
+    return values
 
 
 def manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
@@ -210,6 +219,11 @@ def image_configuration(
         raise InputError(message, hint=hint)
     config = _document(source, manifest.config)
     configuration = codec.decode(config, Configuration, file=name, what="image configuration")
+    listed = descriptor.platform
+    for part, actual in (("os", configuration.os), ("architecture", configuration.architecture)):
+        if actual and listed.get(part, actual) != actual:
+            message = f"{descriptor.digest} is listed for {part} {listed[part]}, it is for {actual}"
+            raise IntegrityError(message, hint=AGAIN)
     _diff_ids(configuration, len(manifest.layers), descriptor.digest)
     return config, configuration
 

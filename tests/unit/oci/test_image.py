@@ -132,6 +132,9 @@ def test_damage_is_an_error(tmp_path):
         image.read(folder.path)
 
 
+IMPLIED = {"amd64": "v1", "arm64": "v8"}
+
+
 def _with_entries(folder: Path, entries: list[dict[str, object]]) -> None:
     """Let the layout's top be an index of `entries`."""
     inner = json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
@@ -149,7 +152,20 @@ def test_two_images_for_one_platform_are_refused(tmp_path):
     entries = json.loads((folder / "blobs/sha256" / index["digest"][7:]).read_bytes())["manifests"]
     _with_entries(folder, entries)
     assert len(image.manifests(layout.source(folder))) == 2
-    other = {**entries[0], "digest": entries[1]["digest"], "size": entries[1]["size"]}
-    _with_entries(folder, [*entries, other])
-    with pytest.raises(IntegrityError, match="names two images for linux/a"):
-        image.manifests(layout.source(folder))
+    for more in ({}, {"variant": ""}, {"variant": IMPLIED[entries[0]["platform"]["architecture"]]}):
+        platform = {"os": "linux", "architecture": entries[0]["platform"]["architecture"], **more}
+        other = {**entries[1], "platform": platform}
+        _with_entries(folder, [*entries, other])
+        with pytest.raises(IntegrityError, match="names two images for linux/a"):
+            image.manifests(layout.source(folder))
+
+
+def test_an_entry_of_another_platform_than_its_image_is_refused(tmp_path):
+    folder = written_layout(tmp_path, Arch.X86_64, Arch.ARM64).path
+    index = json.loads((folder / "index.json").read_bytes())["manifests"][0]
+    first, second = json.loads((folder / "blobs/sha256" / index["digest"][7:]).read_bytes())[
+        "manifests"
+    ]
+    _with_entries(folder, [{**first, "platform": second["platform"]}])
+    with pytest.raises(IntegrityError, match="is listed for architecture"):
+        layout.read(folder)
