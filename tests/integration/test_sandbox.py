@@ -190,6 +190,14 @@ def test_a_mount_point_below_a_file_is_an_error(image, tmp_path):
         sandbox.run(sandbox.Root(path=image), ["true"], binds=binds)
 
 
+@pytest.mark.parametrize("target", ["/bin", "/bin/..", "/bin/"])
+def test_a_file_is_not_mounted_on_a_folder(image, tmp_path, target):
+    file = tmp_path / "file"
+    file.write_text("text")
+    with pytest.raises(InputError, match=f"mount point {target}: Is a directory"):
+        sandbox.run(sandbox.Root(path=image), ["true"], binds=[Bind(source=file, target=target)])
+
+
 def test_the_machine_cannot_be_reconfigured(shell):
     completed = shell("touch /sys/new; echo 1 >/sys/kernel/profiling")
     assert completed.status != 0

@@ -5,6 +5,7 @@ Like the other modules of the enclosure it uses the standard library alone (see 
 
 from __future__ import annotations
 
+import errno
 import os
 
 from imgbuild.container.kernel_calls import (
@@ -75,10 +76,12 @@ def mount_point(root: str, path: str, *, folder: bool) -> str:
         above, name = (f"/{path}", "") if folder else os.path.split(f"/{path}")
         place = os.path.realpath(above)
         os.makedirs(place, exist_ok=True)
-        if name:
+        if not folder:
             place = os.path.join(place, name)
             if os.path.islink(place):
                 os.unlink(place)
+            if os.path.isdir(place):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             if not os.path.exists(place):
                 os.close(os.open(place, NEW_FILE, 0o644))
     except OSError as error:
