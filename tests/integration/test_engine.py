@@ -169,7 +169,7 @@ def test_a_new_image_takes_the_tag(container_engine, folder, tag):
     engine.remove(container_engine, old.id)
 
 
-def test_an_image_goes_with_its_name(container_engine, loaded):
+def test_removing_a_name_removes_the_image_and_may_be_repeated(container_engine, loaded):
     engine.remove(container_engine, loaded)
     engine.remove(container_engine, loaded)
     assert (

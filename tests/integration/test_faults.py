@@ -182,7 +182,7 @@ def test_workers_end_with_a_parent_that_is_killed():
     ended(process.pid)
 
 
-def test_a_killed_command_is_right_the_next_time(fault_run, tmp_path, record_testsuite_property):
+def test_a_command_succeeds_after_it_was_killed(fault_run, tmp_path, record_testsuite_property):
     if "sif" in VERBS:
         needs.tool("mksquashfs", "squashfs-tools")
     chance = random.Random(SEED)

@@ -307,7 +307,7 @@ def test_a_compiler_compiles_and_its_absence_is_told(sample, monkeypatch):
     )
 
 
-def test_what_the_lock_lacks_is_skipped(sample):
+def test_cases_of_packages_that_are_not_in_the_lock_are_skipped(sample):
     sample.expect["debian"] = ["libc6"]
     del sample.expect["packages"]["pip"]
     cases = sample.run("compiler|requirements|entry points")

@@ -1,4 +1,4 @@
-"""Where bytes come from: origins, asked in order for what those before them did not have.
+"""Origins of inputs and published layers: each is asked for what is still missing.
 
 Inputs of a lock: the user's own files, the mirror, indexes and Debian archives, the base image's
 registry, and builds of sdists. Layers of a published target: its layout, or the mirror and its

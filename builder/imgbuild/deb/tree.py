@@ -36,7 +36,7 @@ class DebTree:
         return merged(path) in self._members
 
     def add(self, member: Member, owner: str) -> None:
-        """Add what package `owner` ships, moved below /usr; the text of symbolic links stays."""
+        """Add the files of package `owner`, moved below /usr; targets of symbolic links stay."""
         if member.path in ALIASES and member.target == f"usr/{member.path}":
             return  # base-files ships the links itself since Debian 13: `members` makes them
         path = merged(member.path)

@@ -1,4 +1,4 @@
-"""A matrix with the targets of locks, as complete as one that was written by hand.
+"""A complete matrix that is made from locks: one target for each.
 
 Indexes and Debian archives are not in a lock, so callers name them. Reasons say where a value is
 from.

@@ -4,7 +4,7 @@
             only) → audit of whole files → digests → render
     build:  lock and digests → plan → fetch → assemble → OCI layout
 
-`lock_target` and `assemble.layout` hold the steps of one target. Here targets are locked one after
+`lock_target` and `assemble.image_layout` hold the steps of one target. Here targets are locked one after
 another, and in `pipeline.build` built.
 """
 

@@ -111,7 +111,7 @@ def subject(data: bytes) -> Descriptor | None:
 def _by_api(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...] | None:
-    """None if the registry has no such API."""
+    """None if the registry has no referrers API."""
     query = f"?{urlencode({'artifactType': artifact_type})}" if artifact_type else ""
     path = f"{repository.name}/referrers/{digest}{query}"
     headers = {**PLAIN, "Accept": documents.INDEX}

@@ -31,7 +31,7 @@ def answer(
     *,
     again: bool = False,
 ) -> ResolveAnswer:
-    """The answer of `resolve.answer`, from the cache unless `again`.
+    """The answer of `answers.answer`, from the cache unless `again`.
 
     It is found again on the same day (UTC), for the same request, matrix, locks, constraints,
     default index and code. Errors are not kept.

@@ -38,9 +38,8 @@ def sign(
     if signer_lock is None:
         _refuse(place, verify(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
-            f"{reference}: only its digest is signed, since anyone could have"
-            " attached the other documents;"
-            " to sign provenance and SBOMs too, name your own lock with --target or --lock"
+            f"{reference}: only its digest is signed, since anyone could have attached the other"
+            " documents; to sign provenance and SBOMs too, name your own lock with --target or --lock"
         )
         descriptors = {
             descriptor.digest: descriptor for descriptor in (place.top, *manifests(place))

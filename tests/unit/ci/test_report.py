@@ -150,7 +150,7 @@ def test_invalid_options_are_refused(sample, command, words, message):
     assert message in " ".join(done.stderr.replace("hint: ", "; ").split()).replace(" ;", ";")
 
 
-def test_a_report_is_of_the_targets_that_have_results(sample, command):
+def test_a_report_lists_only_targets_with_results(sample, command):
     read_settings(sample, RUNNERS + "gate: [static]\n")
     [image] = of(sample, RUNNERS + "gate: [static]\n").image
     passed(sample.folder / "build/ci", image)

@@ -95,7 +95,7 @@ def test_a_server_without_ranges_serves_metadata_too(stack, tmp_path):
     assert served_catalogue.metadata("demo", "demo-2.0-py3-none-any.whl") is None
 
 
-def test_what_is_no_wheel_is_an_error_that_is_kept(stack, tmp_path):
+def test_the_error_for_a_file_that_is_not_a_wheel_is_cached(stack, tmp_path):
     index = LocalIndex()
     index.add("demo", "demo-1.0-py3-none-any.whl", b"not a zip at all")
     served_catalogue = catalogue(stack, tmp_path, index)

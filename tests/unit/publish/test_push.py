@@ -282,7 +282,7 @@ def test_a_key_signs_before_a_tag_is_put(place, tmp_path):
     assert sent(place) == Counter()
 
 
-def test_a_base_alone_has_nothing_beside_it(place):
+def test_a_base_image_has_no_attachments(place):
     done = push.push(place.work(attach=True), place.plan(only_base=True))
     assert (done.attached, done.signed) == ((), ())
 

@@ -187,7 +187,7 @@ def test_links_inside_the_wheel_are_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o020644, 0o010644, 0o140755, 0o060644, 0o040755])
-def test_special_files(tmp_path: Path, mode: int) -> None:
+def test_special_files_are_refused(tmp_path: Path, mode: int) -> None:
     refused(forge(tmp_path, entries(Entry(name=b"dev", mode=mode))), "'dev'", f"{mode:o}")
 
 

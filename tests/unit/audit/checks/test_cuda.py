@@ -50,7 +50,7 @@ def test_two_families_in_one_process() -> None:
     assert "torch 2.9.0 (torch/lib/libtorch_cuda.so) to libcudart.so.12" in findings[0].message
 
 
-def test_a_copy_that_triton_keeps_for_itself_is_no_family() -> None:
+def test_the_private_copy_of_triton_is_not_counted() -> None:
     private_copy = library("triton/backends/nvidia/lib/libcupti.so.12", needed=("libcudart.so.11",))
     assert (
         cudas.check(SharedObjects({"torch 2.9.0": [CU12], "triton 3.2": [private_copy]}), "12.8")
