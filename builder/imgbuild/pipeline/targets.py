@@ -4,8 +4,8 @@
             only) → audit of whole files → digests → render
     build:  lock and digests → plan → fetch → assemble → OCI layout
 
-`lock_target` and `assemble.image_layout` hold the steps of one target. Here targets are locked one after
-another, and in `pipeline.build` built.
+`lock_target` and `assemble.image_layout` hold the steps of one target. Here targets are locked one
+after another, and in `pipeline.build` built.
 """
 
 from __future__ import annotations

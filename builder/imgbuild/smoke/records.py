@@ -2,9 +2,9 @@
 
 A run belongs to the content of an image: the digest of its configuration and, under `images`, the
 diff ids of its layers. The digest of the manifest is only informative: another annotation changes
-it, but the record stays valid. Runs are never removed; failed ones are recorded, too. For one content and
-architecture, the latest run of each tier on each kind of GPU counts, in whatever it ran: a failure
-overrides an earlier pass, and a later pass overrides the failure.
+it, but the record stays valid. Runs are never removed; failed ones are recorded, too. For one
+content and architecture, the latest run of each tier on each kind of GPU counts, in whatever it
+ran: a failure overrides an earlier pass, and a later pass overrides the failure.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ def sign(
         _refuse(place, verify(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
             f"{reference}: only its digest is signed, since anyone could have attached the other"
-            " documents; to sign provenance and SBOMs too, name your own lock with --target or --lock"
+            " documents; to sign provenance and SBOMs too, name your own lock with --target or"
+            " --lock"
         )
         descriptors = {
             descriptor.digest: descriptor for descriptor in (place.top, *manifests(place))
