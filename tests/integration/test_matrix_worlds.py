@@ -6,7 +6,7 @@ bring, is locked where that is to be had.
 
 The locks are the repository's own. Code and METADATA are read from the index by ranges; shared
 objects, which only whole wheels tell, were audited when the target was locked, and their floors
-stand in its digests.
+are in its digests.
 """
 
 from __future__ import annotations

@@ -229,15 +229,15 @@ class Download:
 
         tries, furthest, restarted = 0, self._size, False
         while True:
-            begun = self._size
+            offset = self._size
             try:
                 if self._size < self._locked.size:
-                    begun = self._append(request)
+                    offset = self._append(request)
                 actual = self._hash.hexdigest()
                 if actual == self._locked.sha256:
                     return
                 self._restart()
-                if begun == 0 or restarted:
+                if offset == 0 or restarted:
                     expected = f"sha256 {self._locked.sha256}"
                     raise self._mismatch(request, expected, f"sha256 {actual}")
                 restarted = True  # the older part may be what is wrong: once more, from the start
@@ -261,9 +261,9 @@ class Download:
                     self._restart()  # the server ignores ranges, or gives another one
                     if response.status_code == 206:
                         return self._append(request)
-                begun, length = self._size, number(response.headers.get("Content-Length", ""))
+                offset, length = self._size, number(response.headers.get("Content-Length", ""))
                 if total is None and length is not None:
-                    total = begun + length
+                    total = offset + length
                 self._check_total(request, total)
                 self._receive(request, self._http.chunks(response))
         except Refused as refused:
@@ -272,7 +272,7 @@ class Download:
             self._check_total(request, refused.total)
             self._restart()
             return self._append(request)
-        return begun
+        return offset
 
     def _receive(self, request: Request, chunks: Iterable[bytes]) -> None:
         from imgbuild.http.session import Transient

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild.cli._selection import arch_of
-from imgbuild.cli._targets import OneTarget, Targets
+from imgbuild.cli._targets import Targets
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
 from imgbuild.oci.layout import Layout
@@ -20,15 +20,6 @@ def select_targets(
     """The selected targets of the matrix, `names` among them."""
     patterns = [*names, *selection.named]
     return session.select(patterns, everything=selection.everything, arches=selection.arches)
-
-
-def single_target(selection: OneTarget, session: Session) -> str:
-    """The name of the one selected target, where no command follows."""
-    name, words = selection.split(None)
-    if words:
-        message = f"unexpected argument: {' '.join(words)}"
-        raise InputError(message, hint="name one target")
-    return single(session.select([name]))
 
 
 def single(selected: Sequence[Selected]) -> str:

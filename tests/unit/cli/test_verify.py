@@ -14,6 +14,7 @@ from imgbuild import codec
 from imgbuild.assemble import image_layout
 from imgbuild.attest import bundle, in_toto, provenance
 from imgbuild.attest.signing import keys, stored
+from imgbuild.publish.push_plan import PushPlan
 from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.values import Arch
@@ -209,9 +210,8 @@ def test_ones_own_lock_by_target_or_file(place, imgbuild, tmp_path, monkeypatch)
     assert imgbuild("verify", ref(place), "--lock", str(folder)).status == 2
 
 
-def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
-    plan = place.both()
-    out = tmp_path / "layout"
+def build_layout(place: Place, plan: PushPlan, out: Path) -> None:
+    """Build the image of `plan` for both architectures in the folder `out`."""
     image_layout.build(
         plan.lock,
         plan.target_digests,
@@ -221,6 +221,11 @@ def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
         processes=1,
         verify=False,
     )
+
+
+def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
+    plan, out = place.both(), tmp_path / "layout"
+    build_layout(place, plan, out)
     verification = imgbuild("verify", str(out), "--target", BOTH, "--blobs", "--json")
     assert verification.status == 0
     assert outcomes(verification)["layer bytes"] == "passed"
@@ -257,17 +262,8 @@ def test_a_tag_that_was_moved_to_another_target_is_told(place, imgbuild, pair):
 
 
 def test_what_a_layout_cannot_show_fails_where_it_is_asked_for(place, imgbuild, pair, tmp_path):
-    plan = place.both()
-    out = tmp_path / "layout"
-    image_layout.build(
-        plan.lock,
-        plan.target_digests,
-        tuple(Arch),
-        out,
-        place.work().inputs,
-        processes=1,
-        verify=False,
-    )
+    plan, out = place.both(), tmp_path / "layout"
+    build_layout(place, plan, out)
     words = ("verify", str(out), "--target", BOTH, "--json")
     assert imgbuild(*words).status == 0
     verification = imgbuild(*words, "--key", pair[1], "--builder-id", provenance.LOCAL_BUILDER)

@@ -89,18 +89,23 @@ def test_what_docker_saved_before_it_wrote_layouts(tmp_path):
     assert len(summary.layers) == 2
 
 
-def test_what_buildkit_attaches_is_no_image(tmp_path):
-    folder = written_layout(tmp_path).path
-    entry = json.loads((folder / "index.json").read_bytes())["manifests"][0]
-    note = {**entry, "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
-    note["digest"] = "sha256:" + "0" * 64
-    inner = json.dumps({"schemaVersion": 2, "manifests": [entry, note]}).encode()
+def _with_entries(folder: Path, entries: list[dict[str, object]]) -> None:
+    """Let the layout's top be an index of `entries`."""
+    inner = json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
     (folder / "blobs/sha256" / sha256(inner)).write_bytes(inner)
     top = {
         "mediaType": "application/vnd.oci.image.index.v1+json",
         "digest": f"sha256:{sha256(inner)}", "size": len(inner),
     }  # fmt: skip
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}))
+
+
+def test_what_buildkit_attaches_is_no_image(tmp_path):
+    folder = written_layout(tmp_path).path
+    entry = json.loads((folder / "index.json").read_bytes())["manifests"][0]
+    note = {**entry, "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
+    note["digest"] = "sha256:" + "0" * 64
+    _with_entries(folder, [entry, note])
     assert image.read(folder).digest == entry["digest"]
 
 
@@ -133,17 +138,6 @@ def test_damage_is_an_error(tmp_path):
 
 
 IMPLIED = {"amd64": "v1", "arm64": "v8"}
-
-
-def _with_entries(folder: Path, entries: list[dict[str, object]]) -> None:
-    """Let the layout's top be an index of `entries`."""
-    inner = json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
-    (folder / "blobs/sha256" / sha256(inner)).write_bytes(inner)
-    top = {
-        "mediaType": "application/vnd.oci.image.index.v1+json",
-        "digest": f"sha256:{sha256(inner)}", "size": len(inner),
-    }  # fmt: skip
-    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}))
 
 
 def test_two_images_for_one_platform_are_refused(tmp_path):

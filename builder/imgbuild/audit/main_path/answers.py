@@ -46,7 +46,7 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
         return None
     frame = CallFrame(module)
     places = []
-    for name in sorted({node.id for node in ast.walk(node) if isinstance(node, ast.Name)}):
+    for name in sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)}):
         lookup = search.resolve(memory.package_set, facts, name, scope=scope)
         if lookup.state == "defined":
             frame.names[name] = memory.value_of(lookup)

@@ -13,14 +13,6 @@ from imgbuild.audit.source.facts import FIELDS, Guard
 from imgbuild.audit.source.name_values import NameValues
 from imgbuild.audit.source.text import dotted, string
 
-OPERATORS: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
 OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 _SPEC = re.compile(r"(<=|>=|==|!=|<|>)(.+)")
 _NAMES = frozenset(("sys.version_info", "version_info"))

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from imgbuild.audit.source.comparisons import (
     MIRROR,
-    OPERATORS,
     OPPOSITE,
     Signatures,
     opposite,
@@ -29,6 +28,7 @@ from imgbuild.audit.source.name_values import (
 )
 from imgbuild.audit.source.text import (
     BUILTINS,
+    OPERATORS,
     SourceText,
     dotted,
     empty_collection,

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 BUILTINS = frozenset(dir(builtins))
 UNKNOWN_ARGUMENT = "..."
-COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
+OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<",
     ast.LtE: "<=",
     ast.Gt: ">",
     ast.GtE: ">=",
-    ast.Is: "is",
-    ast.IsNot: "is not",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
 }
+COMPARISONS: dict[type[ast.cmpop], str] = {**OPERATORS, ast.Is: "is", ast.IsNot: "is not"}
 
 # Annotations that do not name the class of a receiver: builtins, typing's names, containers.
 _NO_TYPES = BUILTINS | frozenset(
