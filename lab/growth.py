@@ -26,7 +26,7 @@ import yaml
 
 from imgbuild.lock import lock_file, published
 from imgbuild.plan import current, image_digests
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.render import write
 from imgbuild.system.reporter import SILENT
 

@@ -7,14 +7,15 @@ type-only imports included.
 from __future__ import annotations
 
 # Modules that lie beside the folders.
-ROOT_MODULES = ("errors", "values", "report", "codec", "project")
+ROOT_MODULES = ("errors", "values", "report", "codec", "project_paths")
 
 # Lowest first.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors", "values", "report"),
     ("system",),
-    ("codec", "project"),
+    ("codec", "project_paths"),
     ("matrix", "oci", "http"),
+    ("project",),
     ("lock", "wheel"),
     ("plan", "index", "cache"),
     ("registry", "deb", "container"),

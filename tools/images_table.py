@@ -18,7 +18,7 @@ import msgspec
 
 from imgbuild.lock import published
 from imgbuild.matrix.select import select
-from imgbuild.project import find
+from imgbuild.project_paths import find
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system import quoting

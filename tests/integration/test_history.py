@@ -12,7 +12,7 @@ from imgbuild import codec
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file
 from imgbuild.plan import image_digests
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.show import revisions
 from tests.support import needs, samples
 from tests.unit.plan.test_image_digests import records

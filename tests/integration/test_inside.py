@@ -22,7 +22,7 @@ from imgbuild.attest.provenance import Commit
 from imgbuild.attest.sbom import packages
 from imgbuild.oci import layout
 from imgbuild.oci.documents import MANIFEST, Descriptor
-from imgbuild.project import find
+from imgbuild.project_paths import find
 from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import parse_repository

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild import project
+from imgbuild import project_paths
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
@@ -29,7 +29,7 @@ from tests.support.source_code import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(1800)]
 
-PROJECT = project.find(ROOT)
+PROJECT = project_paths.find(ROOT)
 MATRIX = load(PROJECT.matrix)
 READABLE = ("metadata", "imports", "calls", "support", "rules")
 REACHED = [

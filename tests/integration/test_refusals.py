@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from imgbuild import project as projects
+from imgbuild import project_paths
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
@@ -52,7 +52,7 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
             **more,  # type: ignore[arg-type]
         )
         resolve_answer = answers.answer(
-            resolve_request, projects.find(ROOT), matrix(), (), Context(store, Http())
+            resolve_request, project_paths.find(ROOT), matrix(), (), Context(store, Http())
         )
         assert resolve_answer.target is None
         assert resolve_answer.row == ()

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild import project
 from imgbuild.assemble import layer_contents
 from imgbuild.cache.store import Store
 from imgbuild.cli import main
@@ -31,6 +30,7 @@ from imgbuild.oci.tar import Member
 from imgbuild.plan import current, image_digests
 from imgbuild.plan import plan as plans
 from imgbuild.plan.image_digests import TargetDigests
+from imgbuild.project_paths import find
 from imgbuild.system.console import Console, console
 from imgbuild.values import Arch
 from tests.support import samples
@@ -123,7 +123,7 @@ def lock_target(
             job = layer_contents.LayerJob(layer=layer, record=None, keep=False)
             records[layer.id] = layer_contents.make_layer(job, store, lambda _: None).record
     target_digests = image_digests.digests_of(lock, records)
-    current.write_locked(project.find(folder), lock, target_digests)
+    current.write_locked(find(folder), lock, target_digests)
     return lock, target_digests
 
 
@@ -163,7 +163,9 @@ def relock(sample: Sample, digest: str) -> None:
     ]
     records[layer.id] = msgspec.structs.replace(records[layer.id], digest=digest)
     current.write_locked(
-        project.find(sample.folder), sample.lock, image_digests.digests_of(sample.lock, records)
+        find(sample.folder),
+        sample.lock,
+        image_digests.digests_of(sample.lock, records),
     )
 
 

@@ -17,7 +17,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.documents import INDEX, MANIFEST, Descriptor, descriptor, index
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.registry.client import Client

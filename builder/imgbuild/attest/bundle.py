@@ -31,7 +31,7 @@ from imgbuild.matrix.load import located
 from imgbuild.matrix.model import DebianBase, Matrix, PackageIndex
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.values import Sha256, sha256
 

@@ -14,7 +14,7 @@ from imgbuild.ci.settings import CiSettings
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.matrix.select import Selected
 from imgbuild.plan.image_digests import TargetDigests, digests_path
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.show import revisions
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch

@@ -9,7 +9,7 @@ from imgbuild.cache.store import Store
 from imgbuild.ci import results
 from imgbuild.ci.jobs import TargetJobs
 from imgbuild.errors import InputError, LockStale
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.smoke import recording, reports
 from imgbuild.smoke.recording import Recorded
 from imgbuild.system.reporter import SILENT, Reporter

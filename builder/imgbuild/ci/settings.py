@@ -16,7 +16,7 @@ from imgbuild.matrix.load import refusal
 from imgbuild.matrix.model import Strict
 from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import content, parse
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.report import Tier
 from imgbuild.smoke.runner import GPU_TIERS
 from imgbuild.values import Arch

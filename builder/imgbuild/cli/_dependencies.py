@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Sequence
 
-from imgbuild import project
+from imgbuild import project_paths
 from imgbuild.attest.sbom import packages
 from imgbuild.cli._selection import SelectedLock, at_most_one, choose
 from imgbuild.cli._targets import Filter
@@ -45,7 +45,7 @@ def graphs(
     Requirements are those that the project or the catalogue has recorded; the matrix is read, and
     the cache or the index asked, only for wheels of which none are.
     """
-    records = packages.recorded([project.catalogue().images, selection.project().images])
+    records = packages.recorded([project_paths.catalogue().images, selection.project().images])
     for lock, arch in chosen:
         wheels = installed_wheels(lock.arch[arch])
         lacking = [wheel for wheel in wheels if wheel.sha256 not in records]

@@ -33,7 +33,7 @@ import typer
 from imgbuild.cli._verb import OUTPUT, REGISTRY, SELECT, Definition, option
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix.notes import nearest
-from imgbuild.project import find
+from imgbuild.project_paths import find
 from imgbuild.values import Arch
 
 

@@ -17,7 +17,7 @@ import msgspec
 from imgbuild.errors import InputError, LockStale, NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.registry.image_reference import is_host, parse_repository
 from imgbuild.values import Arch
 

@@ -13,7 +13,7 @@ from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._verb import SELECT, Group, option
 from imgbuild.errors import InputError
 from imgbuild.pipeline.opened import open_project
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.values import Arch
 
 Names = Annotated[

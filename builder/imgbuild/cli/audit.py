@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from imgbuild import project
+from imgbuild import project_paths
 from imgbuild.audit.judge import Terms
 from imgbuild.audit.packages import requirement_files
 from imgbuild.audit.packages.environment import open_environment
@@ -300,7 +300,7 @@ def _base(name: str, matrix: Path | None) -> tuple[str, str]:
 
 
 def _matrix(matrix: Path | None) -> Matrix:
-    return load(project.find(matrix).matrix)
+    return load(project_paths.find(matrix).matrix)
 
 
 def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
@@ -310,7 +310,7 @@ def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
 
 def project_glibc(python: str, matrix: Path | None) -> str:
     """The glibc of the matrix's base that has this Python; any if there is no project."""
-    if not project.find(matrix).writable:
+    if not project_paths.find(matrix).writable:
         return ANY_GLIBC
     read = _matrix(matrix)
     ask = request.ResolveRequest(requests=(), arches=(), python=python)

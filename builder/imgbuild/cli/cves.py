@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from imgbuild import codec, project
+from imgbuild import codec, project_paths
 from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package
 from imgbuild.attest.signing import keys
@@ -146,7 +146,7 @@ def _cases(session: Session, selection: Selection) -> list[CveCase]:
 
 def _records(session: Session) -> dict[str, Package]:
     """What is recorded of locked files, by sha256: the source packages of debs."""
-    return packages.recorded([project.catalogue().images, session.project.images])
+    return packages.recorded([project_paths.catalogue().images, session.project.images])
 
 
 def _source(

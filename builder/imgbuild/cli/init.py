@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from imgbuild import project
+from imgbuild import project_paths
 from imgbuild.cache.download import Http
 from imgbuild.cli._help import command
 from imgbuild.cli._options import LOCK
@@ -141,7 +141,7 @@ def init_project(
 
 def _of_catalogue(extends: str | None) -> str:
     """The selected target of the catalogue; NothingSelected if it has no such lock."""
-    catalogue = project.catalogue()
+    catalogue = project_paths.catalogue()
     if extends is None:
         targets = load(catalogue.matrix).targets
         stacks = {name: target.recommended for name, target in targets.items()}

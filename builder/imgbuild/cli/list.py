@@ -23,7 +23,7 @@ from imgbuild.lock import lock_file, published
 from imgbuild.matrix import near, notes
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system.console import console

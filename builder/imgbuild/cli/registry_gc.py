@@ -14,7 +14,7 @@ from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.pipeline.opened import open_project
-from imgbuild.project import MATRIX
+from imgbuild.project_paths import MATRIX
 from imgbuild.publish import gc as old_images
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import parse_repository

@@ -22,7 +22,7 @@ from imgbuild.errors import InputError, WorkFailed
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.opened import open_project
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.publish.mirror import LockedInputs, MirrorStatus, push, status
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import Repository, parse_repository

@@ -13,7 +13,7 @@ from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.lock.published import load
 from imgbuild.pipeline.opened import report_templates
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.render import bake, write
 from imgbuild.render.write import RenderOptions
 from imgbuild.system import files

@@ -38,7 +38,7 @@ from imgbuild.plan.plan import (
     WheelsRecipe,
     plan,
 )
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.show import image_environment, page, status, table
 from imgbuild.show.image_environment import Environment, RuntimeVariable, Setting
 from imgbuild.show.page import Page

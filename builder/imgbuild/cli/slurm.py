@@ -21,7 +21,7 @@ from imgbuild.errors import InputError
 from imgbuild.pipeline.opened import report_templates
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.sif import files
 from imgbuild.slurm import commands, jobs
 from imgbuild.slurm.jobs import Allocation, Container, JobScript, ScriptKind

@@ -41,7 +41,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.layout import MARKER, Layout, read
 from imgbuild.pipeline.session import built_layout, open_session
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.report import Report, counts, passed
 from imgbuild.report import Tier as TierName
 from imgbuild.sif import container

@@ -25,7 +25,7 @@ from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import extras, flashinfer
 from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.matrix.model import DebianBase, Matrix, Target
-from imgbuild.project import CATALOGUE
+from imgbuild.project_paths import CATALOGUE
 from imgbuild.system import boundary
 from imgbuild.values import Arch
 

@@ -33,7 +33,7 @@ from imgbuild.matrix.select import Selected
 from imgbuild.matrix.settings import environment_first
 from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
-from imgbuild.project import CATALOGUE, MATRIX
+from imgbuild.project_paths import CATALOGUE, MATRIX
 from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, sha256
 

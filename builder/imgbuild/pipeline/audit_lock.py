@@ -35,7 +35,7 @@ from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan.plan import omitted
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.report import Finding, Report
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.console import console

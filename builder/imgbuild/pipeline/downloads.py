@@ -16,7 +16,7 @@ from imgbuild.cache.transfer import Transfer, begun
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan import records
 from imgbuild.plan.plan import Layer, plan, published_layers
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.values import Digest, Sha256
 
 

@@ -35,7 +35,7 @@ from imgbuild.plan import current, image_digests, records
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, WheelsRecipe, plan
 from imgbuild.plan.records import Records
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.report import Report, Severity
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.console import console

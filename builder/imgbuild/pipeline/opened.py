@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from imgbuild import __version__, project
-from imgbuild.project import Project
+from imgbuild import __version__, project_paths
+from imgbuild.project_paths import Project
 from imgbuild.render import templates
 from imgbuild.system.console import console
 
 
 def open_project(matrix: Path | None) -> Project:
-    """The project of `matrix`, as `project.find` returns it; with -v it says which catalogue."""
-    opened_project = project.find(matrix)
+    """The project of `matrix`, see `project_paths.find`; with -v it says which catalogue."""
+    opened_project = project_paths.find(matrix)
     if not opened_project.writable:
         _report(opened_project.root)
     return opened_project

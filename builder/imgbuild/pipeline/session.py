@@ -15,7 +15,7 @@ from imgbuild.matrix.select import Selected, left_out, select
 from imgbuild.oci import layout
 from imgbuild.oci.layout import Layout
 from imgbuild.pipeline.opened import open_project
-from imgbuild.project import CATALOGUE, MATRIX, Project
+from imgbuild.project_paths import CATALOGUE, MATRIX, Project
 from imgbuild.show import status
 from imgbuild.system.console import console
 from imgbuild.values import Arch

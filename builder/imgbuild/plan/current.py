@@ -14,7 +14,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.system import boundary
 from imgbuild.system.folder import OpenFolder
 from imgbuild.values import Digest

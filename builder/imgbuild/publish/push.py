@@ -30,7 +30,7 @@ from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.plan import current
 from imgbuild.plan.plan import RegistryRecipe
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.publish import tag
 from imgbuild.publish.push_plan import PlannedBlob, PushPlan, push_plan
 from imgbuild.publish.tag import Tag

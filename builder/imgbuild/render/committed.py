@@ -10,7 +10,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.render import dockerfile, templates, tree
 from imgbuild.system.folder import OpenFolder
 from imgbuild.values import Arch

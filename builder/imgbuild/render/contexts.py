@@ -24,7 +24,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import WheelsRecipe, installed_wheels, plan
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.render import bake
 from imgbuild.system import files
 from imgbuild.system.folder import OpenFolder

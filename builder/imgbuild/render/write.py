@@ -17,7 +17,7 @@ from imgbuild.lock import lock_file, requirements
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan import image_digests
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates
 from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile

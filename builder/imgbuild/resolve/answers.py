@@ -23,7 +23,7 @@ from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import constraints, row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.report import Relation, Report, Severity
 from imgbuild.resolve import (
     conflict,

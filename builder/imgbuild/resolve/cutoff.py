@@ -16,7 +16,7 @@ from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.resolve import request
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.solve import uv

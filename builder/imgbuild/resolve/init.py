@@ -27,7 +27,7 @@ from imgbuild.matrix.fields import NAME
 from imgbuild.matrix.notes import nearest
 from imgbuild.matrix.schema import published_extension
 from imgbuild.matrix.settings import leads_out
-from imgbuild.project import CATALOGUE, Project
+from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.resolve import first_matrix
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.smoke import recording

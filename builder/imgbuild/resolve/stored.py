@@ -11,7 +11,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.resolve import answers, request
 from imgbuild.resolve.answers import ResolveAnswer
 from imgbuild.resolve.request import ResolveRequest

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from imgbuild import project
+from imgbuild import project_paths
 from imgbuild.attest import bundle
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock import lock_file
@@ -60,13 +60,13 @@ def _on_disk(path: Path, name: str) -> DiffSide:
 
 
 def _locked(name: str, matrix: Path | None) -> DiffSide:
-    images = project.find(matrix).images
+    images = project_paths.find(matrix).images
     lock = lock_file.read_lock(images, name)
     return image_diff.side(lock, image_digests.read_digests(images, lock))
 
 
 def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> DiffSide:
-    locked_lock = revisions.locked_at(project.find(matrix), name, revision)
+    locked_lock = revisions.locked_at(project_paths.find(matrix), name, revision)
     if locked_lock is None:
         message = f"{name} has no lock at {revision}"
         raise InputError(message, hint="name another revision, or another target")

@@ -19,7 +19,7 @@ from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import current
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Condition, Digest
 

@@ -14,7 +14,7 @@ from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import image_digests
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import NO_RECORD, TIERS, RecordedRun, words
 from imgbuild.system import quoting

@@ -18,7 +18,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import ImageDigests
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.report import OUTCOMES, Tier
 from imgbuild.smoke import records, runner
 from imgbuild.smoke.records import ImageContent, RecordedRun

@@ -12,7 +12,7 @@ from imgbuild.attest.bundle import LockBundle
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.lock import lock_file
 from imgbuild.plan import image_digests
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import Repository

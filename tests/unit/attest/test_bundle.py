@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import codec, project
+from imgbuild import codec, project_paths
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import bundle
 from imgbuild.attest.bundle import LockBundle, Sources
@@ -37,7 +37,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
 
 
 def of(sample: Sample) -> LockBundle:
-    return bundle.of(sample.lock, sample.target_digests, project.find(sample.folder))
+    return bundle.of(sample.lock, sample.target_digests, project_paths.find(sample.folder))
 
 
 def ours(folder: Path) -> tuple[Path, Lock, TargetDigests]:
@@ -49,7 +49,7 @@ def ours(folder: Path) -> tuple[Path, Lock, TargetDigests]:
     target_digests = image_digests.digests_of(
         lock, extended.records(plan(lock, arch) for arch in lock.arch)
     )
-    current.write_locked(project.find(path), lock, target_digests)
+    current.write_locked(project_paths.find(path), lock, target_digests)
     return path, lock, target_digests
 
 
@@ -148,7 +148,7 @@ def test_folder_of_a_target_is_enough_where_one_index_is(sample: Sample, tmp_pat
 def test_lock_that_was_written_meanwhile_is_refused(sample: Sample):
     changed = msgspec.structs.replace(sample.lock, as_of="2025-06-21")
     with pytest.raises(LockStale, match="changed while they were read"):
-        bundle.of(changed, sample.target_digests, project.find(sample.folder))
+        bundle.of(changed, sample.target_digests, project_paths.find(sample.folder))
 
 
 @pytest.mark.parametrize("name", ["lock.json", "digests.json"])
@@ -179,7 +179,7 @@ def test_damaged_and_foreign_documents_are_refused(sample: Sample):
 
 def test_added_files_travel_and_come_into_the_cache(sample: Sample, tmp_path: Path):
     path, lock, target_digests = ours(tmp_path / "ours")
-    lock_bundle = bundle.of(lock, target_digests, project.find(path))
+    lock_bundle = bundle.of(lock, target_digests, project_paths.find(path))
     key = sha256(extended.SCRIPT)
     assert lock_bundle.added == {key: extended.SCRIPT}
     # `oras pull` writes them into a folder; a file beside them is nobody's business.
@@ -211,7 +211,7 @@ def test_added_files_travel_and_come_into_the_cache(sample: Sample, tmp_path: Pa
 @pytest.mark.parametrize(("data", "what"), [(b"other", "another file"), (None, "not there")])
 def test_other_added_file_is_refused(sample: Sample, tmp_path: Path, data: bytes | None, what: str):
     path, lock, target_digests = ours(tmp_path / "ours")
-    lock_bundle = bundle.of(lock, target_digests, project.find(path))
+    lock_bundle = bundle.of(lock, target_digests, project_paths.find(path))
     name = f"files/{sha256(extended.SCRIPT)}"
     files = {key: content for key, content in lock_bundle.data.items() if key != name}
     files |= {name: data} if data is not None else {}

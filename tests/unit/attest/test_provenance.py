@@ -182,18 +182,15 @@ def test_circumstances_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     memory_registry.alone(monkeypatch, tmp_path)  # no git either
     sample = inprocess_project.make(tmp_path)
-    from imgbuild import project
+    from imgbuild.project_paths import find
 
-    details = provenance.circumstances(project.find(tmp_path), inprocess_project.TARGET, GITHUB)
+    details = provenance.circumstances(find(tmp_path), inprocess_project.TARGET, GITHUB)
     assert details.invocation == "https://github.com/me/it/actions/runs/42/attempts/2"
     assert details.commit is None
     text = (tmp_path / "images" / inprocess_project.TARGET / "lock.json").read_bytes()
     assert details.lock == digest_of(text)[7:]
     assert details.matrix == digest_of(sample.matrix.read_bytes())[7:]
-    assert (
-        provenance.circumstances(project.find(tmp_path), inprocess_project.TARGET, {}).invocation
-        == ""
-    )
+    assert provenance.circumstances(find(tmp_path), inprocess_project.TARGET, {}).invocation == ""
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import project
+from imgbuild.project_paths import CATALOGUE
 from tests.support.inprocess_project import Command
 
 TARGET = "cu124-vllm"
@@ -23,7 +23,7 @@ def imgbuild(
 
 
 def test_targets_of_the_catalogue_are_shown(imgbuild: Command, tmp_path: Path) -> None:
-    target_digests = json.loads((project.CATALOGUE / f"images/{TARGET}/digests.json").read_bytes())
+    target_digests = json.loads((CATALOGUE / f"images/{TARGET}/digests.json").read_bytes())
     assert target_digests["digest"] in imgbuild("digest", TARGET).stdout
     for words in (["list"], ["show"], ["show", "--sbom", "spdx"], ["render", "--format", "bake"]):
         assert TARGET in imgbuild(*words, TARGET).stdout
@@ -112,9 +112,9 @@ def test_a_target_of_the_catalogue_in_a_project_without_it(
     done = imgbuild(verb, TARGET)
     assert done.status == 3
     assert f"no target matches {TARGET} in {matrix_path}\n" in done.stderr
-    assert f"--matrix {project.CATALOGUE / 'matrix.yaml'}" in done.stderr
+    assert f"--matrix {CATALOGUE / 'matrix.yaml'}" in done.stderr
     assert f"imgbuild init --extends {TARGET}" in done.stderr
-    assert imgbuild(verb, TARGET, "--matrix", str(project.CATALOGUE / "matrix.yaml")).status == 0
+    assert imgbuild(verb, TARGET, "--matrix", str(CATALOGUE / "matrix.yaml")).status == 0
     done = imgbuild(verb, "my-imag")
     assert (
         f"no target matches my-imag in {matrix_path}\nhint: did you mean my-image?" in done.stderr

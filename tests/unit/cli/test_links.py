@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import project as projects
+from imgbuild import project_paths
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.learn.constraints_file import add_constraints
@@ -19,7 +19,7 @@ from imgbuild.lock import published
 from imgbuild.matrix import load as matrices
 from imgbuild.oci import layout
 from imgbuild.plan import current
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.render import committed, contexts, write
 from imgbuild.smoke import records
 from imgbuild.values import Arch
@@ -311,6 +311,6 @@ def test_a_pipe_in_place_of_a_matrix_is_refused(
 def test_the_project_of_a_link_is_used(project, tmp_path):
     (project.root / "matrix.yaml").write_text("")
     (tmp_path / "link").symlink_to(project.root)
-    linked_project = projects.find(tmp_path / "link")
+    linked_project = project_paths.find(tmp_path / "link")
     _rendered(linked_project)
     assert (project.images / LOCK.target / "Dockerfile").read_bytes() == b"new"

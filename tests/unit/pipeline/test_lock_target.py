@@ -12,7 +12,7 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Flashinfer
 from imgbuild.pipeline import lock_target
 from imgbuild.plan import current
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.report import Finding, Report, Severity
 from tests.support import samples
 from tests.support.source_code import ROOT

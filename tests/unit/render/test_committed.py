@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import project as projects
+from imgbuild import project_paths
 from imgbuild.lock import lock_file
 from imgbuild.matrix.load import load
 from imgbuild.render import bake, write
@@ -19,7 +19,7 @@ COMMITTED = sorted((ROOT / "images").glob("*/Dockerfile"))
 
 
 def test_committed_dockerfiles_are_current():
-    project = projects.find(ROOT)
+    project = project_paths.find(ROOT)
     matrix = load(project.matrix)
     chosen = [lock_file.read_lock(project.images, name) for name in project.locked_targets()]
     assert chosen

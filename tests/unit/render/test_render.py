@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from packaging.pylock import Pylock
 
-from imgbuild import project as projects
+from imgbuild import project_paths
 from imgbuild.errors import InputError
 from imgbuild.lock import requirements
 from imgbuild.lock.lock_file import Lock
@@ -337,7 +337,7 @@ def test_accounts_that_differ_between_architectures_stay_apart():
 
 
 def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
-    project = projects.Project(matrix=tmp_path / "matrix.yaml")
+    project = project_paths.Project(matrix=tmp_path / "matrix.yaml")
     matrix = render_sample.matrix()
     before = render_sample.lock(matrix)
     left: list[set[str]] = []

@@ -17,7 +17,7 @@ from imgbuild.matrix import row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import loads
 from imgbuild.matrix.model import Flashinfer, PackageIndex, Target, Wanted
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.resolve import answers, reasons, request
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.solve import torch

@@ -15,7 +15,7 @@ from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
 from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix, PackageIndex
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.resolve import cutoff, request, stored
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.values import Arch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imgbuild import project
+from imgbuild import project_paths
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import (
@@ -260,7 +260,7 @@ def test_a_target_of_the_catalogue_needs_no_place(tmp_path: Path) -> None:
     (renewed,) = init.refresh(tmp_path / "matrix.yaml", Http(offline=True))
     assert renewed.before == renewed.after == below.digest
     with pytest.raises(NothingSelected) as caught:
-        init.require_target(project.catalogue(), f"{TARGET}m")
+        init.require_target(project_paths.catalogue(), f"{TARGET}m")
     assert f"did you mean {TARGET}? " in str(caught.value.hint)
 
 
@@ -268,7 +268,7 @@ def test_the_target_that_is_tested_best_is_recommended(tmp_path: Path) -> None:
     sample = inprocess_project.make(tmp_path)
     names, arch = {UNLOCKED: "", TARGET: ""}, Arch.X86_64
     inprocess_project.lock_target(tmp_path, load(sample.matrix), UNLOCKED, sample.wheels, [arch])
-    local_project = project.find(tmp_path)
+    local_project = project_paths.find(tmp_path)
     assert init.recommended(local_project, names, arch) == UNLOCKED  # none is tested: the first one
     image_runs = reports.image_runs(smoke_records.answer_file(sample))
     recording.record(local_project, image_runs, Store.open())

@@ -10,7 +10,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.lock import lock_file
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.resolve import locked, request
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.values import Arch

@@ -10,7 +10,7 @@ import pytest
 from imgbuild.errors import NothingSelected
 from imgbuild.matrix.model import Matrix, PackageIndex, Wanted
 from imgbuild.matrix.select import Selected
-from imgbuild.project import Project
+from imgbuild.project_paths import Project
 from imgbuild.show import status
 from imgbuild.system.console import console
 from imgbuild.values import Condition

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import codec, project
+from imgbuild import codec, project_paths
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
 from imgbuild.plan import current, image_digests
@@ -101,7 +101,7 @@ def test_a_failed_run_is_recorded_with_its_cause(sample: Sample, imgbuild: Comma
 
 
 def test_the_highest_tier_that_passed_on_one_of_the_architectures(sample: Sample) -> None:
-    local_project = project.find(sample.folder)
+    local_project = project_paths.find(sample.folder)
     assert recording.tested(local_project, sample.lock, Arch) is None
     for tier, case in (("static", PASSED), ("cpu", PASSED), ("gpu", FAILED)):
         file = answer_file(sample, case, tier=tier)
@@ -242,7 +242,10 @@ def test_the_active_environment_and_a_sif_prove_nothing(sample: Sample, imgbuild
 
 
 def test_an_image_that_is_not_the_locked_one_is_not_tested_at_all(sample: Sample) -> None:
-    local_project, image = project.find(sample.folder), sample.target_digests.arch[Arch.X86_64]
+    local_project, image = (
+        project_paths.find(sample.folder),
+        sample.target_digests.arch[Arch.X86_64],
+    )
     recording.require_locked(local_project, sample.lock, Arch.X86_64, image.config, "build/x")
     with pytest.raises(InputError, match="build/x is not a test record") as caught:
         recording.require_locked(local_project, sample.lock, Arch.X86_64, OTHER, "build/x")
@@ -256,7 +259,7 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
 ) -> None:
     answer_file(sample)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
-    local_project = project.find(sample.folder)
+    local_project = project_paths.find(sample.folder)
     floors = {Arch.X86_64: Floors(cuda="12.4", driver="525.60.13", glibc="2.28")}
     annotated = image_digests.digests_of(
         sample.lock, image_digests.layer_records(sample.target_digests), floors

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild import codec, project
+from imgbuild import codec, project_paths
 from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.cache.store import Store
@@ -128,7 +128,7 @@ def test_a_record_without_versions_is_made_again(store: Store, tmp_path: Path):
 
 
 def test_every_file_of_a_committed_lock_is_recorded_with_its_requirements():
-    catalogue = project.catalogue()
+    catalogue = project_paths.catalogue()
     recorded_packages = packages.read_packages(catalogue.images)
     for name in catalogue.locked_targets():
         lock = read_lock(catalogue.images, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild import project
+from imgbuild import project_paths
 from imgbuild.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ def test_the_nearest_matrix_above_is_found(tmp_path, monkeypatch):
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
-    local_project = project.find(None)
+    local_project = project_paths.find(None)
     assert local_project.root == tmp_path
     assert local_project.output("x") == tmp_path / "build" / "x"
 
@@ -26,12 +26,12 @@ def test_the_nearest_matrix_above_is_found(tmp_path, monkeypatch):
 def test_a_folder_or_a_file_can_be_named(tmp_path):
     path = tmp_path / "matrix.yaml"
     path.write_text("version: 1\n")
-    assert project.find(tmp_path) == project.find(path)
+    assert project_paths.find(tmp_path) == project_paths.find(path)
 
 
 def test_a_matrix_that_is_named_must_exist(tmp_path):
     with pytest.raises(InputError, match="no such file"):
-        project.find(tmp_path / "absent.yaml")
+        project_paths.find(tmp_path / "absent.yaml")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
@@ -46,15 +46,15 @@ def test_a_matrix_that_is_no_file_is_refused_and_not_passed_over(kind, tmp_path,
             path.symlink_to("absent.yaml")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"matrix\.yaml is not a file"):
-        project.find(None)
+        project_paths.find(None)
 
 
 def test_without_a_matrix_the_catalogue_is_used_read_only(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    local_project = project.find(None)
-    assert local_project == project.find(local_project.matrix) == project.catalogue()
+    local_project = project_paths.find(None)
+    assert local_project == project_paths.find(local_project.matrix) == project_paths.catalogue()
     assert local_project.matrix.read_bytes() == (ROOT / "matrix.yaml").read_bytes()
-    assert local_project.locked_targets() == project.find(ROOT).locked_targets()
+    assert local_project.locked_targets() == project_paths.find(ROOT).locked_targets()
     assert local_project.output("x") == tmp_path / "build" / "x"
     with pytest.raises(InputError, match=str(tmp_path)) as caught:
         local_project.require_writable("imgbuild lock")
@@ -62,9 +62,9 @@ def test_without_a_matrix_the_catalogue_is_used_read_only(tmp_path, monkeypatch)
 
 
 def test_a_checkout_is_no_catalogue_though_its_files_are_linked_from_there():
-    local_project = project.find(ROOT)
+    local_project = project_paths.find(ROOT)
     assert local_project.writable
-    assert local_project.matrix.samefile(project.catalogue().matrix)
+    assert local_project.matrix.samefile(project_paths.catalogue().matrix)
     local_project.require_writable("imgbuild lock")
 
 
@@ -74,4 +74,4 @@ def test_locked_targets_are_listed(tmp_path):
         folder = tmp_path / "images" / name
         folder.mkdir(parents=True)
         (folder / "lock.json").write_text("{}")
-    assert project.find(tmp_path).locked_targets() == ("a", "b")
+    assert project_paths.find(tmp_path).locked_targets() == ("a", "b")

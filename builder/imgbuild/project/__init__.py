@@ -1,0 +1,1 @@
+"""What a user's project declares: requirement files, metadata, lock files, a Dockerfile."""

@@ -1,0 +1,138 @@
+"""What the files of a user's project declare, as frozen values; each with its file and line."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Literal
+
+import msgspec
+from packaging.requirements import Requirement
+
+from imgbuild.values import normalize
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """A line of a file of the project.
+
+    `file` is relative to the project, `line` is 0 for all of it.
+    """
+
+    file: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+Kind = Literal["requirement", "constraint", "override"]
+
+
+class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True):
+    """A requirement as PEP 508 writes it, and what is said about it beside that.
+
+    `text` has the name, extras, versions, a marker and, for a wheel or a git repository by URL,
+    ` @ URL`. A folder or file of the project has its path, relative to the project, in `path`.
+    `kind`: what is installed; a bound if something else asks for it; what holds against METADATA.
+    `locked`: from a lock file, so it decides over the ranges of other files. `hashes` are
+    "sha256:…". `no_deps`: installed with `--no-deps`.
+    """
+
+    text: str
+    place: Place
+    kind: Kind = "requirement"
+    hashes: tuple[str, ...] = ()
+    path: str = ""
+    editable: bool = False
+    locked: bool = False
+    no_deps: bool = False
+
+    @property
+    def requirement(self) -> Requirement:
+        """The text, parsed."""
+        return Requirement(self.text)
+
+    @property
+    def package(self) -> str:
+        """The normalized name."""
+        return normalize(self.requirement.name)
+
+
+class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of the project that can be installed: what its metadata says without running it.
+
+    `folder` is relative to the project ("." for the project itself), `roots` are the folders that
+    are put on Python's path, relative to the project. `dynamic` names the fields that only the
+    build backend knows. `scripts` maps console scripts to `module:function`.
+    """
+
+    name: str
+    folder: str
+    place: Place
+    version: str | None = None
+    roots: tuple[str, ...] = (".",)
+    scripts: dict[str, str] = {}
+    requires: tuple[str, ...] = ()
+    extras: dict[str, tuple[str, ...]] = {}
+    requires_python: str = ""
+    backend: bool = False
+    dynamic: tuple[str, ...] = ()
+
+
+class DeclaredPython(msgspec.Struct, frozen=True, kw_only=True):
+    """The Pythons that the project accepts: a specifier (">=3.10,<3.13")."""
+
+    spec: str
+    place: Place
+
+
+class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
+    """A Debian package, or a CUDA release ("12.4"), and where it is named."""
+
+    name: str
+    place: Place
+
+
+class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """A package index; `packages` are those that it is named for, empty for all."""
+
+    url: str
+    place: Place
+    packages: tuple[str, ...] = ()
+
+
+class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):
+    """A cut-off in time: only files uploaded before `day`, 00:00 UTC."""
+
+    day: datetime.date
+    place: Place
+
+
+class NotRead(msgspec.Struct, frozen=True, kw_only=True):
+    """A line or a file that is left out of what was read, and why."""
+
+    place: Place
+    text: str
+    reason: str
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the files of a project declare.
+
+    `files` were read, relative to the project. `cuda` are the CUDA releases that index addresses,
+    local versions (`+cu124`) and images (`FROM`) mean. `extras` and `groups` are those that exist,
+    chosen or not. `cut_off` is `exclude-newer`, else the day after the newest upload of a lock
+    file.
+    """
+
+    files: tuple[str, ...] = ()
+    requirements: tuple[DeclaredRequirement, ...] = ()
+    packages: tuple[LocalPackage, ...] = ()
+    python: tuple[DeclaredPython, ...] = ()
+    debian: tuple[DeclaredName, ...] = ()
+    indexes: tuple[DeclaredIndex, ...] = ()
+    cuda: tuple[DeclaredName, ...] = ()
+    images: tuple[DeclaredName, ...] = ()
+    cut_off: DeclaredDay | None = None
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    not_read: tuple[NotRead, ...] = ()
