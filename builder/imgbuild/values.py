@@ -86,3 +86,21 @@ def digest_of_file(file: BufferedReader) -> Digest:
 def normalize(package: str) -> str:
     """A package name normalized by PEP 503: lower case, one hyphen for each run of `-_.`."""
     return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def markers(python: str, arch: Arch) -> dict[str, str]:
+    """The values of environment markers (PEP 508) of CPython `python` ("3.11.2") on Linux."""
+    full = python if python.count(".") == 2 else f"{python}.0"
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": full,
+        "os_name": "posix",
+        "platform_machine": arch.wheel,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": full,
+        "python_version": ".".join(full.split(".")[:2]),
+        "sys_platform": "linux",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -16,7 +17,7 @@ from imgbuild.errors import InputError
 from imgbuild.matrix.accepted import Waiver
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.fields import Check
-from imgbuild.report import Finding, Floors, Report, Severity
+from imgbuild.report import Finding, Floors, Relation, Report, Severity
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `named`
     are packages that must be importable, whatever else uses them; `extras` are those asked for, by
-    package.
+    package. `exempt` has packages whose versions the user decided against METADATA, or left out,
+    each with the place or the reason; `alone` are those that are installed without what they
+    require.
     """
 
     target: str = ""
@@ -40,6 +43,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     waivers: tuple[Waiver, ...] = ()
     named: tuple[str, ...] = ()
     extras: Mapping[str, tuple[str, ...]] = {}
+    exempt: Mapping[str, str] = {}
+    alone: frozenset[str] = frozenset()
 
 
 def audit(
@@ -77,7 +82,9 @@ def audit(
         target=terms.target,
         arch=package_set.arch,
         floors=_floors(package_set, terms) if "cuda" in selected and terms.cuda else None,
-        findings=tuple(ordered(waive(findings, terms.waivers, selected))),
+        findings=tuple(
+            ordered(waive([decided(each, terms) for each in findings], terms.waivers, selected))
+        ),
     )
 
 
@@ -187,6 +194,25 @@ def waive(
         candidate for candidate in waivers if not used[candidate] and candidate.check in checks
     )
     return [*result, *map(_unused, unused)]
+
+
+def decided(finding: Finding, terms: Terms) -> Finding:
+    """`finding`, as a warning if the user decided what it is about: see `Terms.exempt`."""
+    evidence = finding.evidence
+    if evidence is None or finding.severity is not Severity.ERROR:
+        return finding
+    reason = ""
+    if evidence.relation is Relation.REQUIREMENT:
+        name = re.match(r"[A-Za-z0-9._-]+", evidence.subject)
+        reason = terms.exempt.get(normalize(name[0]), "") if name else ""
+        if normalize(evidence.package) in terms.alone:
+            reason = "it is installed with --no-deps"
+    elif evidence.relation is Relation.PACKAGE:
+        reason = terms.exempt.get(normalize(evidence.subject.partition(".")[0]), "")
+    if not reason:
+        return finding
+    message = f"{finding.message} ({reason})"
+    return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 
 def _unused(waiver: Waiver) -> Finding:

@@ -19,7 +19,7 @@ import json
 import sys
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -73,6 +73,7 @@ class Catalogue:
         *,
         sdists: Mapping[str, SdistBuilder] | None = None,
         hide: Callable[[str, Version], bool] = lambda package, version: False,
+        alone: Container[str] = frozenset(),
     ) -> None:
         self.indexes = indexes
         self.rules = rules
@@ -81,6 +82,7 @@ class Catalogue:
         self._facts = facts
         self._sdists = dict(sdists or {})
         self._hide = hide
+        self._alone = alone
         self._building = threading.Lock()
         self._offers: dict[str, list[OfferedFile]] = {}
 
@@ -110,7 +112,14 @@ class Catalogue:
         return offers
 
     def metadata(self, package: str, name: str) -> bytes | None:
-        """METADATA of the offered file `name`; None if it is not offered."""
+        """METADATA of the offered file `name`, as the resolver sees it; None if it is not offered.
+
+        Packages in `alone` are installed without what they require.
+        """
+        data = self._metadata(package, name)
+        return without_requirements(data) if data and package in self._alone else data
+
+    def _metadata(self, package: str, name: str) -> bytes | None:
         for offer in self.offers(package):
             if offer.wheel.name == name:
                 if offer.sdist is None:
@@ -165,6 +174,17 @@ def amended(data: bytes, requirements: Sequence[str]) -> bytes:
     added = b"".join(b"Requires-Dist: " + line.encode() + ending for line in requirements)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     return mark + added + data.removeprefix(mark)
+
+
+def without_requirements(data: bytes) -> bytes:
+    """METADATA without its `Requires-Dist` fields, as `--no-deps` reads it."""
+    head, mark, body = data.partition(b"\n\n")
+    lines = [
+        line
+        for line in head.splitlines(keepends=True)
+        if not line.lower().startswith(b"requires-dist:")
+    ]
+    return b"".join(lines) + mark + body
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -141,8 +141,9 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
 def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     """The inputs of a target's audit besides its packages."""
     target, published = prepared.problem.target, prepared.published
+    required = prepared.problem.requirements
     named = (
-        set(target.pins)
+        {*target.pins, *required.named & resolution.versions.keys()}
         if published is None
         else set(resolution.versions) - set(published.versions)
     )
@@ -152,6 +153,9 @@ def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
         gpu=target.gpu,
         waivers=target.waive,
         named=tuple(sorted(named)),
+        extras=required.extras,
+        exempt=required.exempt,
+        alone=required.no_deps,
     )
 
 

@@ -15,8 +15,11 @@ import msgspec
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import AddedFile, AddedInputs, Extends, Lock
-from imgbuild.lock.published import LOCK, Overlay, PublishedTarget, overlay
+from imgbuild.lock.locked_matrix import versions_of
+from imgbuild.lock.model import LockedProject
+from imgbuild.lock.published import LOCK, Overlay, PublishedTarget, overlay, project_row
 from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
+from imgbuild.matrix import flashinfer
 from imgbuild.matrix.extension import FileToAdd as AddedRow
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.settings import leads_out
@@ -26,14 +29,61 @@ from imgbuild.values import Arch, sha256
 BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
-def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution]) -> Lock:
-    """The lock of target `name` of any kind; InputError if an added file cannot be read."""
-    item = overlay(matrix, name)
-    if item is None:
+def make_lock(
+    matrix: Matrix,
+    name: str,
+    resolutions: Mapping[Arch, Resolution],
+    sources: LockedProject | None = None,
+) -> Lock:
+    """The lock of target `name` of any kind; InputError if an added file cannot be read.
+
+    `sources` has the addresses and trees of a project's packages that no index has.
+    """
+    row = project_row(matrix, name)
+    if row is None:
         return lock_file.make_lock(matrix, name, dict(resolutions))
+    lock = _extension(matrix, row, name, resolutions) if row.row.extends else None
+    if lock is None:
+        lock = _without_kernels(lock_file.make_lock(matrix, name, dict(resolutions)))
+    return msgspec.structs.replace(lock, project=_project(row, sources))
+
+
+def _project(item: Overlay, sources: LockedProject | None) -> LockedProject | None:
+    """What the project of `item` requires; None for a row that names no files and adds none."""
+    if not (item.row.requirements or item.row.add or item.row.like):
+        return None
+    return LockedProject(
+        files=item.row.requirements,
+        requirements=item.requirements.recorded,
+        sources=sources.sources if sources is not None else {},
+        trees=sources.trees if sources is not None else {},
+    )
+
+
+def _without_kernels(lock: Lock) -> Lock:
+    """`lock` without a mode of FlashInfer whose package no architecture has."""
+    versions = {name for resolution in lock.arch.values() for name in resolution.versions}
+    if not flashinfer.contradicted(lock.flashinfer, versions):
+        return lock
+    labels = {**lock.settings.labels, "dev.imgbuild.flashinfer": "off"}
+    env = {**lock.settings.env, flashinfer.VARIABLE: "off"}
+    settings = msgspec.structs.replace(lock.settings, labels=labels, env=env)
+    return msgspec.structs.replace(lock, flashinfer="off", settings=settings)
+
+
+def _extension(
+    matrix: Matrix, item: Overlay, name: str, resolutions: Mapping[Arch, Resolution]
+) -> Lock:
+    """The lock of a row with `extends`: the published one, and what is added."""
     row, extended, target = item.row, item.published, matrix.targets[name]
     published_lock = extended.lock
-    specs = {package: specs.spec for package, specs in row.requires.items()}
+    present = versions_of(published_lock)
+    specs = {
+        package: spec
+        for package, spec in item.requirements.versions.items()
+        if package not in present
+    }
+    specs |= {package: wanted.spec for package, wanted in row.requires.items()}
     specs |= {package: f"=={version}" for package, version in row.pins.items()}
     return msgspec.structs.replace(
         published_lock,
@@ -48,7 +98,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: Mapping[Arch, Resolution])
             target=extended.name,
             lock=extended.hash,
             digest=extended.digest,
-            packages=tuple(sorted(row.packages)),
+            packages=item.requirements.debian,
             files={path: _locked(item, file) for path, file in sorted(row.files.items())},
             links={path: link.to for path, link in sorted(row.links.items())},
             arch={arch: _added(extended, arch, resolutions[arch]) for arch in sorted(resolutions)},
@@ -73,7 +123,7 @@ def _settings(item: Overlay, name: str, target: Target) -> lock_file.ImageSettin
     labels = {
         **settings.labels,
         **row.labels,
-        **lock_file.labels_of(name, target, row.pins),
+        **lock_file.labels_of(name, target, {**item.requirements.pins, **row.pins}),
         BASE_DIGEST: extended.digest,
         "dev.imgbuild.extends": extended.name,
     }
@@ -128,14 +178,16 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """Every way in which `lock` no longer follows from `matrix`, files and published locks."""
-    item = overlay(matrix, lock.target)
-    if item is None or lock.extends is None:
+    row = project_row(matrix, lock.target)
+    if row is None:
         return lock_file.stale(lock, matrix)
-    extended = item.published
     try:
-        expected = make_lock(matrix, lock.target, lock.arch)
+        expected = make_lock(matrix, lock.target, lock.arch, lock.project)
     except InputError as error:
         return (error.message,)
+    if lock.extends is None or expected.extends is None:
+        return lock_file.differences(lock, expected, matrix.targets[lock.target].arch)
+    extended = row.published
     expected = _with_folders(expected, lock.extends)
     reasons = [
         *_other_published(lock.extends, extended),

@@ -123,10 +123,25 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
     arch: dict[Arch, AddedInputs]
 
 
+class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the user's project required when its target was locked.
+
+    `files` were read, relative to the matrix; `requirements` are what they ask for, as PEP 508
+    lines, sorted. `sources` has package → address of a wheel by URL or of a git tree
+    (`git+https://…@COMMIT`), `trees` the git hash of the folder that was built.
+    """
+
+    files: tuple[Line, ...]
+    requirements: tuple[Line, ...]
+    sources: dict[Package, Line] = {}
+    trees: dict[Package, Line] = {}
+
+
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All inputs of one target. The plan follows from it alone, the digests with `layers.json`.
 
     With `extends`, all of it is the sum: the published target's inputs and what is added.
+    `project` is that of a user, whose files say what is required.
     """
 
     format: int
@@ -142,3 +157,4 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drop: tuple[Drop, ...]
     arch: dict[Arch, Resolution]
     extends: Extends | None = None
+    project: LockedProject | None = None

@@ -22,12 +22,27 @@ from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import default_index, matrix_of, versions_of
-from imgbuild.matrix import compiled
+from imgbuild.lock.project_requirements import (
+    ProjectRequirements,
+    refuse_contradictions,
+    requirements_of,
+)
+from imgbuild.matrix import compiled, constraints, flashinfer
 from imgbuild.matrix import load as matrices
 from imgbuild.matrix.check import check_sdists, check_shared
+from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource, check_extensions
 from imgbuild.matrix.fields import VERSION_LABEL
-from imgbuild.matrix.model import Matrix, PackageIndex, Target
+from imgbuild.matrix.model import (
+    DebianBase,
+    Flashinfer,
+    Link,
+    Matrix,
+    PackageIndex,
+    Target,
+    Variable,
+    Wanted,
+)
 from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.select import Selected
 from imgbuild.matrix.settings import environment_first
@@ -35,7 +50,7 @@ from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
 from imgbuild.project_paths import CATALOGUE, MATRIX
 from imgbuild.system import boundary
-from imgbuild.values import Arch, Digest, Sha256, sha256
+from imgbuild.values import Arch, Digest, Sha256, markers, sha256
 
 LOCK, DIGESTS_FILE = "lock.json", "digests.json"
 LAYOUT = "oci:"  # begins an `image` that is a folder
@@ -57,11 +72,21 @@ class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overlay(msgspec.Struct, frozen=True, kw_only=True):
-    """What a row of the matrix in `folder` adds to a published target."""
+    """A row of the matrix in `folder`, its published target, and what its project requires.
+
+    With `extends` the published packages stay; with `like` only its settings are used.
+    """
 
     row: Extension
     published: PublishedTarget
     folder: Path
+    requirements: ProjectRequirements = ProjectRequirements()
+
+    def requirements_on(self, arch: Arch) -> ProjectRequirements:
+        """What the project requires on `arch`; InputError, with all problems of its files."""
+        return requirements_of(
+            self.row, self.folder, markers(self.published.lock.base.python, arch)
+        )
 
     @property
     def layout(self) -> Path | None:
@@ -109,7 +134,21 @@ def published(path: Path) -> Mapping[str, PublishedSource]:
 
 def overlay(matrix: Matrix, name: str) -> Overlay | None:
     """What target `name` adds to a published target; None if it extends none."""
+    item = project_row(matrix, name)
+    return item if item is not None and item.row.extends is not None else None
+
+
+def project_row(matrix: Matrix, name: str) -> Overlay | None:
+    """The row of target `name` in a matrix of a project, with `extends` or `like`; else None."""
     return matrix.overlays.get(name) if isinstance(matrix, Extended) else None
+
+
+def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
+    """The learned constraints of the folder `images`; for rows of a project the catalogue's too."""
+    recorded = constraints.read(images)
+    if not isinstance(matrix, Extended):
+        return recorded
+    return constraints.merge(constraints.read(CATALOGUE / "images"), recorded)
 
 
 def shown(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
@@ -165,11 +204,16 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
     for each in published_targets.values():
         _check_published(notes, value, each)
     for name, row in value.targets.items():
-        _check_row(notes, ("targets", name), row, published_targets[row.extends])
+        _check_row(notes, ("targets", name), row, published_targets[_below(row)])
         _check_sources(notes, ("targets", name, "files"), row, folder)
     if notes.problems:
         raise matrices.refusal(file, tuple(notes.problems), document.text)
     return matrices.located(_matrix(value, published_targets, folder), folder)
+
+
+def _below(row: Extension) -> str:
+    """The published target of `row`."""
+    return row.extends or row.like or ""
 
 
 def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
@@ -223,7 +267,7 @@ def _check_row(
     if row.as_of is not None and row.as_of.isoformat() < lock.as_of:
         message = f"the packages of {extended.name} were uploaded until {lock.as_of}"
         notes.note((*path, "as_of"), message, value=row.as_of, expected="that day or a later one")
-    versions = versions_of(lock)
+    versions = versions_of(lock) if row.extends is not None else {}
     pinned = {package: f"=={version}" for package, version in row.pins.items()}
     for field, specs in (
         ("pins", pinned),
@@ -289,48 +333,148 @@ def _protected_paths(lock: Lock) -> tuple[str, ...]:
 
 
 def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder: Path) -> Extended:
-    overlays = {
-        name: Overlay(row=row, published=published[row.extends], folder=folder)
-        for name, row in value.targets.items()
-    }
     locks = [target.lock for target in published.values()]
     defaults = {default_index(lock): PackageIndex() for lock in locks}
+    catalogue = _catalogue(value)
     below = matrix_of(
         # The settings of all images are those of the first published target.
         {target.name: target.lock for target in published.values()},
-        indexes={**defaults, **value.indexes},
+        indexes={**defaults, **catalogue.indexes, **value.indexes},
         default_index=default_index(locks[0]),
         mirrors=value.mirrors,
     )
-    targets = {name: _target(item, below) for name, item in overlays.items()}
+    overlays = {
+        name: _overlay(row, published[_below(row)], folder, below)
+        for name, row in value.targets.items()
+    }
+    bases = dict(below.bases)
+    targets = {}
+    for name, item in overlays.items():
+        if item.row.extends is not None:
+            target = _extending(item, below)
+        else:
+            target = _like(item, below, catalogue.requires)
+        base = bases[target.base]
+        if item.row.like is not None and item.requirements.debian and isinstance(base, DebianBase):
+            packages = tuple(sorted({*base.packages, *item.requirements.debian}))
+            bases[name] = msgspec.structs.replace(base, packages=packages)
+            target = msgspec.structs.replace(target, base=name)
+        waived = (
+            catalogue.targets[_below(item.row)].waive
+            if _below(item.row) in catalogue.targets
+            else ()
+        )
+        targets[name] = msgspec.structs.replace(target, waive=(*item.row.waive, *waived))
     return Extended(
         **{
             **msgspec.structs.asdict(below),
+            "bases": bases,
             "targets": targets,
-            "sdists": {**below.sdists, **value.sdists},
+            "sdists": {**catalogue.sdists, **below.sdists, **value.sdists},
             "registry": value.registry,
             "overlays": overlays,
         }
     )
 
 
-def _target(item: Overlay, below: Matrix) -> Target:
+def _catalogue(value: Extensions) -> Matrix:
+    """What the catalogue knows of packages: indexes, sdists that can be built, waivers.
+
+    Without its targets if none of `value` comes from there.
+    """
+    matrix = load(CATALOGUE / MATRIX)
+    copied = {name for name, item in value.published.items() if item.origin == "catalogue"}
+    targets = {name: target for name, target in matrix.targets.items() if name in copied}
+    return msgspec.structs.replace(matrix, targets=targets)
+
+
+def _overlay(row: Extension, target: PublishedTarget, folder: Path, below: Matrix) -> Overlay:
+    """The row with what its files require on its first architecture."""
+    arch = next(iter(row.arch or target.lock.arch))
+    environment = markers(target.lock.base.python, arch)
+    required = requirements_of(row, folder, environment)
+    if row.extends is not None:
+        refuse_contradictions(required, versions_of(target.lock), target.name)
+    return Overlay(row=row, published=target, folder=folder, requirements=required)
+
+
+def _extending(item: Overlay, below: Matrix) -> Target:
     """The published target with what a row adds, sets or replaces."""
-    row, target = item.row, below.targets[item.published.name]
-    pins = {**target.pins, **row.pins}
+    row, target, required = item.row, below.targets[item.published.name], item.requirements
+    added = {name: pin for name, pin in required.pins.items() if name not in target.pins}
+    pins = {**target.pins, **added, **row.pins}
+    requires = {**_wanted(required), **row.requires}
     return msgspec.structs.replace(
         target,
         summary=row.summary,
         arch=row.arch or target.arch,
         as_of=row.as_of or target.as_of,
         pins=pins,
-        requires={name: each for name, each in row.requires.items() if name not in pins},
+        requires={name: each for name, each in requires.items() if name not in pins},
         indexes={**target.indexes, **row.indexes},
         drop=row.drop,
         links=row.links,
         env=row.env,
         labels=row.labels,
-        waive=row.waive,
         accept_cves=row.accept_cves,
         tested=row.tested,
     )
+
+
+def _wanted(required: ProjectRequirements) -> dict[str, Wanted]:
+    return {
+        package: Wanted(spec=spec, reason=f"required by {required.places[package]}")
+        for package, spec in required.versions.items()
+    }
+
+
+def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
+    """A target with the base and the settings of the published one; its packages are solved.
+
+    `of_all` are the requirements of every image.
+    """
+    row, required, lock = item.row, item.requirements, item.published.lock
+    target = below.targets[item.published.name]
+    settings, base = lock.settings, below.bases[target.base]
+    mode = lock.flashinfer if required.named & KERNEL_USERS else "off"
+    env, links = dict(settings.env), dict(settings.links)
+    if mode != lock.flashinfer:  # without what the mode of the published target set
+        for name in flashinfer.environment(target, below.image, base).keys() & env.keys():
+            del env[name]
+        for path in flashinfer.links(target, below.image, base).keys() & links.keys():
+            del links[path]
+        toolkit = flashinfer.toolkit(target, below.image, base)
+        env |= {"PATH": env["PATH"].removesuffix(f":{toolkit}/bin")} if "PATH" in env else {}
+    reason = f"as in the lock of {lock.target}"
+    pins = {**required.pins, **row.pins}
+    requires = {**of_all, **_wanted(required), **row.requires}
+    return msgspec.structs.replace(
+        target,
+        summary=row.summary,
+        cuda=row.cuda or target.cuda,
+        arch=row.arch or target.arch,
+        as_of=row.as_of or target.as_of,
+        pins=dict(sorted(pins.items())),
+        requires={name: each for name, each in requires.items() if name not in pins},
+        flashinfer=Flashinfer(mode=mode, reason=reason),
+        indexes={**target.indexes, **row.indexes},
+        drop=(*lock.drop, *row.drop),
+        links={**{path: Link(to=to, reason=reason) for path, to in links.items()}, **row.links},
+        env={
+            **{name: Variable(value=text, reason=reason) for name, text in env.items()},
+            **row.env,
+        },
+        labels={**_inherited(settings.labels), **row.labels},
+        accept_cves=row.accept_cves,
+        tested=row.tested,
+    )
+
+
+# Packages by which an image has kernels of FlashInfer to prepare for.
+KERNEL_USERS = frozenset({flashinfer.PACKAGE, "sglang", "vllm"})
+
+
+def _inherited(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels of a published image that say nothing about its packages."""
+    prefixes = ("dev.imgbuild.", "org.opencontainers.image.title", "org.opencontainers.image.base")
+    return {name: text for name, text in labels.items() if not name.startswith(prefixes)}

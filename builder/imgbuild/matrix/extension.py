@@ -12,11 +12,22 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.matrix.accepted import AcceptedCves, Waivers
 from imgbuild.matrix.check import mirrors
 from imgbuild.matrix.check_targets import configuration, versions
-from imgbuild.matrix.fields import DEBIAN_PACKAGE, Form, Line, Name, Package, Prose, Version
+from imgbuild.matrix.fields import (
+    DEBIAN_PACKAGE,
+    CudaVersion,
+    Form,
+    Line,
+    Name,
+    Package,
+    Prose,
+    Reason,
+    Version,
+)
 from imgbuild.matrix.model import (
     Drops,
     Labels,
@@ -74,11 +85,63 @@ class FileToAdd(_Strict, frozen=True, rename={"source": "from"}):
     ] = "0644"
 
 
-class Extension(_Strict, frozen=True):
-    """One row: a published target and what is added on top of it."""
+Files = Annotated[
+    tuple[Line, ...],
+    msgspec.Meta(
+        description="files of this project that say what it requires, relative to this file:"
+        " requirements.txt, pyproject.toml, uv.lock, environment.yml, Dockerfile, …"
+    ),
+]
 
-    extends: Annotated[Name, msgspec.Meta(description="a target of `published`")]
+
+class Extension(_Strict, frozen=True):
+    """One row: a published target, what a project requires, and what is added.
+
+    With `extends` the packages of the published target stay as they are locked. With `like` they
+    are solved anew, its versions preferred.
+    """
+
     summary: Annotated[Prose, msgspec.Meta(description="one line for tables")]
+    extends: Annotated[
+        Name | None,
+        msgspec.Meta(description="a target of `published`, whose packages and layers are kept"),
+    ] = None
+    like: Annotated[
+        Name | None,
+        msgspec.Meta(
+            description="a target of `published`, whose base, settings and layer rules are used;"
+            " all packages are solved anew, its versions preferred"
+        ),
+    ] = None
+    requirements: Files = ()
+    extras: Annotated[
+        tuple[Line, ...], msgspec.Meta(description="extras of the project itself")
+    ] = ()
+    groups: Annotated[
+        tuple[Line, ...], msgspec.Meta(description="dependency groups of the project")
+    ] = ()
+    add: Annotated[
+        tuple[Line, ...],
+        msgspec.Meta(
+            description="requirements in addition to those of the files, as `imgbuild add` writes"
+            " them: 'ray[default]>=2.45', 'x @ https://…/x-1.0-py3-none-any.whl'"
+        ),
+    ] = ()
+    exclude: Annotated[
+        dict[Package, Reason],
+        msgspec.Meta(description="packages that are left out although they are required, and why"),
+    ] = {}
+    relax: Annotated[
+        dict[Package, Wanted],
+        msgspec.Meta(
+            description="versions that replace those of the files; `python` for the Python that"
+            " they ask for"
+        ),
+    ] = {}
+    cuda: Annotated[
+        CudaVersion | None,
+        msgspec.Meta(description="only with `like`, if it is another than that target's"),
+    ] = None
     arch: Annotated[
         tuple[Arch, ...], msgspec.Meta(description="empty: all that the published target has")
     ] = ()
@@ -174,7 +237,16 @@ def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, 
         message = "a published target has this name already"
         notes.note(path, message, key=True, expected="another name")
     published = table(matrix.get("published"))
-    notes.choice((*path, "extends"), row.get("extends"), published, "published target")
+    forms = [key for key in ("extends", "like") if row.get(key) is not None]
+    for key in forms:
+        notes.choice((*path, key), row.get(key), published, "published target")
+    if len(forms) != 1:
+        message = "a row has one of `extends` and `like`"
+        notes.note(path, message, key=True, expected="extends: TARGET, or like: TARGET")
+    if row.get("cuda") is not None and "extends" in forms:
+        message = "the published target has a CUDA release already"
+        notes.note((*path, "cuda"), message, expected="no `cuda`, or `like` instead of `extends`")
+    _requirements(notes, path, row)
     notes.once((*path, "arch"), row.get("arch"))
     for package, index in table(row.get("indexes")).items():
         here = (*path, "indexes", package)
@@ -188,6 +260,23 @@ def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, 
     _places(notes, path, table(row.get("files")), table(row.get("links")))
     for number, word in enumerate(texts(row.get("entrypoint"))[:1]):
         folder(notes, (*path, "entrypoint", number), word)
+
+
+def _requirements(notes: Notes, path: Path, row: Mapping[str, Any]) -> None:
+    """Note files outside the project, lines that are no requirements, and extras of no file."""
+    for number, file in enumerate(texts(row.get("requirements"))):
+        _inside(notes, (*path, "requirements", number), file, "file")
+    for number, line in enumerate(texts(row.get("add"))):
+        try:
+            Requirement(line)
+        except InvalidRequirement:
+            expected = "a requirement, such as ray[default]>=2.45"
+            message = "this is not a requirement as PEP 508 writes it"
+            notes.note((*path, "add", number), message, value=line, expected=expected)
+    for key in ("extras", "groups"):
+        if row.get(key) and not row.get("requirements"):
+            message = f"`{key}` are those of the files that `requirements` names"
+            notes.note((*path, key), message, expected="requirements: [pyproject.toml]")
 
 
 def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[str, Any]) -> None:

@@ -29,8 +29,9 @@ from imgbuild.index.remote_wheel import Blocks, Ranges
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
-from imgbuild.lock import lock_file
+from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.project_requirements import ProjectRequirements
 from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
@@ -110,13 +111,19 @@ def audit_lock(
 def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()) -> Terms:
     """The inputs besides the packages: the lock's CUDA release, the matrix's GPUs and waivers."""
     target = matrix.targets.get(lock.target)
+    row = published.project_row(matrix, lock.target)
+    required = row.requirements if row is not None else ProjectRequirements()
+    pins = {*target.pins, *required.named} if target is not None else set()
     return Terms(
         target=lock.target,
         cuda=lock.cuda,
         gpu=target.gpu if target is not None else (),
         waivers=target.waive if target is not None else (),
         constraints=tuple(learned),
-        named=tuple(sorted(target.pins)) if target is not None else (),
+        named=tuple(sorted(pins)),
+        extras=required.extras,
+        exempt=required.exempt,
+        alone=required.no_deps,
     )
 
 

@@ -49,9 +49,10 @@ def settle_target(project: Project, matrix: Matrix, name: str, inputs: Inputs) -
     """
 
     def _keep(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
-        return add_constraints(project.images, learned, inputs.store)
+        add_constraints(project.images, learned, inputs.store)
+        return published.known_constraints(matrix, project.images)
 
-    recorded = constraints.read(project.images)
+    recorded = published.known_constraints(matrix, project.images)
     arches = matrix.targets[name].arch
     settled = settle(matrix, name, arches, inputs.context, recorded, _keep)
     lock = extension.make_lock(matrix, name, settled.resolutions)
@@ -69,7 +70,7 @@ def lock_target(
     """
     name = lock.target
     while True:
-        recorded = constraints.read(project.images)
+        recorded = published.known_constraints(matrix, project.images)
         if any(
             constraints.violations(recorded, resolution.versions)
             for resolution in lock.arch.values()
@@ -95,7 +96,7 @@ def _audited(
     project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, drop: bool
 ) -> list[Report] | None:
     """Clean reports of the whole audit; None if it taught something new, AuditFailed if not."""
-    recorded = constraints.read(project.images)
+    recorded = published.known_constraints(matrix, project.images)
     reports = [audit_lock(lock, arch, inputs, recorded, drop=drop) for arch in lock.arch]
     learned = recorded
     for report in reports:
@@ -103,7 +104,8 @@ def _audited(
             arch = Arch(report.arch)
             problem = SolveProblem(matrix, lock.target, arch, inputs.context, learned)
             taught = learn_from_errors(problem, errors)
-            learned = add_constraints(project.images, taught, inputs.store)
+            add_constraints(project.images, taught, inputs.store)
+            learned = published.known_constraints(matrix, project.images)
     if learned == recorded:
         refuse_errors(lock.target, reports)
         return reports

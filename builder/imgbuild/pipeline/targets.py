@@ -18,8 +18,8 @@ import msgspec
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache import prune
 from imgbuild.errors import ImgbuildError, NoSolution
+from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
-from imgbuild.matrix import constraints
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import lock_target, security_updates
 from imgbuild.pipeline.downloads import downloads
@@ -118,7 +118,7 @@ def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -
     """`error` with a short conflict and suggestions, if there are any; else unchanged."""
     from imgbuild.resolve import explain
 
-    recorded = constraints.read(session.project.images)
+    recorded = published.known_constraints(session.matrix, session.project.images)
     for arch in session.matrix.targets[name].arch:
         problem = SolveProblem(session.matrix, name, arch, inputs.context, recorded)
         better = explain.explained(error, problem)

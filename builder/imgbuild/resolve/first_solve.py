@@ -249,7 +249,8 @@ def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     requirements = [f"{package}{spec}" for package, spec in specs.items()]
     store = query.context.store
     try:
-        return uv.ask(facts.catalogue, requirements, [f"{TORCH}{torch_spec}"], store, _amend)
+        bounds = uv.Bounds(constraints=(f"{TORCH}{torch_spec}",))
+        return uv.ask(facts.catalogue, requirements, bounds, store, _amend)
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies the request on {query.arch}"
         near = suggest.targets(matrix, demands, cuda, query.arch)

@@ -27,12 +27,12 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
     Errors as in `resolve_base` and `apt.added_debs`.
     """
     base, arch, context = problem.base, problem.arch, problem.context
-    overlay = problem.overlay
-    if overlay is None:
+    row = problem.row
+    if row is None or arch not in row.published.lock.arch:
         return resolve_base(base, arch, context)
-    published = overlay.published.lock.arch[arch]
+    published = row.published.lock.arch[arch]
     debs = published.debs
-    requested = overlay.row.packages
+    requested = problem.requirements.debian
     if requested and isinstance(base, DebianBase):
 
         def _control(deb: Deb) -> dict[str, str]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from imgbuild.cache.context import Context
-from imgbuild.lock.published import Overlay, overlay
+from imgbuild.lock.project_requirements import ProjectRequirements
+from imgbuild.lock.published import Overlay, overlay, project_row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.values import Arch
+
+NOTHING = ProjectRequirements()
 
 
 class SolveProblem(msgspec.Struct, frozen=True):
@@ -29,6 +32,16 @@ class SolveProblem(msgspec.Struct, frozen=True):
     def overlay(self) -> Overlay | None:
         """What the target adds to a published target; None if it extends none."""
         return overlay(self.matrix, self.name)
+
+    @property
+    def row(self) -> Overlay | None:
+        """The target's row in the matrix of a project; None for a target of another matrix."""
+        return project_row(self.matrix, self.name)
+
+    @property
+    def requirements(self) -> ProjectRequirements:
+        """What the project's files require on the architecture; nothing for other targets."""
+        return self.row.requirements_on(self.arch) if self.row is not None else NOTHING
 
     @property
     def base(self) -> Base:

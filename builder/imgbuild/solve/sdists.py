@@ -63,7 +63,7 @@ class SdistWheels:
     ) -> None:
         self._sdists = sdists
         self._catalogue = catalogue
-        self._constraints = tuple(constraints)
+        self._bounds = uv.Bounds(constraints=tuple(constraints))
         self._root = root
         self._context = context
         self._store = context.store
@@ -155,7 +155,7 @@ class SdistWheels:
 
     def _resolve(self, package: str, lines: Sequence[str]) -> tuple[Wheel, ...]:
         try:
-            chosen = uv.ask(self._catalogue, lines, self._constraints, self._store)
+            chosen = uv.ask(self._catalogue, lines, self._bounds, self._store)
         except uv.Unsolvable as error:
             message = f"no set of packages satisfies the build requirements of {package}"
             raise NoSolution(message, reasons=of_resolver(str(error))) from error

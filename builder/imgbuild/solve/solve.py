@@ -15,9 +15,10 @@ from typing import TypeVar
 
 import msgspec
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.errors import NoSolution
+from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.index import cuda_releases, server
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, IndexFile, places
@@ -80,7 +81,9 @@ def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
     resolutions = overlay.published.lock.arch if overlay is not None else {problem.arch: base}
     debs = resolutions[host].debs if host in resolutions else ()
     with host_root(problem.base, problem.matrix.image.user, host, problem.context, debs) as root:
-        prepared = prepare(problem, python_of(problem.base, base.debs), root)
+        python = python_of(problem.base, base.debs)
+        refuse_python(problem, python)
+        prepared = prepare(problem, python, root)
         refuse_pins(prepared)
         yield msgspec.structs.replace(prepared, base=base)
 
@@ -105,6 +108,25 @@ def refuse_excluded(problem: SolveProblem) -> None:
     if reason is not None:
         message = f"{problem.name} cannot be built for {problem.arch}"
         raise NoSolution(message, reasons=(reason,), hint=_others(problem))
+
+
+def refuse_python(problem: SolveProblem, python: str) -> None:
+    """NoSolution if the project's files do not accept `python`, the version of the base."""
+    reasons = tuple(
+        f"{place} requires Python {spec}"
+        for spec, place in problem.requirements.python
+        if not SpecifierSet(spec).contains(python, prereleases=True)
+    )
+    if reasons:
+        row = problem.row
+        base = f" of {row.published.name}" if row is not None else ""
+        message = f"{problem.name}: the base{base} has Python {python}"
+        minor = ".".join(python.split(".")[:2])
+        hint = (
+            f"take a target with another Python, or accept this one in matrix.yaml: relax:"
+            f" {{python: {{spec: '=={minor}.*', reason: …}}}}"
+        )
+        raise NoSolution(message, reasons=reasons, hint=hint)
 
 
 def _others(problem: SolveProblem) -> str | None:
@@ -167,7 +189,24 @@ def lock_chosen(
         for package, offer in offers.items()
         if offer.sdist is not None
     )
+    refuse_other_hashes(prepared, wheels)
     return by_package((*published.wheels, *wheels)), by_package((*published.built, *built))
+
+
+def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> None:
+    """IntegrityError if the project's files state hashes of a package, and none is its wheel's."""
+    required = prepared.problem.requirements
+    other = [
+        f"{wheel.file} has sha256 {wheel.sha256}"
+        for wheel in wheels
+        if (hashes := required.hashes.get(wheel.package)) and f"sha256:{wheel.sha256}" not in hashes
+    ]
+    if other:
+        message = "\n  ".join(
+            (f"{prepared.problem.name}: the project states other hashes of these files:", *other)
+        )
+        hint = "an index replaced a file, or another index has it: lock the project's file again"
+        raise IntegrityError(message, hint=hint)
 
 
 def by_package(items: Iterable[Named]) -> tuple[Named, ...]:
@@ -197,7 +236,10 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         problem=problem,
         catalogue=with_sdists(problem, plain, sdist_wheels, published_builders),
         sdist_wheels=sdist_wheels,
-        requirements=tuple(f"{item}{spec}" for item, spec in specs.items()),
+        requirements=(
+            *(f"{item}{spec}" for item, spec in specs.items()),
+            *problem.requirements.lines,
+        ),
         release=release,
         published=published,
     )
@@ -238,7 +280,13 @@ def with_sdists(
         published_builders or {}
     )
     return Catalogue(
-        plain.indexes, plain.rules, context.http, context.store, sdists=builders, hide=hide
+        plain.indexes,
+        plain.rules,
+        context.http,
+        context.store,
+        sdists=builders,
+        hide=hide,
+        alone=problem.requirements.no_deps,
     )
 
 
@@ -330,7 +378,7 @@ def ask(
     A learned constraint applies only once its package is present: the target requires it, or an
     answer has it. So uv is asked again if its answer adds such a package.
     """
-    present = {normalize(Requirement(line).name) for line in prepared.requirements}
+    present = {package_of(line) for line in prepared.requirements}
     while True:
         chosen = _ask(prepared, learned, present)
         versions = {item.package: item.version for item in chosen}
@@ -348,9 +396,9 @@ def _ask(
         return constraints.required(learned, package, str(version), present)
 
     problem = prepared.problem
-    cuda_constraints, store = prepared.release.constraints, problem.context.store
+    bounds, store = bounds_of(prepared), problem.context.store
     try:
-        return uv.ask(prepared.catalogue, prepared.requirements, cuda_constraints, store, amend)
+        return uv.ask(prepared.catalogue, prepared.requirements, bounds, store, amend)
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies {problem.name} on {problem.arch}"
         raise NoSolution(
@@ -361,6 +409,32 @@ def _ask(
             ),
             hint="change a pin, or move as_of: only files uploaded before it are considered",
         ) from error
+
+
+def bounds_of(prepared: PreparedTarget) -> uv.Bounds:
+    """What limits uv's choice: the CUDA release, and what the project's files say.
+
+    Bounds of packages that a published target holds are not asked for again.
+    """
+    problem, required = prepared.problem, prepared.problem.requirements
+    held = prepared.published.versions if prepared.published is not None else {}
+    row = problem.row
+    like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
+    return uv.Bounds(
+        constraints=(
+            *prepared.release.constraints,
+            *(line for line in required.constraints if package_of(line) not in held),
+        ),
+        overrides=required.overrides,
+        preferences=tuple(f"{package}=={version}" for package, version in like.versions.items())
+        if like is not None
+        else (),
+    )
+
+
+def package_of(line: str) -> str:
+    """The normalized name of the package that a requirement line names."""
+    return normalize(Requirement(line).name)
 
 
 def _learned(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:

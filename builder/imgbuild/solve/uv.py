@@ -107,10 +107,22 @@ def _clean() -> list[str]:
     return [process.find("env", remedy="install coreutils"), "-i", *variables, *timeouts]
 
 
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What limits uv's choice in addition to requirements; all are PEP 508 lines.
+
+    `overrides` hold in place of what METADATA says of their packages. `preferences` are exact
+    versions that are taken as long as they are possible.
+    """
+
+    constraints: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    preferences: tuple[str, ...] = ()
+
+
 def ask(
     catalogue: Catalogue,
     requirements: Sequence[str],
-    constraints: Sequence[str],
+    bounds: Bounds,
     store: Store,
     amend: Amend = server.nothing,
 ) -> tuple[ChosenPackage, ...]:
@@ -123,7 +135,7 @@ def ask(
         with server.serve(catalogue, amend) as index, store.scratch() as folder:
             return compile_requirements(
                 requirements,
-                constraints,
+                bounds,
                 index=index,
                 python=tags.python,
                 platform=tags.uv_platform,
@@ -137,21 +149,24 @@ def ask(
 
 def compile_requirements(
     requirements: Sequence[str],
-    constraints: Sequence[str],
+    bounds: Bounds,
     *,
     index: str,
     python: str,
     platform: str,
     folder: Path,
 ) -> tuple[ChosenPackage, ...]:
-    """Resolve `requirements` under `constraints`, sorted by package; Unsolvable if impossible.
+    """Resolve `requirements` under `bounds`, sorted by package; Unsolvable if impossible.
 
     `python` is a version ("3.11.2"), `platform` one of uv's names, `folder` takes temporary files.
     """
-    folder.joinpath("constraints.txt").write_text("\n".join(constraints) + "\n", encoding="utf-8")
+    constraints = _written(folder / "constraints.txt", bounds.constraints)
+    overrides = _written(folder / "overrides.txt", bounds.overrides)
+    # Uv prefers the versions of the file that it is to write.
+    output = _written(folder / "requirements.txt", bounds.preferences)
     command = [
-        *(*_clean(), binary(), "pip", "compile", "-"),
-        *("--constraints", str(folder / "constraints.txt"), "--resolution", "highest"),
+        *(*_clean(), binary(), "pip", "compile", "-", "--output-file", output),
+        *("--constraints", constraints, "--overrides", overrides, "--resolution", "highest"),
         *("--no-config", "--no-cache", "--no-progress", "--color", "never"),
         *("--python", sys.executable, "--no-python-downloads"),
         *("--default-index", index, "--keyring-provider", "disabled", "--no-sources"),
@@ -164,6 +179,11 @@ def compile_requirements(
     if result.status != 0:
         raise process.failure(command, result)
     return parse(result.stdout)
+
+
+def _written(path: Path, lines: Sequence[str]) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
 
 
 def parse(text: str) -> tuple[ChosenPackage, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from imgbuild.values import Arch
+from imgbuild.values import Arch, markers
 
 # The oldest glibc that a wheel tag can name, and PEP 513/571/599's names for three of them.
 OLDEST = {Arch.X86_64: 5, Arch.ARM64: 17}
@@ -76,17 +76,4 @@ class Tags:
     @property
     def markers(self) -> dict[str, str]:
         """The values of environment markers (PEP 508) on the target."""
-        full = self.python if self.python.count(".") == 2 else f"{self.python}.0"
-        return {
-            "implementation_name": "cpython",
-            "implementation_version": full,
-            "os_name": "posix",
-            "platform_machine": self.arch.wheel,
-            "platform_python_implementation": "CPython",
-            "platform_release": "",
-            "platform_system": "Linux",
-            "platform_version": "",
-            "python_full_version": full,
-            "python_version": ".".join(full.split(".")[:2]),
-            "sys_platform": "linux",
-        }
+        return markers(self.python, self.arch)

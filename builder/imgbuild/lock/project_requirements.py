@@ -1,0 +1,259 @@
+"""What a row of a project asks the resolver for: from its files, and from the row itself.
+
+A pin of a lock file decides over the ranges of other files. `exclude` and `relax` of the row decide
+over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.errors import InputError, Problem
+from imgbuild.matrix.extension import Extension
+from imgbuild.project import read as project_files
+from imgbuild.project.model import Declared, DeclaredRequirement, Place
+from imgbuild.values import normalize
+
+MATRIX = "matrix.yaml"
+NEVER = "python_version < '0'"  # the marker of an override that leaves a package out
+PYTHON = "python"  # in `relax`
+
+
+class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
+    """What the resolver is asked for. Requirements are PEP 508 lines, as uv reads them.
+
+    `versions` has package → specifier of each requirement without an address that applies on this
+    Python, from all files; `named` are the packages that are required directly. `direct` are
+    requirements with an address. `hashes` are those that files state, "sha256:…". `python` are
+    the Pythons that are accepted. `places` has the first place that names each package.
+    """
+
+    lines: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    no_deps: frozenset[str] = frozenset()
+    versions: dict[str, str] = {}
+    direct: tuple[str, ...] = ()
+    hashes: dict[str, frozenset[str]] = {}
+    debian: tuple[str, ...] = ()
+    python: tuple[tuple[str, Place], ...] = ()
+    places: dict[str, Place] = {}
+    extras: dict[str, tuple[str, ...]] = {}
+    exempt: dict[str, str] = {}
+    declared: Declared = Declared()
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The packages that are required directly."""
+        return frozenset(normalize(Requirement(line).name) for line in self.lines)
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """Package → version of the direct requirements that accept exactly one."""
+        exact = {package: exact_version(spec) for package, spec in self.versions.items()}
+        return {package: version for package, version in exact.items() if version is not None}
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """All of it in one form, sorted: what a lock compares."""
+        texts = [
+            *self.lines,
+            *(f"constraint: {line}" for line in self.constraints),
+            *(f"override: {line}" for line in self.overrides),
+            *(f"no-deps: {package}" for package in self.no_deps),
+            *(f"debian: {package}" for package in self.debian),
+            *(f"python: {spec}" for spec, _ in self.python),
+        ]
+        return tuple(sorted(set(texts)))
+
+
+def exact_version(spec: str) -> str | None:
+    """The only version that `spec` accepts, without a local part; None for a range."""
+    exact = {
+        item.version
+        for item in SpecifierSet(spec)
+        if item.operator in ("==", "===") and not item.version.endswith(".*")
+    }
+    return str(Version(exact.pop())) if len(exact) == 1 else None
+
+
+def requirements_of(
+    row: Extension, folder: Path, markers: Mapping[str, str]
+) -> ProjectRequirements:
+    """What `row` of the matrix in `folder` asks for on the machine of `markers` (PEP 508).
+
+    InputError, with all problems, if a file cannot be read.
+    """
+    declared = declared_by(row, folder)
+    added = [
+        DeclaredRequirement(text=str(Requirement(line)), place=Place(file=MATRIX))
+        for line in row.add
+    ]
+    excluded = {normalize(package) for package in row.exclude}
+    relaxed = {normalize(package): item.spec for package, item in row.relax.items()}
+    applying = [
+        item
+        for item in (*declared.requirements, *added)
+        if _applies(item.requirement, markers) and item.package not in excluded and not item.path
+    ]
+    direct = [item for item in applying if item.kind == "requirement" and not item.locked]
+    overrides = [item for item in applying if item.kind == "override"]
+    bounds = [item for item in applying if item.kind == "constraint" or item.locked]
+    bounds = [item for item in bounds if item.package not in relaxed]
+    overridden = {item.package: str(item.requirement.specifier) for item in overrides} | relaxed
+    return ProjectRequirements(
+        lines=_unique(_line(item, relaxed) for item in direct),
+        constraints=_unique(_bound(item) for item in bounds if not item.requirement.url),
+        overrides=_unique(
+            (
+                *(item.text for item in overrides if item.package not in relaxed),
+                *(
+                    f"{item.package}{relaxed[item.package]}"
+                    for item in overrides
+                    if item.package in relaxed
+                ),
+                *(f"{package} ; {NEVER}" for package in sorted(excluded)),
+            )
+        ),
+        no_deps=frozenset(item.package for item in applying if item.no_deps),
+        versions=_versions(direct, bounds, overridden),
+        direct=_unique(item.text for item in direct if item.requirement.url),
+        hashes=_hashes(applying),
+        debian=tuple(sorted({*row.packages, *(item.name for item in declared.debian)})),
+        python=(
+            ((relaxed[PYTHON], Place(file=MATRIX)),)
+            if PYTHON in relaxed
+            else tuple((item.spec, item.place) for item in declared.python)
+        ),
+        places={item.package: item.place for item in reversed(direct)},
+        extras={
+            item.package: tuple(sorted(item.requirement.extras))
+            for item in direct
+            if item.requirement.extras
+        },
+        exempt={
+            **{item.package: f"overridden in {item.place}" for item in overrides},
+            **{normalize(name): f"left out: {why}" for name, why in row.exclude.items()},
+        },
+        declared=declared,
+    )
+
+
+def declared_by(row: Extension, folder: Path) -> Declared:
+    """What the files that `row` names declare; read again only if one of them has changed."""
+    if not row.requirements:
+        return Declared()
+    states = tuple(_state(folder / name) for name in row.requirements)
+    return _read(folder, row.requirements, row.extras, row.groups, states)
+
+
+@lru_cache(maxsize=64)
+def _read(
+    folder: Path,
+    files: tuple[str, ...],
+    extras: tuple[str, ...],
+    groups: tuple[str, ...],
+    states: tuple[tuple[int, int, int], ...],
+) -> Declared:
+    del states  # only a key
+    return project_files.read(folder, files, extras=extras, groups=groups)
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0, 0)  # reading it raises the error
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _applies(requirement: Requirement, markers: Mapping[str, str]) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({**markers, "extra": ""})
+
+
+def _line(item: DeclaredRequirement, relaxed: Mapping[str, str]) -> str:
+    """The requirement without its marker, which applies, and with a relaxed version."""
+    requirement = Requirement(item.text)
+    requirement.marker = None
+    if requirement.url:  # its package is offered alone, whatever its version
+        requirement.url = None
+    if item.package in relaxed:
+        requirement.specifier = SpecifierSet(relaxed[item.package])
+    return str(requirement)
+
+
+def _bound(item: DeclaredRequirement) -> str:
+    return f"{item.package}{item.requirement.specifier}"
+
+
+def _versions(
+    direct: Sequence[DeclaredRequirement],
+    bounds: Sequence[DeclaredRequirement],
+    overridden: Mapping[str, str],
+) -> dict[str, str]:
+    """Package → specifier of the direct requirements, with the bounds that others set."""
+    specs = {item.package: SpecifierSet() for item in direct if not item.requirement.url}
+    for item in (*direct, *bounds):
+        if item.package in specs:
+            specs[item.package] &= item.requirement.specifier
+    # A lock file decides over the ranges of other files.
+    locked = {
+        item.package: item.requirement.specifier
+        for item in bounds
+        if item.locked and item.package in specs
+    }
+    specs |= locked
+    specs |= {name: SpecifierSet(spec) for name, spec in overridden.items() if name in specs}
+    return {package: str(spec) for package, spec in sorted(specs.items())}
+
+
+def _hashes(items: Iterable[DeclaredRequirement]) -> dict[str, frozenset[str]]:
+    hashes: dict[str, frozenset[str]] = {}
+    for item in items:
+        if item.hashes:
+            hashes[item.package] = hashes.get(item.package, frozenset()) | set(item.hashes)
+    return hashes
+
+
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))
+
+
+def contradicted(
+    required: ProjectRequirements, versions: Mapping[str, str]
+) -> tuple[tuple[str, str, Place], ...]:
+    """The packages of `versions` that a requirement excludes: package, specifier, place."""
+    return tuple(
+        (package, spec, required.places[package])
+        for package, spec in required.versions.items()
+        if package in versions
+        and not SpecifierSet(spec).contains(versions[package], prereleases=True)
+    )
+
+
+def refuse_contradictions(
+    required: ProjectRequirements, versions: Mapping[str, str], published: str
+) -> None:
+    """InputError, with all of them, if packages of a published target contradict `required`."""
+    problems = tuple(
+        Problem(
+            file=place.file,
+            line=place.line or None,
+            path=package,
+            message=f"{published} has {package} {versions[package]}, which `extends` keeps",
+            value=f"{package}{spec}",
+            expected=f"a version that {published} has, or `like: {published}`",
+        )
+        for package, spec, place in contradicted(required, versions)
+    )
+    if problems:
+        message = f"the project requires other versions than {published} has"
+        hint = f"write `like: {published}` in {MATRIX}: its packages are then solved anew"
+        raise InputError(message, problems=problems, hint=hint)
