@@ -123,6 +123,20 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
     arch: dict[Arch, AddedInputs]
 
 
+class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the files of a user's project ask for, and where packages outside of indexes are.
+
+    `files` were read, `requirements` are their normalized lines, sorted. `sources` has the address
+    of each package that has one (see `lock.addresses`): of a wheel, of a folder in a commit of a
+    git repository. `trees` has git's hash of each such folder.
+    """
+
+    files: tuple[Line, ...] = ()
+    requirements: tuple[Line, ...] = ()
+    sources: dict[Package, Line] = {}
+    trees: dict[Package, Line] = {}
+
+
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All inputs of one target. The plan follows from it alone, the digests with `layers.json`.
 
@@ -142,3 +156,4 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drop: tuple[Drop, ...]
     arch: dict[Arch, Resolution]
     extends: Extends | None = None
+    project: LockedProject | msgspec.UnsetType = msgspec.UNSET

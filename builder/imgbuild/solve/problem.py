@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.lock.published import Overlay, overlay
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
+from imgbuild.project.model import DeclaredRequirement
 from imgbuild.values import Arch
 
 
 class SolveProblem(msgspec.Struct, frozen=True):
-    """Target `name` of `matrix` on `arch`; `known` are the learned constraints to respect."""
+    """Target `name` of `matrix` on `arch`; `known` are the learned constraints to respect.
+
+    `declared` are requirements of the files of the user's project, which is in `folder`.
+    """
 
     matrix: Matrix
     name: str
     arch: Arch
     context: Context
     known: tuple[Constraint, ...] = ()
+    declared: tuple[DeclaredRequirement, ...] = ()
+    folder: Path | None = None
 
     @property
     def target(self) -> Target:

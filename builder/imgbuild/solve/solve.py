@@ -28,9 +28,10 @@ from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base
-from imgbuild.solve import extension, freshness, refusal, uv
+from imgbuild.solve import direct, extension, freshness, refusal, uv
 from imgbuild.solve.base import ResolvedBase
 from imgbuild.solve.build_root import host_root
+from imgbuild.solve.direct import NO_DIRECT, Direct
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
 from imgbuild.values import normalize
@@ -43,7 +44,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A problem that can be solved, several times if needed: base and catalogue are known.
 
     `published` is the resolution of the published target that this one extends: its packages are
-    locked unchanged.
+    locked unchanged. `direct` are packages by address, `bounds` hold for what something requires.
     """
 
     problem: SolveProblem
@@ -53,6 +54,8 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     requirements: tuple[str, ...]
     release: cuda_releases.CudaRelease
     published: Resolution | None = None
+    direct: Direct = NO_DIRECT
+    bounds: tuple[str, ...] = ()
 
 
 def resolve(problem: SolveProblem) -> Resolution:
@@ -180,10 +183,22 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
 
     `root` makes the root folder under which wheels are built from sdists.
     """
-    plain = wheels_only(problem, python)
-    release = cuda_release(problem, plain)
+    tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
+    declared = direct.applying(problem.declared, tags.markers)
+    packages = direct.look_up(declared, tags, problem.context, problem.folder)
     overlay = problem.overlay
     published = overlay.published.lock.arch[problem.arch] if overlay is not None else None
+    if overlay is not None and published is not None:
+        direct.refuse_published(packages, published.versions, overlay.published.name)
+    plain = wheels_only(problem, python, packages)
+    release = cuda_release(problem, plain)
+    sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root, packages)
+    if any(item.is_git for item in packages.values()):
+        packages = {
+            package: direct.versioned(item, sdist_wheels.identified)
+            for package, item in packages.items()
+        }
+        plain = wheels_only(problem, python, packages)
     published_builders: dict[str, server.SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base
@@ -191,23 +206,29 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
             published, indexes, base.python, root, problem.context
         )
         published_builders = dict.fromkeys(published_wheels.packages, published_wheels.metadata)
-    sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root)
     specs = requirements(problem.matrix, problem.name)
+    asked_lines = direct.lines(declared, packages)
     return PreparedTarget(
         problem=problem,
-        catalogue=with_sdists(problem, plain, sdist_wheels, published_builders),
+        catalogue=with_sdists(problem, plain, sdist_wheels, published_builders, packages=packages),
         sdist_wheels=sdist_wheels,
-        requirements=tuple(f"{item}{spec}" for item, spec in specs.items()),
+        requirements=(*(f"{item}{spec}" for item, spec in specs.items()), *asked_lines),
         release=release,
         published=published,
+        direct=packages,
+        bounds=direct.bounds(declared),
     )
 
 
-def wheels_only(problem: SolveProblem, python: str) -> Catalogue:
-    """What the target may use of its indexes, without what would be built from sdists."""
+def wheels_only(problem: SolveProblem, python: str, packages: Direct = NO_DIRECT) -> Catalogue:
+    """What the target may use of its indexes, without what would be built from sdists.
+
+    `packages` are those by address: no index is asked for them.
+    """
     matrix, target, context = problem.matrix, problem.target, problem.context
     located = places(matrix, target, uv.default_index)
-    indexes = Indexes(located, target.indexes, matrix.default_index, context.http)
+    files = direct.files(packages)
+    indexes = Indexes(located, target.indexes, matrix.default_index, context.http, files)
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     rules = Rules(as_of=target.as_of, tags=tags, pins=target.pins)
     return Catalogue(indexes, rules, context.http, context.store)
@@ -218,11 +239,16 @@ def sdist_wheels_of(
     plain: Catalogue,
     cuda_constraints: Sequence[str],
     root: Callable[[], Path],
+    packages: Direct = NO_DIRECT,
 ) -> SdistWheels:
-    """Builds the wheels of the matrix's sdists on this machine, under `cuda_constraints`."""
+    """Builds the wheels of the matrix's sdists on this machine, under `cuda_constraints`.
+
+    Also those of the git repositories among `packages`.
+    """
     context = problem.context
     catalogue = Catalogue(plain.indexes, host_rules(plain.rules), context.http, context.store)
-    return SdistWheels(problem.matrix.sdists, catalogue, cuda_constraints, root, context)
+    sdists = direct.sdists(packages, problem.matrix.sdists)
+    return SdistWheels(sdists, catalogue, cuda_constraints, root, context)
 
 
 def with_sdists(
@@ -231,12 +257,15 @@ def with_sdists(
     sdist_wheels: SdistWheels,
     published_builders: Mapping[str, server.SdistBuilder] | None = None,
     hide: Callable[[str, Version], bool] = lambda package, version: False,
+    packages: Direct = NO_DIRECT,
 ) -> Catalogue:
-    """`plain` with the sdists of the matrix; without the versions that `hide` is true for."""
+    """`plain` with the sdists of the matrix and those of git repositories among `packages`.
+
+    The versions that `hide` is true for are left out.
+    """
     context = problem.context
-    builders = dict.fromkeys(problem.matrix.sdists, sdist_wheels.metadata) | dict(
-        published_builders or {}
-    )
+    sdists = direct.sdists(packages, problem.matrix.sdists)
+    builders = dict.fromkeys(sdists, sdist_wheels.metadata) | dict(published_builders or {})
     return Catalogue(
         plain.indexes, plain.rules, context.http, context.store, sdists=builders, hide=hide
     )
@@ -348,9 +377,18 @@ def _ask(
         return constraints.required(learned, package, str(version), present)
 
     problem = prepared.problem
-    cuda_constraints, store = prepared.release.constraints, problem.context.store
+    limits = [*prepared.release.constraints, *prepared.bounds]
+    store = problem.context.store
     try:
-        return uv.ask(prepared.catalogue, prepared.requirements, cuda_constraints, store, amend)
+        return uv.ask(prepared.catalogue, prepared.requirements, limits, store, amend)
+    except uv.AddressRequired as error:
+        message = f"{problem.name} cannot be solved for {problem.arch}"
+        addressed = prepared.catalogue.addressed.items()
+        reasons = tuple(words for (_, other), words in addressed if other == error.package)
+        hint = (
+            f"name {error.package} in the requirements of the project, with an address or version"
+        )
+        raise NoSolution(message, reasons=reasons, hint=hint) from error
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies {problem.name} on {problem.arch}"
         raise NoSolution(
