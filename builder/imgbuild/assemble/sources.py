@@ -8,21 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.deb import apt
 from imgbuild.errors import LockStale
-from imgbuild.index.pages import Indexes, places
+from imgbuild.index.pages import GIT_ADDRESS, Indexes, IndexFile, places
+from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, LockedFile
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
-from imgbuild.solve import sdists, uv
+from imgbuild.solve import direct, sdists, uv
 from imgbuild.solve.build_root import host_root
 from imgbuild.values import Sha256
+
+
+def is_near(file: IndexFile) -> bool:
+    """Whether a file by address is one of this machine's file system, or of a repository there."""
+    return file.url.removeprefix(GIT_ADDRESS).startswith("file:")
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -61,19 +69,25 @@ class LockSources:
             return Located()
         located = places(self._matrix, _target(self._lock, self._matrix), str)
         near = {name for name, place in located.items() if place.local}
+        by_address = direct_files(self._lock, self._matrix)
+        here = {file.sha256 for files in by_address.values() for file in files if is_near(file)}
         # Without packages for this machine's architecture Debian's archive is asked for them.
         debs = host_debs(self._lock)
         rooted = bool(debs) and all(self._has(deb) for deb in debs)
         remote, parts = set(requested), set[Sha256]()
         for resolution in self._lock.arch.values():
             remote -= {wheel.sha256 for wheel in resolution.wheels if wheel.index in near}
+            remote -= here
             for built in resolution.built:
                 needed: list[tuple[str, LockedFile]] = [(built.index, built.sdist)]
                 needed += [(wheel.index, wheel) for wheel in built.requires]
-                remote -= {each.sha256 for index, each in needed if index in near}
+                near_files = here | {each.sha256 for index, each in needed if index in near}
+                remote -= near_files
                 if built.wheel.sha256 in requested:
                     parts |= {each.sha256 for _, each in needed}
-                if rooted and all(index in near or self._has(each) for index, each in needed):
+                if rooted and all(
+                    each.sha256 in near_files or self._has(each) for _, each in needed
+                ):
                     remote.discard(built.wheel.sha256)
         return Located(frozenset(remote), frozenset(parts))
 
@@ -99,6 +113,9 @@ class LockSources:
             for package, locked in parts:
                 urls = partial(indexes.addresses, package, locked)
                 requests[locked.sha256] = FileRequest(locked, urls)
+            for built in resolution.built:
+                if any(item.sha256 == built.sdist.sha256 for item in items):
+                    sdists.bring_tree(built, indexes, self._context)
             if isinstance(base, DebianBase):
                 for deb in resolution.debs:
                     requests[deb.sha256] = FileRequest(deb, partial(apt.urls, deb, base), hint)
@@ -134,7 +151,29 @@ def host_debs(lock: Lock) -> tuple[Deb, ...]:
 def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:
     """The indexes that `lock` names; LockStale if the matrix no longer has its target."""
     located = places(matrix, _target(lock, matrix), uv.default_index)
-    return Indexes(located, lock.indexes, matrix.default_index, http)
+    files = direct_files(lock, matrix)
+    return Indexes(located, lock.indexes, matrix.default_index, http, files)
+
+
+def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]:
+    """Package → the files that `lock` has by address: wheels, and archives of git trees."""
+    if lock.project is UNSET:
+        return {}
+    locked = [
+        *((wheel.package, wheel) for each in lock.arch.values() for wheel in each.wheels),
+        *((built.package, built.sdist) for each in lock.arch.values() for built in each.built),
+    ]
+    files = (
+        (package, IndexFile(name=item.file, url="", sha256=item.sha256, size=item.size))
+        for package, item in locked
+    )
+    return direct.of_lock(lock.project.sources, files, project_folder(lock, matrix))
+
+
+def project_folder(lock: Lock, matrix: Matrix) -> Path | None:
+    """The folder of the project that `lock` is of; None if the matrix does not say it."""
+    item = published.overlay(matrix, lock.target)
+    return item.folder if item is not None else None
 
 
 def _target(lock: Lock, matrix: Matrix) -> Target:

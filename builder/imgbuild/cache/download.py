@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -29,9 +30,9 @@ from imgbuild.system import files, threads
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.system.threads import Stop, Stopped
-from imgbuild.values import Bytes, Sha256
+from imgbuild.values import Bytes, Sha256, sha256
 
-__all__ = ["FileRequest", "Http", "Refused", "fetch", "fetch_all"]
+__all__ = ["FileRequest", "Http", "Refused", "fetch", "fetch_all", "received"]
 
 _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
 GONE = (404, 410)  # the server does not have it, or not any more
@@ -118,6 +119,25 @@ def fetch(
             if request.layer:
                 return store.add_blob(partial, f"sha256:{locked.sha256}")
             return store.add_file(partial, locked.sha256)
+
+
+def received(url: str, name: str, context: Context) -> LockedFile:
+    """The file at `url`, whose hash is not known, downloaded into the store under `name`.
+
+    FetchFailed if it cannot be fetched, WorkFailed if the disk is too small.
+    """
+    store, http = context.store, context.http
+    if urlsplit(url).scheme != "file":  # a server that ignores ranges sends all of it
+        check_space({sha256(url.encode()): http.part_end(url, 1)[1]}, store)
+    with (
+        context.reporter.step(f"fetching {name}"),
+        store.scratch() as folder,
+        files.plain_errors(store.root),
+    ):
+        digest, size = http.save(url, folder / "file")
+        store.put_fact(NAME, digest, name.encode())
+        store.add_file(folder / "file", digest)
+    return LockedFile(file=name, size=size, sha256=digest)
 
 
 @contextlib.contextmanager

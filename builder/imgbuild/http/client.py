@@ -17,6 +17,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -132,6 +133,19 @@ class Http:
             for chunk in self._counted(response):
                 hasher.update(chunk)
                 size += len(chunk)
+            return hasher.hexdigest(), size
+
+        return self._retrying(url, PLAIN, _read)
+
+    def save(self, url: str, path: Path) -> tuple[str, int]:
+        """Write the file at `url` to `path`; its SHA-256 in hex and its size."""
+
+        def _read(response: Response) -> tuple[str, int]:
+            hasher, size = hashlib.sha256(), 0
+            with path.open("wb") as file:
+                for chunk in self._counted(response):
+                    hasher.update(chunk)
+                    size += file.write(chunk)
             return hasher.hexdigest(), size
 
         return self._retrying(url, PLAIN, _read)

@@ -38,6 +38,8 @@ SIMPLE = (
 # The endings of sdists, also of those that are not read: `refusal` names them.
 SDIST = re.compile(r"\.(zip|tgz|tar(\.\w+)?)\Z")
 FILES_LIMIT = 250_000  # of one page
+URL, GIT = "url", "git"  # the indexes of packages by address
+GIT_ADDRESS = "git+"  # begins the address of a git tree
 
 
 class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,9 @@ def _version_of(name: str) -> Version | None:
         return parse_sdist_filename(SDIST.sub(".tar.gz", name))[1]
     except ValueError:  # what packaging raises, and Python for a number of 5,000 digits
         return None
+
+
+NO_FILES: Mapping[str, tuple[IndexFile, ...]] = {}
 
 
 class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +150,8 @@ def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[s
 class Indexes:
     """Looks packages up, each in the one index that it is assigned to.
 
-    An HTTP client is asked for each page once, by all that use it.
+    An HTTP client is asked for each page once, by all that use it. `direct` has the only files of
+    packages that no index is asked for, by normalized name: one wheel, or the sdist of a git tree.
     """
 
     _known: ClassVar[
@@ -158,8 +164,10 @@ class Indexes:
         assigned: Mapping[str, str],
         default: str,
         http: Pages,
+        direct: Mapping[str, tuple[IndexFile, ...]] = NO_FILES,
     ) -> None:
         self.places = places
+        self._direct = direct
         self._assigned = assigned
         self._default = default
         self._http = http
@@ -168,7 +176,11 @@ class Indexes:
         self._files = self._known.setdefault(http, {})
 
     def place(self, package: str) -> IndexAddress:
-        """The one index that may answer for `package`."""
+        """The one index that may answer for `package`; URL or GIT for one with an address."""
+        direct = self._direct.get(normalize(package))
+        if direct is not None:
+            name = GIT if direct[0].url.startswith(GIT_ADDRESS) else URL
+            return IndexAddress(name=name, address=direct[0].url, timed=False)
         return self.places[self._assigned.get(normalize(package), self._default)]
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
@@ -177,6 +189,8 @@ class Indexes:
         FetchFailed if the index does not answer.
         """
         package = normalize(package)
+        if package in self._direct:
+            return self._direct[package]
         with self._lock:
             once = self._once.setdefault(package, threading.Lock())
         with once:

@@ -23,11 +23,12 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imgbuild.index.candidates import Rules, is_sdist, late, unwanted, usable
-from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.index.pages import GIT, URL, Indexes, IndexFile
 from imgbuild.index.remote_wheel import FactStore, Ranges, metadata
 from imgbuild.values import normalize
 
@@ -78,6 +79,7 @@ class Catalogue:
         self.indexes = indexes
         self.rules = rules
         self.failures: list[Exception] = []
+        self.addressed: dict[tuple[str, str], str] = {}
         self._ranges = ranges
         self._facts = facts
         self._sdists = dict(sdists or {})
@@ -127,6 +129,32 @@ class Catalogue:
                 with self._building:
                     return self._sdists[package](package, offer.sdist)
         return None
+
+    def without_addresses(self, package: str, data: bytes) -> bytes:
+        """METADATA of `package` without the addresses of packages that the user names by address.
+
+        Other requirements with an address are kept in `addressed`: no resolver accepts them.
+        """
+        lines = data.split(b"\n")
+        for number, line in enumerate(lines):
+            if not line.strip():
+                break  # the description follows
+            head, _, text = line.partition(b":")
+            if head.lower() != b"requires-dist" or b"@" not in text:
+                continue
+            try:
+                requirement = Requirement(text.decode("utf-8", "replace").strip())
+            except InvalidRequirement:
+                continue
+            if requirement.url is None:
+                continue
+            other = normalize(requirement.name)
+            if self.indexes.place(other).name in (URL, GIT):
+                requirement.url = None
+                lines[number] = b"Requires-Dist: " + str(requirement).encode()
+            else:
+                self.addressed[package, other] = f"{package} requires {requirement}"
+        return b"\n".join(lines)
 
     def chosen(self, package: str, version: Version) -> OfferedFile | None:
         """The best offer of exactly `version`, or None."""
@@ -219,7 +247,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 name = name.removesuffix(".metadata")
                 data = self.catalogue.metadata(package, name)
                 if data is not None:
-                    more = self.amend(normalize(package), parse_wheel_filename(name)[1])
+                    package = normalize(package)
+                    more = self.amend(package, parse_wheel_filename(name)[1])
+                    data = self.catalogue.without_addresses(package, data)
                     return 200, "application/octet-stream", amended(data, more)
         return 404, "text/plain", b"only pages and metadata are served"
 

@@ -23,12 +23,15 @@ from imgbuild.index.remote_wheel import Blocks
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.learn.learn import joined, learn
+from imgbuild.lock.model import LockedProject
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
+from imgbuild.project.model import DeclaredRequirement
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.solve import solve
+from imgbuild.solve.direct import NO_DIRECT, Direct, of_arches
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
 from imgbuild.system.amounts import count
@@ -42,12 +45,16 @@ SHOWN = 8
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """A resolution without errors by architecture, what was learned, and in how many rounds."""
+    """A resolution without errors by architecture, what was learned, and in how many rounds.
+
+    `sources` are the packages that are not of an index, as the lock names them.
+    """
 
     resolutions: Mapping[Arch, Resolution]
     reports: Mapping[Arch, Report]
     learned: tuple[Constraint, ...]
     rounds: int
+    sources: LockedProject = LockedProject()
 
 
 class SettledArch(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +64,7 @@ class SettledArch(msgspec.Struct, frozen=True, kw_only=True):
     report: Report
     known: tuple[Constraint, ...]
     rounds: int
+    direct: Direct = NO_DIRECT
 
 
 def settle(
@@ -66,16 +74,21 @@ def settle(
     context: Context,
     recorded: Sequence[Constraint],
     keep: Keep,
+    *,
+    declared: tuple[DeclaredRequirement, ...] = (),
+    folder: Path | None = None,
 ) -> Settled:
     """Target `name` resolved so that its audit is clean.
 
-    `keep` writes down what was learned, and returns everything that is known then. NoSolution,
-    with the conflict and its evidence, if there is no solution.
+    `keep` writes down what was learned, and returns everything that is known then. `declared` are
+    requirements of the user's project in `folder`. NoSolution, with the conflict and its evidence,
+    if there is no solution.
     """
     before, done = tuple(recorded), dict[Arch, SettledArch]()
     recorded, rounds = before, 0
     while pending := [arch for arch in arches if arch not in done or _broken(done[arch], recorded)]:
-        with solve.opened(SolveProblem(matrix, name, pending[0], context)) as prepared:
+        problem = SolveProblem(matrix, name, pending[0], context, declared=declared, folder=folder)
+        with solve.opened(problem) as prepared:
             done[pending[0]] = settle_one(prepared, recorded, keep)
         recorded = done[pending[0]].known
         rounds += done[pending[0]].rounds
@@ -84,6 +97,7 @@ def settle(
         reports={arch: done[arch].report for arch in arches},
         learned=tuple(entry for entry in recorded if entry not in before),
         rounds=rounds,
+        sources=of_arches({arch: done[arch].direct for arch in arches}),
     )
 
 
@@ -114,7 +128,11 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
             if not errors:
                 solve.report_age(prepared, chosen)
                 return SettledArch(
-                    resolution=resolution, report=report, known=recorded, rounds=rounds
+                    resolution=resolution,
+                    report=report,
+                    known=recorded,
+                    rounds=rounds,
+                    direct=prepared.direct,
                 )
             number = count(len(errors), "error")
             with context.reporter.step(f"learning from {number} (pass {rounds})"):

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import msgspec
 
 from imgbuild.errors import InputError
-from imgbuild.lock.model import Extends, Lock
+from imgbuild.lock import addresses
+from imgbuild.lock.model import Extends, Lock, LockedProject
 from imgbuild.matrix import flashinfer, settings
 from imgbuild.matrix.fields import SDIST, WHEEL
 from imgbuild.matrix.notes import Notes, Path
@@ -50,6 +51,8 @@ def refuse(lock: Lock, file: str, *, hint: str) -> None:
             notes.form((*here, "wheel", "file"), built.wheel.file, WHEEL, "file name of a wheel")
     if lock.extends is not None:
         _extends(notes, lock.extends)
+    if lock.project is not msgspec.UNSET:
+        _project(notes, lock.project)
     if notes.problems:
         message = f"{file} is not a valid lock"
         raise InputError(message, problems=tuple(notes.problems), hint=hint)
@@ -111,3 +114,27 @@ def _extends(notes: Notes, extends: Extends) -> None:
     for path, to in extends.links.items():
         settings.place(notes, ("extends", "links", path), path)
         settings.link_text(notes, ("extends", "links", path), path, to)
+
+
+def _project(notes: Notes, project: LockedProject) -> None:
+    for package, text in project.sources.items():
+        here: Path = ("project", "sources", package)
+        expected = "an address as `imgbuild lock` writes it"
+        try:
+            source = addresses.read(text)
+        except ValueError as error:
+            notes.note(here, str(error), value=addresses.shown(text), expected=expected)
+            continue
+        if isinstance(source, addresses.GitAddress):
+            if not addresses.is_commit(source.rev):
+                notes.note(here, "does not name a commit", value=text, expected=expected)
+            if package not in project.trees:
+                notes.note(here, "its tree is not in `trees`", value=text)
+        elif package in project.trees:
+            notes.note(("project", "trees", package), "its source is not a git repository")
+    for package, tree in project.trees.items():
+        here = ("project", "trees", package)
+        if not addresses.is_commit(tree):
+            notes.note(here, "not a hash of git", value=tree, expected="40 or 64 hex digits")
+        if package not in project.sources:
+            notes.note(here, "its source is not in `sources`")

@@ -26,6 +26,7 @@ from imgbuild.matrix.settings import leads_out
 from imgbuild.system.boundary import regular
 from imgbuild.values import Arch, sha256
 
+NO_SOURCES = LockedProject()
 BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
@@ -33,7 +34,7 @@ def make_lock(
     matrix: Matrix,
     name: str,
     resolutions: Mapping[Arch, Resolution],
-    sources: LockedProject | None = None,
+    sources: LockedProject = NO_SOURCES,
 ) -> Lock:
     """The lock of target `name` of any kind; InputError if an added file cannot be read.
 
@@ -48,15 +49,12 @@ def make_lock(
     return msgspec.structs.replace(lock, project=_project(row, sources))
 
 
-def _project(item: Overlay, sources: LockedProject | None) -> LockedProject | None:
-    """What the project of `item` requires; None for a row that names no files and adds none."""
+def _project(item: Overlay, sources: LockedProject) -> LockedProject | msgspec.UnsetType:
+    """What the project of `item` requires; unset for a row that names no files and adds none."""
     if not (item.row.requirements or item.row.add or item.row.like):
-        return None
-    return LockedProject(
-        files=item.row.requirements,
-        requirements=item.requirements.recorded,
-        sources=sources.sources if sources is not None else {},
-        trees=sources.trees if sources is not None else {},
+        return msgspec.UNSET
+    return msgspec.structs.replace(
+        sources, files=item.row.requirements, requirements=item.requirements.recorded
     )
 
 
@@ -182,7 +180,7 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     if row is None:
         return lock_file.stale(lock, matrix)
     try:
-        expected = make_lock(matrix, lock.target, lock.arch, lock.project)
+        expected = make_lock(matrix, lock.target, lock.arch, lock.project or NO_SOURCES)
     except InputError as error:
         return (error.message,)
     if lock.extends is None or expected.extends is None:

@@ -124,15 +124,15 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the user's project required when its target was locked.
+    """What the files of a user's project ask for, and where packages outside of indexes are.
 
-    `files` were read, relative to the matrix; `requirements` are what they ask for, as PEP 508
-    lines, sorted. `sources` has package → address of a wheel by URL or of a git tree
-    (`git+https://…@COMMIT`), `trees` the git hash of the folder that was built.
+    `files` were read, `requirements` are their normalized lines, sorted. `sources` has the address
+    of each package that has one (see `lock.addresses`): of a wheel, of a folder in a commit of a
+    git repository. `trees` has git's hash of each such folder.
     """
 
-    files: tuple[Line, ...]
-    requirements: tuple[Line, ...]
+    files: tuple[Line, ...] = ()
+    requirements: tuple[Line, ...] = ()
     sources: dict[Package, Line] = {}
     trees: dict[Package, Line] = {}
 
@@ -157,4 +157,4 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drop: tuple[Drop, ...]
     arch: dict[Arch, Resolution]
     extends: Extends | None = None
-    project: LockedProject | None = None
+    project: LockedProject | msgspec.UnsetType = msgspec.UNSET

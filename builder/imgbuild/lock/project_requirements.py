@@ -40,7 +40,7 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     overrides: tuple[str, ...] = ()
     no_deps: frozenset[str] = frozenset()
     versions: dict[str, str] = {}
-    direct: tuple[str, ...] = ()
+    direct: tuple[DeclaredRequirement, ...] = ()
     hashes: dict[str, frozenset[str]] = {}
     debian: tuple[str, ...] = ()
     python: tuple[tuple[str, Place], ...] = ()
@@ -52,7 +52,8 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def named(self) -> frozenset[str]:
         """The packages that are required directly."""
-        return frozenset(normalize(Requirement(line).name) for line in self.lines)
+        lines = (normalize(Requirement(line).name) for line in self.lines)
+        return frozenset((*lines, *(item.package for item in self.direct)))
 
     @property
     def pins(self) -> dict[str, str]:
@@ -65,6 +66,7 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
         """All of it in one form, sorted: what a lock compares."""
         texts = [
             *self.lines,
+            *(item.text for item in self.direct),
             *(f"constraint: {line}" for line in self.constraints),
             *(f"override: {line}" for line in self.overrides),
             *(f"no-deps: {package}" for package in self.no_deps),
@@ -103,13 +105,17 @@ def requirements_of(
         for item in (*declared.requirements, *added)
         if _applies(item.requirement, markers) and item.package not in excluded and not item.path
     ]
-    direct = [item for item in applying if item.kind == "requirement" and not item.locked]
+    direct = [
+        item
+        for item in applying
+        if item.kind == "requirement" and not item.locked and not item.path
+    ]
     overrides = [item for item in applying if item.kind == "override"]
     bounds = [item for item in applying if item.kind == "constraint" or item.locked]
     bounds = [item for item in bounds if item.package not in relaxed]
     overridden = {item.package: str(item.requirement.specifier) for item in overrides} | relaxed
     return ProjectRequirements(
-        lines=_unique(_line(item, relaxed) for item in direct),
+        lines=_unique(_line(item, relaxed) for item in direct if not item.requirement.url),
         constraints=_unique(_bound(item) for item in bounds if not item.requirement.url),
         overrides=_unique(
             (
@@ -124,7 +130,7 @@ def requirements_of(
         ),
         no_deps=frozenset(item.package for item in applying if item.no_deps),
         versions=_versions(direct, bounds, overridden),
-        direct=_unique(item.text for item in direct if item.requirement.url),
+        direct=tuple(item for item in applying if has_address(item)),
         hashes=_hashes(applying),
         debian=tuple(sorted({*row.packages, *(item.name for item in declared.debian)})),
         python=(
@@ -182,11 +188,16 @@ def _line(item: DeclaredRequirement, relaxed: Mapping[str, str]) -> str:
     """The requirement without its marker, which applies, and with a relaxed version."""
     requirement = Requirement(item.text)
     requirement.marker = None
-    if requirement.url:  # its package is offered alone, whatever its version
-        requirement.url = None
     if item.package in relaxed:
         requirement.specifier = SpecifierSet(relaxed[item.package])
     return str(requirement)
+
+
+def has_address(item: DeclaredRequirement) -> bool:
+    """Whether `item` is a wheel by URL or by path, or a git repository, that is installed."""
+    if item.kind != "requirement" or item.locked:
+        return False
+    return item.requirement.url is not None or item.path.endswith(".whl")
 
 
 def _bound(item: DeclaredRequirement) -> str:

@@ -55,7 +55,7 @@ def settle_target(project: Project, matrix: Matrix, name: str, inputs: Inputs) -
     recorded = published.known_constraints(matrix, project.images)
     arches = matrix.targets[name].arch
     settled = settle(matrix, name, arches, inputs.context, recorded, _keep)
-    lock = extension.make_lock(matrix, name, settled.resolutions)
+    lock = extension.make_lock(matrix, name, settled.resolutions, settled.sources)
     refuse_mode(lock)
     return lock
 

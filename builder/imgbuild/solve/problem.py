@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from imgbuild.cache.context import Context
@@ -9,19 +11,25 @@ from imgbuild.lock.project_requirements import ProjectRequirements
 from imgbuild.lock.published import Overlay, overlay, project_row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
+from imgbuild.project.model import DeclaredRequirement
 from imgbuild.values import Arch
 
 NOTHING = ProjectRequirements()
 
 
 class SolveProblem(msgspec.Struct, frozen=True):
-    """Target `name` of `matrix` on `arch`; `known` are the learned constraints to respect."""
+    """Target `name` of `matrix` on `arch`; `known` are the learned constraints to respect.
+
+    `declared` are requirements of the files of the user's project, which is in `folder`.
+    """
 
     matrix: Matrix
     name: str
     arch: Arch
     context: Context
     known: tuple[Constraint, ...] = ()
+    declared: tuple[DeclaredRequirement, ...] = ()
+    folder: Path | None = None
 
     @property
     def target(self) -> Target:

@@ -123,7 +123,10 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What is built, from what, and where: `root` is the image's root, `folder` is empty."""
+    """What is built, from what, and where: `root` is the image's root, `folder` is empty.
+
+    `version` is "" if only the build says it.
+    """
 
     package: str
     version: str
@@ -318,8 +321,10 @@ def environment() -> dict[str, str]:
 @reads("wheel")
 def refuse_impure(job: SdistJob, wheel: Path) -> None:
     """NoSolution if `wheel` is for one platform, has machine code, or another version."""
-    _, version, _, tags = parse_wheel_filename(wheel.name)
+    package, version, _, tags = parse_wheel_filename(wheel.name)
     reasons = []
+    if package != job.package:
+        reasons.append(f"it builds the package {package}")
     if any(tag.abi != "none" or tag.platform != "any" for tag in tags):
         reasons.append(f"it builds {wheel.name}, which is for one platform")
     with zipfile.ZipFile(wheel) as archive:
@@ -327,7 +332,7 @@ def refuse_impure(job: SdistJob, wheel: Path) -> None:
             with archive.open(member) as file:
                 if file.read(4) == ELF:
                     reasons.append(f"it holds machine code: {member.filename}")
-    if version != Version(job.version):
+    if job.version and version != Version(job.version):
         reasons.append(f"it builds version {version}, not {job.version}")
     if reasons:
         message = f"{job.package} {job.version} does not yield a pure wheel"

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imgbuild import codec
@@ -21,12 +22,14 @@ from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.index.pages import GIT, Indexes, IndexFile
 from imgbuild.index.remote_wheel import lock_file, lock_wheel
 from imgbuild.index.server import Catalogue
+from imgbuild.lock import addresses
+from imgbuild.lock.addresses import GitAddress
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
 from imgbuild.matrix.model import Sdist
-from imgbuild.solve import sdist_wheel, uv
+from imgbuild.solve import git_tree, sdist_wheel, uv
 from imgbuild.solve.refusal import of_resolver
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
@@ -81,13 +84,19 @@ class SdistWheels:
     def built(self, package: str, sdist: IndexFile) -> BuiltWheel:
         """`sdist` made into a wheel; NoSolution if it does not yield a pure one."""
         if sdist.name not in self._made:
-            self._made[sdist.name] = self._built(package, sdist)
+            self._made[sdist.name] = self._built(package, sdist, str(sdist.version))
         return self._made[sdist.name]
 
-    def _built(self, package: str, sdist: IndexFile) -> BuiltWheel:
+    def identified(self, package: str, sdist: IndexFile) -> BuiltWheel:
+        """The same for an sdist whose name does not say its version: the wheel's is taken."""
+        built = self._built(package, sdist, "")
+        version = str(parse_wheel_filename(built.wheel.file)[1])
+        return msgspec.structs.replace(built, version=version)
+
+    def _built(self, package: str, sdist: IndexFile, version: str) -> BuiltWheel:
         recipe = BuiltWheel(
             package=package,
-            version=str(sdist.version),
+            version=version,
             index=self._catalogue.indexes.place(package).name,
             sdist=lock_file(sdist, self._context.http),
             env=dict(self._sdists[package].env),
@@ -238,6 +247,24 @@ def inputs_of(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
     )
 
 
+def bring_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
+    """Put the archive of the git tree that `recipe` is built from into the store, if it is of one.
+
+    IntegrityError if it is not what the lock says; errors as in `git_tree.fetched`.
+    """
+    if recipe.index != GIT or context.store.file(recipe.sdist.sha256) is not None:
+        return
+    address = addresses.read(indexes.place(recipe.package).address)
+    tree = git_tree.fetched(address, context) if isinstance(address, GitAddress) else None
+    if tree is None or tree.sha256 != recipe.sdist.sha256:
+        actual = tree.sha256 if tree is not None else "none"
+        message = (
+            f"{recipe.sdist.file} of {address} has sha256 {actual}, the lock says"
+            f" {recipe.sdist.sha256}"
+        )
+        raise IntegrityError(message, hint="lock it again: imgbuild lock TARGET")
+
+
 def rebuild(
     recipe: BuiltWheel, indexes: Indexes, root: Path, python: str, context: Context, *, hint: str
 ) -> Path:
@@ -245,6 +272,7 @@ def rebuild(
 
     FetchFailed if an input is not available, IntegrityError, with `hint`, if the bytes differ.
     """
+    bring_tree(recipe, indexes, context)
     requests = [
         FileRequest(locked=locked, urls=partial(indexes.addresses, package, locked))
         for package, locked in inputs_of(recipe)

@@ -29,9 +29,10 @@ from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base
-from imgbuild.solve import extension, freshness, refusal, uv
+from imgbuild.solve import direct, extension, freshness, refusal, uv
 from imgbuild.solve.base import ResolvedBase
 from imgbuild.solve.build_root import host_root
+from imgbuild.solve.direct import NO_DIRECT, Direct
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
 from imgbuild.values import normalize
@@ -44,7 +45,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A problem that can be solved, several times if needed: base and catalogue are known.
 
     `published` is the resolution of the published target that this one extends: its packages are
-    locked unchanged.
+    locked unchanged. `direct` are packages by address, `bounds` hold for what something requires.
     """
 
     problem: SolveProblem
@@ -54,6 +55,8 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     requirements: tuple[str, ...]
     release: cuda_releases.CudaRelease
     published: Resolution | None = None
+    direct: Direct = NO_DIRECT
+    bounds: tuple[str, ...] = ()
 
 
 def resolve(problem: SolveProblem) -> Resolution:
@@ -219,10 +222,24 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
 
     `root` makes the root folder under which wheels are built from sdists.
     """
-    plain = wheels_only(problem, python)
-    release = cuda_release(problem, plain)
+    tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
+    by_address = (*problem.declared, *problem.requirements.direct)
+    declared = direct.applying(by_address, tags.markers)
+    folder = problem.row.folder if problem.row is not None else problem.folder
+    packages = direct.look_up(declared, tags, problem.context, folder)
     overlay = problem.overlay
     published = overlay.published.lock.arch[problem.arch] if overlay is not None else None
+    if overlay is not None and published is not None:
+        direct.refuse_published(packages, published.versions, overlay.published.name)
+    plain = wheels_only(problem, python, packages)
+    release = cuda_release(problem, plain)
+    sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root, packages)
+    if any(item.is_git for item in packages.values()):
+        packages = {
+            package: direct.versioned(item, sdist_wheels.identified)
+            for package, item in packages.items()
+        }
+        plain = wheels_only(problem, python, packages)
     published_builders: dict[str, server.SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base
@@ -230,26 +247,33 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
             published, indexes, base.python, root, problem.context
         )
         published_builders = dict.fromkeys(published_wheels.packages, published_wheels.metadata)
-    sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root)
     specs = requirements(problem.matrix, problem.name)
+    asked_lines = direct.lines(declared, packages)
     return PreparedTarget(
         problem=problem,
-        catalogue=with_sdists(problem, plain, sdist_wheels, published_builders),
+        catalogue=with_sdists(problem, plain, sdist_wheels, published_builders, packages=packages),
         sdist_wheels=sdist_wheels,
         requirements=(
             *(f"{item}{spec}" for item, spec in specs.items()),
             *problem.requirements.lines,
+            *asked_lines,
         ),
         release=release,
         published=published,
+        direct=packages,
+        bounds=direct.bounds(declared),
     )
 
 
-def wheels_only(problem: SolveProblem, python: str) -> Catalogue:
-    """What the target may use of its indexes, without what would be built from sdists."""
+def wheels_only(problem: SolveProblem, python: str, packages: Direct = NO_DIRECT) -> Catalogue:
+    """What the target may use of its indexes, without what would be built from sdists.
+
+    `packages` are those by address: no index is asked for them.
+    """
     matrix, target, context = problem.matrix, problem.target, problem.context
     located = places(matrix, target, uv.default_index)
-    indexes = Indexes(located, target.indexes, matrix.default_index, context.http)
+    files = direct.files(packages)
+    indexes = Indexes(located, target.indexes, matrix.default_index, context.http, files)
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     rules = Rules(as_of=target.as_of, tags=tags, pins=target.pins)
     return Catalogue(indexes, rules, context.http, context.store)
@@ -260,11 +284,16 @@ def sdist_wheels_of(
     plain: Catalogue,
     cuda_constraints: Sequence[str],
     root: Callable[[], Path],
+    packages: Direct = NO_DIRECT,
 ) -> SdistWheels:
-    """Builds the wheels of the matrix's sdists on this machine, under `cuda_constraints`."""
+    """Builds the wheels of the matrix's sdists on this machine, under `cuda_constraints`.
+
+    Also those of the git repositories among `packages`.
+    """
     context = problem.context
     catalogue = Catalogue(plain.indexes, host_rules(plain.rules), context.http, context.store)
-    return SdistWheels(problem.matrix.sdists, catalogue, cuda_constraints, root, context)
+    sdists = direct.sdists(packages, problem.matrix.sdists)
+    return SdistWheels(sdists, catalogue, cuda_constraints, root, context)
 
 
 def with_sdists(
@@ -273,12 +302,15 @@ def with_sdists(
     sdist_wheels: SdistWheels,
     published_builders: Mapping[str, server.SdistBuilder] | None = None,
     hide: Callable[[str, Version], bool] = lambda package, version: False,
+    packages: Direct = NO_DIRECT,
 ) -> Catalogue:
-    """`plain` with the sdists of the matrix; without the versions that `hide` is true for."""
+    """`plain` with the sdists of the matrix and those of git repositories among `packages`.
+
+    The versions that `hide` is true for are left out.
+    """
     context = problem.context
-    builders = dict.fromkeys(problem.matrix.sdists, sdist_wheels.metadata) | dict(
-        published_builders or {}
-    )
+    sdists = direct.sdists(packages, problem.matrix.sdists)
+    builders = dict.fromkeys(sdists, sdist_wheels.metadata) | dict(published_builders or {})
     return Catalogue(
         plain.indexes,
         plain.rules,
@@ -399,6 +431,14 @@ def _ask(
     bounds, store = bounds_of(prepared), problem.context.store
     try:
         return uv.ask(prepared.catalogue, prepared.requirements, bounds, store, amend)
+    except uv.AddressRequired as error:
+        message = f"{problem.name} cannot be solved for {problem.arch}"
+        addressed = prepared.catalogue.addressed.items()
+        reasons = tuple(words for (_, other), words in addressed if other == error.package)
+        hint = (
+            f"name {error.package} in the requirements of the project, with an address or version"
+        )
+        raise NoSolution(message, reasons=reasons, hint=hint) from error
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies {problem.name} on {problem.arch}"
         raise NoSolution(
@@ -423,6 +463,7 @@ def bounds_of(prepared: PreparedTarget) -> uv.Bounds:
     return uv.Bounds(
         constraints=(
             *prepared.release.constraints,
+            *prepared.bounds,
             *(line for line in required.constraints if package_of(line) not in held),
         ),
         overrides=required.overrides,

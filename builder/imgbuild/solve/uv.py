@@ -24,6 +24,8 @@ from imgbuild.values import normalize
 
 DEFAULT_INDEX = re.compile(r"^--(?:default-)?index(?:-url)? (\S+)$", re.MULTILINE)
 ROOT = Path("/")
+# uv 0.9's words for a requirement with an address in METADATA of a package of an index.
+BY_ADDRESS = re.compile(r"Package `([^`]+)` was included as a URL dependency")
 PIP_INDEX = re.compile(r"^([a-z:]+)\.index-url='(.*)'$", re.MULTILINE)
 
 
@@ -119,6 +121,14 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     preferences: tuple[str, ...] = ()
 
 
+class AddressRequired(Exception):
+    """METADATA requires `package` with an address, which no requirement of the user has."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(package)
+        self.package = package
+
+
 def ask(
     catalogue: Catalogue,
     requirements: Sequence[str],
@@ -176,6 +186,9 @@ def compile_requirements(
     result = process.run(command, stdin="\n".join(requirements) + "\n", check=False, cwd=folder)
     if result.status == 1 and "No solution found" in result.stderr:
         raise Unsolvable(result.stderr.strip())
+    address = BY_ADDRESS.search(result.stderr)
+    if result.status != 0 and address is not None:
+        raise AddressRequired(normalize(address[1]))
     if result.status != 0:
         raise process.failure(command, result)
     return parse(result.stdout)

@@ -58,7 +58,8 @@ def environment(program: str, added: Mapping[str, str] | None = None) -> dict[st
     """The environment in which `program` starts: this process's, with `added`.
 
     Relative and empty entries of lists of folders are left out. Programs that read git
-    repositories run no command that a repository's configuration names.
+    repositories run no command that a repository's configuration names, and use no transport
+    unless `added` allows it.
     """
     env = {**os.environ, **(added or {})}
     for name, separator in FOLDER_LISTS.items():
@@ -68,6 +69,7 @@ def environment(program: str, added: Mapping[str, str] | None = None) -> dict[st
         env["PATH"] = os.defpath
     if Path(program).name in REPOSITORY_PROGRAMS:
         env |= GIT_VARIABLES | _git_settings(env)
+        env |= {name: text for name, text in (added or {}).items() if name in GIT_VARIABLES}
     return env
 
 

@@ -1,0 +1,162 @@
+"""Addresses of packages outside of indexes: a wheel by its URL or path, a folder of a git commit.
+
+They are written as in requirements: `https://…/NAME-VERSION-….whl`, `wheels/NAME-VERSION-….whl`
+(relative to the project), `git+https://…@REV#subdirectory=FOLDER`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
+
+import msgspec
+
+from imgbuild.values import CONTROLS
+
+GIT = "git+"
+GIT_SCHEMES = ("https", "ssh", "file", "http")
+COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+# A branch, a tag or a commit, as far as a command line can take it as nothing else.
+REV = re.compile(r"\w[\w./+=%@-]*")
+SECRET = re.compile(
+    r"token|secret|passw|credential|signature|^sig$|api.?key|^key$|auth", re.IGNORECASE
+)
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+NETRC = "put the login into netrc, or into a credential helper of git"
+
+
+class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """A wheel: `place` is a URL, or a path relative to the project. `hashes` are of a fragment."""
+
+    place: str
+    hashes: tuple[str, ...] = ()
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it is a file of the project."""
+        return "://" not in self.place
+
+    @property
+    def name(self) -> str:
+        """Its file name."""
+        path = self.place if self.is_path else unquote(urlsplit(self.place).path)
+        return path.rpartition("/")[2]
+
+    def __str__(self) -> str:
+        return self.place
+
+
+class GitAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of a git repository at `rev`: a branch, a tag or a commit; "" for its default."""
+
+    url: str
+    rev: str = ""
+    subdirectory: str = ""
+
+    def __str__(self) -> str:
+        at = f"@{self.rev}" if self.rev else ""
+        folder = f"#subdirectory={quote(self.subdirectory)}" if self.subdirectory else ""
+        return f"{GIT}{self.url}{at}{folder}"
+
+
+Address = WheelAddress | GitAddress
+
+
+def is_commit(text: str) -> bool:
+    """Whether `text` is a whole hash of git: SHA-1 or SHA-256 in hex."""
+    return COMMIT.fullmatch(text) is not None
+
+
+def shown(text: str) -> str:
+    """`text` without login, query and fragment."""
+    return re.sub(r"[?#].*", "", re.sub(r"://[^/]*@", "://", text))
+
+
+def read(text: str) -> Address:
+    """The address that `text` is; ValueError, without any login in its message, if it is none."""
+    if re.search(rf"[{CONTROLS}\\]", text):
+        message = "an address has control characters or backslashes"
+        raise ValueError(message)
+    return _git(text.removeprefix(GIT)) if text.startswith(GIT) else _wheel(text)
+
+
+def _wheel(text: str) -> WheelAddress:
+    parts = urlsplit(text)
+    if not parts.scheme:
+        if not text.endswith(".whl"):
+            message = "the path names no wheel (.whl)"
+            raise ValueError(message)
+        return WheelAddress(place=_relative(text))
+    _refuse_secrets(text)
+    if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
+        message = "an http address can be changed on the way: write https"
+        raise ValueError(message)
+    if parts.scheme not in ("https", "http") or not parts.hostname:
+        message = f"{parts.scheme}: is no scheme of a wheel's address: write https://…"
+        raise ValueError(message)
+    hashes = tuple(
+        f"{name}:{value.lower()}"
+        for name, value in parse_qsl(parts.fragment)
+        if name in ("sha256", "sha384", "sha512")
+    )
+    address = WheelAddress(place=urlunsplit(parts._replace(fragment="")), hashes=hashes)
+    if not address.name.endswith(".whl"):
+        message = "the address names no wheel (.whl): write git+https://… for a repository"
+        raise ValueError(message)
+    return address
+
+
+def _git(text: str) -> GitAddress:
+    parts = urlsplit(text)
+    _refuse_secrets(text)
+    if parts.scheme not in GIT_SCHEMES:
+        allowed = ", ".join(f"{GIT}{scheme}" for scheme in GIT_SCHEMES[:3])
+        message = f"{GIT}{parts.scheme} is not an address of a repository: write {allowed}"
+        raise ValueError(message)
+    if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
+        message = f"an http address can be changed on the way: write {GIT}https"
+        raise ValueError(message)
+    if parts.query or (parts.scheme != "file" and not parts.hostname):
+        message = "the address of a repository has a query, or no host"
+        raise ValueError(message)
+    if (parts.hostname or "").startswith("-") or (parts.username or "").startswith("-"):
+        message = "the host of the address begins with a hyphen"
+        raise ValueError(message)
+    path, at, rev = parts.path.rpartition("@")
+    if not at:
+        path, rev = rev, ""
+    rev = unquote(rev)
+    if at and (not REV.fullmatch(rev) or ".." in rev or "@{" in rev):
+        message = f"{rev!r} is not the name of a branch, a tag or a commit"
+        raise ValueError(message)
+    folder = dict(parse_qsl(parts.fragment)).get("subdirectory", "").strip("/")
+    subdirectory = _relative(folder) if folder not in ("", ".") else ""
+    url = urlunsplit(parts._replace(path=path, fragment=""))
+    return GitAddress(url=url, rev=rev, subdirectory=subdirectory)
+
+
+def _relative(path: str) -> str:
+    """`path`, if it is one below a folder; ValueError otherwise."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+        message = "the path leads out of the project"
+        raise ValueError(message)
+    return str(pure)
+
+
+def _refuse_secrets(text: str) -> None:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        message = "the host or port of the address is not one: write HOST/PATH, not HOST:PATH"
+        raise ValueError(message) from None
+    login = parts.password is not None or (parts.username and parts.scheme != "ssh")
+    if login:
+        message = f"the address holds a user name or password: {NETRC}"
+        raise ValueError(message)
+    names = [name for name, _ in parse_qsl(parts.query) if SECRET.search(name)]
+    if names:
+        message = f"the address holds a secret ({', '.join(names)}): use one without it"
+        raise ValueError(message)

@@ -1,0 +1,362 @@
+"""Packages that the requirements of a project name by an address, with their only files.
+
+`NAME @ https://….whl` and wheels of the project by their path are wheels of the index "url";
+`NAME @ git+https://…@REV` becomes an sdist of the index "git", from which a wheel is built. The
+lock keeps the address, with the commit, and the hash of what was there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
+
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import received
+from imgbuild.errors import InputError, IntegrityError, NoSolution
+from imgbuild.index.candidates import described
+from imgbuild.index.pages import IndexFile
+from imgbuild.lock import addresses
+from imgbuild.lock.addresses import GitAddress, WheelAddress
+from imgbuild.lock.model import LockedProject
+from imgbuild.lock.resolution import BuiltWheel
+from imgbuild.matrix.model import Sdist
+from imgbuild.project.model import DeclaredRequirement
+from imgbuild.solve import git_tree, native_code
+from imgbuild.solve.git_tree import GitTree
+from imgbuild.values import Arch, normalize
+from imgbuild.wheel.tags import Tags
+
+REASON = "a requirement of the project names its git repository"
+HASHED = "sha256"
+
+
+class DirectPackage(msgspec.Struct, frozen=True, kw_only=True):
+    """A package by address: its only file, and its address as a lock names it.
+
+    For a git repository the file is an sdist, `tree` git's hash of the folder, and `env` has the
+    variables of its build. "" as its version: the build has not said it yet.
+    """
+
+    package: str
+    version: str
+    file: IndexFile
+    source: str
+    tree: str = ""
+    env: Mapping[str, str] = {}
+    signs: str | None = None
+
+    @property
+    def is_git(self) -> bool:
+        """Whether it is built from a git repository."""
+        return bool(self.tree)
+
+    @property
+    def sdist(self) -> Sdist:
+        """How it is built."""
+        return Sdist(reason=REASON, env=dict(self.env))
+
+
+Direct = Mapping[str, DirectPackage]
+NO_DIRECT: Direct = {}
+
+
+def sdists(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
+    """Package → how it is built: `listed` in the matrix, and the git repositories of `direct`.
+
+    For one that is both, the matrix's entry adds variables and requirements.
+    """
+    built = {package: item.sdist for package, item in direct.items() if item.is_git}
+    both = built.keys() & listed.keys()
+    merged = {
+        package: msgspec.structs.replace(
+            listed[package], env={**built[package].env, **listed[package].env}
+        )
+        for package in both
+    }
+    return {**listed, **built, **merged}
+
+
+def files(direct: Direct) -> dict[str, tuple[IndexFile, ...]]:
+    """Package → its files, for `Indexes`."""
+    return {package: (item.file,) for package, item in direct.items()}
+
+
+def applying(
+    declared: Iterable[DeclaredRequirement], markers: Mapping[str, str]
+) -> tuple[DeclaredRequirement, ...]:
+    """The requirements and bounds whose markers hold on a machine with `markers`."""
+    environment = {**markers, "extra": ""}
+    return tuple(
+        each
+        for each in declared
+        if (marker := each.requirement.marker) is None or marker.evaluate(environment)
+    )
+
+
+def lines(declared: Iterable[DeclaredRequirement], direct: Direct) -> tuple[str, ...]:
+    """The requirements for the resolver: with extras, without markers and addresses."""
+    return tuple(_line(each.requirement, direct) for each in declared if each.kind == "requirement")
+
+
+def bounds(declared: Iterable[DeclaredRequirement]) -> tuple[str, ...]:
+    """The bounds for the resolver."""
+    return tuple(
+        f"{each.package}{each.requirement.specifier}"
+        for each in declared
+        if each.kind == "constraint" and each.requirement.specifier
+    )
+
+
+def _line(requirement: Requirement, direct: Direct) -> str:
+    package = normalize(requirement.name)
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    item = direct.get(package)
+    return f"{package}{extras}{requirement.specifier if item is None else f'=={item.version}'}"
+
+
+def look_up(
+    declared: Sequence[DeclaredRequirement], tags: Tags, context: Context, folder: Path | None
+) -> dict[str, DirectPackage]:
+    """Package → what its address gives, of the requirements that apply on a machine with `tags`.
+
+    `folder` is that of the project. InputError for an address that cannot be used, NoSolution for a
+    wheel that does not fit and a repository that compiles, FetchFailed if a server does not answer.
+    """
+    direct: dict[str, DirectPackage] = {}
+    sources: dict[str, str] = {}
+    for each in declared:
+        address = _address(each, folder)
+        if address is None:
+            continue
+        before = sources.setdefault(each.package, str(address))
+        if before != str(address):
+            message = f"{each.place}: {each.package} has two addresses: {before} and {address}"
+            raise InputError(message, hint="leave one of them out")
+        if each.package not in direct:
+            direct[each.package] = (
+                _from_git(each, address, context)
+                if isinstance(address, GitAddress)
+                else _wheel(each, address, tags, context, folder)
+            )
+    return direct
+
+
+def _address(
+    declared: DeclaredRequirement, folder: Path | None
+) -> WheelAddress | GitAddress | None:
+    """The address of a requirement, None if it has none; InputError if it cannot be used."""
+    text = declared.path or declared.requirement.url
+    if not text:
+        return None
+    try:
+        if declared.path or urlsplit(text).scheme in ("file", ""):
+            return _of_file(text, folder)
+        return addresses.read(text)
+    except ValueError as error:
+        message = f"{declared.place}: {declared.package} @ {addresses.shown(text)}: {error}"
+        raise InputError(message, hint=_FORMS) from None
+
+
+_FORMS = "NAME @ https://HOST/FILE.whl, NAME @ git+https://HOST/PATH@REV, or a path of the project"
+
+
+def _of_file(text: str, folder: Path | None) -> WheelAddress:
+    """A file of the project by its path or `file:` address; ValueError for another one."""
+    parts = urlsplit(text)
+    path = Path(unquote(parts.path) if parts.scheme == "file" else text)
+    if folder is None:
+        message = "a path needs the folder of a project"
+        raise ValueError(message)
+    place = Path(os.path.normpath(folder / path))
+    if path.suffix != ".whl":
+        message = "is not a wheel (.whl)"
+        raise ValueError(message)
+    if not place.resolve().is_relative_to(folder.resolve()):
+        message = "is outside the project, where others do not have it: copy it into the project"
+        raise ValueError(message)
+    if not place.is_file():
+        message = "no such file"
+        raise ValueError(message)
+    return WheelAddress(place=place.relative_to(os.path.normpath(folder)).as_posix())
+
+
+def located(address: WheelAddress, folder: Path | None) -> str:
+    """The URL of a wheel; InputError for a path without the folder of its project."""
+    if not address.is_path:
+        return address.place
+    if folder is None:
+        message = f"the folder of the project that has {address.place} is not known"
+        raise InputError(message, hint="run this in the project's folder")
+    return (folder.absolute() / address.place).as_uri()
+
+
+def _wheel(
+    declared: DeclaredRequirement,
+    address: WheelAddress,
+    tags: Tags,
+    context: Context,
+    folder: Path | None,
+) -> DirectPackage:
+    package, place = declared.package, f"{declared.place}: {declared.package}"
+    try:
+        name, version, _, _ = parse_wheel_filename(address.name)
+    except ValueError as error:
+        message = f"{place} @ {address}: not the name of a wheel: {error}"
+        raise InputError(
+            message, hint="a server may need the address with the file's name"
+        ) from error
+    if name != package:
+        message = f"{place} @ {address}: the wheel is of the package {name}"
+        raise InputError(message, hint=f"write {name} @ {address}")
+    if not declared.requirement.specifier.contains(version, prereleases=True):
+        message = f"{place}{declared.requirement.specifier}: the wheel is of version {version}"
+        raise InputError(message, hint="leave the version out: the address gives it")
+    if not tags.fits(address.name):
+        message = f"{address.name} does not fit this target"
+        reasons = (
+            f"it is for {described(address.name)}",
+            f"the target has Python {tags.python} and glibc {tags.glibc} on {tags.arch.wheel}",
+        )
+        hint = "name the file for this machine, or give the line a marker"
+        raise NoSolution(message, reasons=reasons, hint=hint)
+    url = located(address, folder)
+    sha256, size = _fingerprint(declared, address, url, context)
+    file = IndexFile(name=address.name, url=url, sha256=sha256, size=size)
+    return DirectPackage(package=package, version=str(version), file=file, source=str(address))
+
+
+def _fingerprint(
+    declared: DeclaredRequirement, address: WheelAddress, url: str, context: Context
+) -> tuple[str, int | None]:
+    """The sha256 of a wheel, and its size if it is known: as declared, else of what is there."""
+    hashes = {text.lower() for text in (*declared.hashes, *address.hashes)}
+    known = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASHED}:")}
+    if hashes and not known:
+        message = f"{declared.place}: {declared.package} has no hash by {HASHED}"
+        raise InputError(message, hint=f"add #{HASHED}=… to its address")
+    if len(known) == 1 and not address.is_path:
+        return known.pop(), None  # checked when it is downloaded
+    locked = received(url, address.name, context)
+    if known and locked.sha256 not in known:
+        message = (
+            f"{address}: the file has sha256 {locked.sha256}, {declared.place} says"
+            f" {', '.join(sorted(known))}"
+        )
+        raise IntegrityError(message, hint="the file was replaced; check where it comes from")
+    return locked.sha256, locked.size
+
+
+def _from_git(
+    declared: DeclaredRequirement, address: GitAddress, context: Context
+) -> DirectPackage:
+    package = declared.package
+    commit = git_tree.resolved(address, context)
+    tree = git_tree.fetched(commit, context)
+    commit = msgspec.structs.replace(commit, rev=tree.commit)
+    texts = git_tree.texts(tree, context.store, str(commit))
+    _refuse(package, commit, tree, texts, context)
+    return DirectPackage(
+        package=package,
+        version=git_tree.static_version(texts) or "",
+        file=IndexFile(
+            name=f"{package.replace('-', '_')}-{tree.commit}.tar.gz",
+            url=str(commit),
+            sha256=tree.sha256,
+            size=tree.size,
+        ),
+        source=str(commit),
+        tree=tree.tree,
+        env=git_tree.version_variables(commit, texts, context),
+        signs=native_code.signs(texts),
+    )
+
+
+def _refuse(
+    package: str,
+    address: GitAddress,
+    tree: GitTree,
+    texts: Mapping[str, str],
+    context: Context,
+) -> None:
+    """NoSolution if the folder cannot be built, by what its files say."""
+    if not texts:
+        message = f"{address}: the folder has no pyproject.toml and no setup.py"
+        raise InputError(message, hint="name the folder of the package: #subdirectory=")
+    if native_code.surely_cuda(texts):
+        message = f"{package} cannot be built from {address}"
+        reasons = (native_code.signs(texts) or "it compiles CUDA code",)
+        raise NoSolution(message, reasons=reasons, hint=native_code.WHEEL_BY_URL)
+    missing = native_code.missing_submodules(texts, tree.submodules)
+    if missing:
+        message = f"{package} cannot be built from {address}"
+        reasons = (f"its build files name the submodules {', '.join(missing)}, not fetched here",)
+        raise NoSolution(message, reasons=reasons, hint="name a wheel of it by its address")
+    if tree.submodules:
+        names = ", ".join(tree.submodules)
+        context.reporter.info(f"{address}: submodules are left out: {names}")
+
+
+def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]) -> DirectPackage:
+    """`item` with its version, for which it is built unless its files say it.
+
+    NoSolution, with what its files say about compiling, if it does not yield a pure wheel.
+    """
+    if not item.is_git:
+        return item
+    try:
+        version = item.version or build(item.package, item.file).version
+    except NoSolution as error:
+        reasons = (*((item.signs,) if item.signs else ()), *error.reasons)
+        hint = native_code.WHEEL_BY_URL if item.signs else error.hint
+        message = f"{error.message} ({item.source})"
+        raise NoSolution(message, reasons=reasons, hint=hint) from error
+    name = f"{item.package.replace('-', '_')}-{version}.tar.gz"
+    file = msgspec.structs.replace(item.file, name=name)
+    return msgspec.structs.replace(item, version=version, file=file)
+
+
+def refuse_published(direct: Direct, published: Mapping[str, str], target: str) -> None:
+    """InputError if a published target has one of the packages: it is locked unchanged."""
+    for package, item in direct.items():
+        if package in published:
+            message = (
+                f"{package} @ {item.source}: {target} has {package} {published[package]}, which"
+                " an extension cannot change"
+            )
+            raise InputError(message, hint="leave it out, or use `like:` in place of `extends:`")
+
+
+def of_arches(direct: Mapping[Arch, Direct]) -> LockedProject:
+    """Sources and trees for the lock; InputError if an address differs between architectures."""
+    merged: dict[str, DirectPackage] = {}
+    for arch, packages in direct.items():
+        for package, item in packages.items():
+            if merged.setdefault(package, item).source != item.source:
+                message = f"{package} has another address on {arch}: {item.source}"
+                raise InputError(message, hint="lock one architecture: arch: [x86_64]")
+    return LockedProject(
+        sources={package: item.source for package, item in sorted(merged.items())},
+        trees={package: item.tree for package, item in sorted(merged.items()) if item.is_git},
+    )
+
+
+def of_lock(
+    sources: Mapping[str, str],
+    locked: Iterable[tuple[str, IndexFile]],
+    folder: Path | None,
+) -> dict[str, tuple[IndexFile, ...]]:
+    """Package → its files by address, for `Indexes`: `locked` are files of the lock by package."""
+    direct: dict[str, dict[str, IndexFile]] = {package: {} for package in sources}
+    for package, file in locked:
+        if package in sources:
+            address = addresses.read(sources[package])
+            is_git = isinstance(address, GitAddress)
+            url = str(address) if is_git else located(address, folder)  # type: ignore[arg-type]
+            direct[package][file.name] = msgspec.structs.replace(file, url=url)
+    return {package: tuple(named.values()) for package, named in direct.items() if named}

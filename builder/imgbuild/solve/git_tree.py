@@ -1,0 +1,376 @@
+"""A folder of a git commit as an sdist: an archive whose bytes follow from the commit alone.
+
+It is a tar, sorted by path, with one time and owner, in gzip's format without compression: neither
+git's version nor zlib's matters. Contents are the objects themselves: no line endings are changed,
+no attribute is applied, and files of git-lfs stay pointers. A link to a file or folder of the
+repository becomes a copy of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+import struct
+import tarfile
+import tomllib
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from imgbuild import codec
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.lock.addresses import GitAddress, is_commit
+from imgbuild.lock.resolution import LockedFile
+from imgbuild.system import git_fetch
+from imgbuild.system.git_fetch import ObjectReader, Repository, TreeEntry
+from imgbuild.values import CONTROLS, FileSize, Sha256, sha256
+from imgbuild.wheel.sdist import LARGEST, MEMBERS, members
+
+FORMAT = 1  # of the archive; another one gives other bytes
+FACT, DESCRIBED = "git-tree", "git-version"
+TIME = 315532800  # 1980-01-01, in seconds
+LINK, SUBMODULE, EXECUTABLE = "120000", "160000", "100755"
+LINK_LIMIT, HOPS = 4096, 8  # bytes of a link, and links that lead to links
+BLOCK = 0xFFFF  # bytes of a block that deflate does not compress
+GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+REFUSED_NAME = re.compile(rf"[{CONTROLS}\\�]")
+SHORT = re.compile(r"[0-9a-f]{7,63}")
+TEXTS = ("pyproject.toml", "setup.py", "setup.cfg", "CMakeLists.txt")
+TEXT_LIMIT = 1 << 20
+SHOWN = 4
+# Build requirements that ask git for the version → the variable that gives it.
+VERSION_VARIABLES = {
+    "setuptools-scm": "SETUPTOOLS_SCM_PRETEND_VERSION",
+    "setuptools_scm": "SETUPTOOLS_SCM_PRETEND_VERSION",
+    "hatch-vcs": "SETUPTOOLS_SCM_PRETEND_VERSION",
+    "use_scm_version": "SETUPTOOLS_SCM_PRETEND_VERSION",
+    "pdm-backend": "PDM_BUILD_SCM_VERSION",
+    "pbr": "PBR_VERSION",
+}
+
+
+class GitTree(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of a commit: git's hash of it, and its archive in the store.
+
+    `left_out` are paths that the archive cannot have: links that lead out of the repository,
+    names with control characters. `submodules` are paths of other repositories.
+    """
+
+    commit: str
+    tree: str
+    size: FileSize
+    sha256: Sha256
+    left_out: tuple[str, ...] = ()
+    submodules: tuple[str, ...] = ()
+
+    def locked(self, name: str) -> LockedFile:
+        """The archive as a lock names it."""
+        return LockedFile(file=name, size=self.size, sha256=self.sha256)
+
+
+def resolved(address: GitAddress, context: Context) -> GitAddress:
+    """`address` with its revision as a commit; the repository is asked unless it is one.
+
+    InputError if the repository has no such branch, tag or commit.
+    """
+    rev = address.rev
+    if is_commit(rev):
+        return address
+    _refuse_offline(address, context)
+    refs = git_fetch.remote_refs(address.url, *_patterns(rev))
+    for name in _patterns(rev):
+        if name in refs:
+            return msgspec.structs.replace(address, rev=refs[name])
+    if SHORT.fullmatch(rev):
+        with context.store.scratch() as folder:
+            repository = Repository(folder)
+            repository.fetch_all(address.url)
+            commit = repository.resolved(f"{rev}^{{commit}}")
+        if commit is not None:
+            return msgspec.structs.replace(address, rev=commit)
+    if not rev:
+        message = f"{address.url}: the repository has no default branch"
+        raise InputError(message, hint="name a branch, a tag or a commit: …@REV")
+    known = sorted(name.rpartition("/")[2] for name in git_fetch.remote_refs(address.url))
+    some = ", ".join([name for name in known if not name.endswith("^{}")][:SHOWN])
+    message = f"{address.url} has no branch, tag or commit {rev}"
+    raise InputError(message, hint=f"it has {some}" if some else "it has no branch and no tag")
+
+
+def _patterns(rev: str) -> tuple[str, ...]:
+    """The refs that `rev` may mean, the most likely first: the commit of a tag before the tag."""
+    if not rev:
+        return ("HEAD",)
+    if rev.startswith("refs/"):
+        return (f"{rev}^{{}}", rev)
+    return (f"refs/tags/{rev}^{{}}", f"refs/tags/{rev}", f"refs/heads/{rev}")
+
+
+def fetched(address: GitAddress, context: Context) -> GitTree:
+    """The folder that `address`, with a commit, names; its archive is in the store.
+
+    InputError if the commit has no such folder; FetchFailed if it cannot be fetched; IntegrityError
+    for more files or bytes than an sdist may have.
+    """
+    store, key = context.store, _key(address)
+    stored = store.fact(FACT, key)
+    if stored is not None:
+        tree = msgspec.json.decode(stored, type=GitTree)
+        if store.file(tree.sha256) is not None:
+            return tree
+    _refuse_offline(address, context)
+    with (
+        context.reporter.step(f"fetching {address.url} at {address.rev[:12]}"),
+        store.scratch() as folder,
+    ):
+        repository = _repository(folder / "git", address)
+        tree = archived(repository, address, folder / "archive")
+        store.add_file(folder / "archive", tree.sha256)
+    store.put_fact(FACT, key, msgspec.json.encode(tree))
+    if tree.left_out:
+        names = ", ".join(map(repr, tree.left_out[:SHOWN]))
+        context.reporter.info(f"{address.url}: left out of its archive: {names}")
+    return tree
+
+
+def _repository(folder: Path, address: GitAddress) -> Repository:
+    folder.mkdir()
+    repository = Repository(folder, sha256=len(address.rev) == 64)
+    repository.fetch(address.url, address.rev)
+    return repository
+
+
+def _key(address: GitAddress) -> str:
+    return sha256(codec.compact([FORMAT, address.url, address.rev, address.subdirectory]))
+
+
+def _refuse_offline(address: GitAddress, context: Context) -> None:
+    if context.http.offline and not address.url.startswith("file:"):
+        message = (
+            f"{address.url} at {address.rev or 'HEAD'} is not in the cache, and --offline is set"
+        )
+        raise FetchFailed(message, hint="run once without --offline")
+
+
+def archived(repository: Repository, address: GitAddress, target: Path) -> GitTree:
+    """Write the archive of a folder of the commit that `address` names to `target`."""
+    commit = repository.resolved(f"{address.rev}^{{commit}}") or address.rev
+    tree = repository.resolved(f"{commit}:{address.subdirectory}")
+    entries = {entry.path: entry for entry in repository.entries(commit)}
+    start = f"{address.subdirectory}/" if address.subdirectory else ""
+    chosen = {path: each for path, each in entries.items() if path.startswith(start)}
+    if tree is None or not chosen:
+        message = f"{address.url} at {commit[:12]} has no folder {address.subdirectory or '/'}"
+        raise InputError(message, hint="correct #subdirectory=")
+    with repository.reader() as reader:
+        files, left_out = _files(chosen, entries, reader)
+        total = sum(entry.size for entry in files.values())
+        if len(files) > MEMBERS or total > LARGEST:
+            message = (
+                f"{address.url} at {commit[:12]} has {len(files)} files of {total} bytes"
+                f" (limits {MEMBERS}, {LARGEST})"
+            )
+            raise IntegrityError(message, hint="name a wheel of it, or a folder: #subdirectory=")
+        named = {path.removeprefix(start): entry for path, entry in files.items()}
+        digest, size = _write(gzipped(_tar(commit, named, reader)), target)
+    return GitTree(
+        commit=commit,
+        tree=tree,
+        size=size,
+        sha256=digest,
+        left_out=tuple(left_out),
+        submodules=tuple(path for path, each in sorted(chosen.items()) if each.mode == SUBMODULE),
+    )
+
+
+def _files(
+    chosen: Mapping[str, TreeEntry], entries: Mapping[str, TreeEntry], reader: ObjectReader
+) -> tuple[dict[str, TreeEntry], list[str]]:
+    """Path → file, links replaced by what they lead to; and the paths that are left out."""
+    files: dict[str, TreeEntry] = {}
+    left_out: list[str] = []
+    folders = {str(parent) for path in entries for parent in _parents(path)}
+    for path, entry in chosen.items():
+        if entry.mode == SUBMODULE:
+            continue
+        if REFUSED_NAME.search(path):
+            left_out.append(path)
+            continue
+        if entry.mode != LINK:
+            files[path] = entry
+            continue
+        led = _led(path, entry, entries, reader)
+        if led is not None and led in entries:
+            files[path] = entries[led]
+        elif led in folders:
+            below = {each: other for each, other in entries.items() if each.startswith(f"{led}/")}
+            for each, other in below.items():
+                if other.mode not in (LINK, SUBMODULE) and not REFUSED_NAME.search(each):
+                    files[f"{path}/{each.removeprefix(f'{led}/')}"] = other
+        else:
+            left_out.append(path)
+        if len(files) > MEMBERS:
+            break
+    return files, left_out
+
+
+def _led(
+    path: str, entry: TreeEntry, entries: Mapping[str, TreeEntry], reader: ObjectReader
+) -> str | None:
+    """The path in the repository of what a link leads to in the end; None if it leads out."""
+    for _ in range(HOPS):
+        if entry.size > LINK_LIMIT:
+            return None
+        target = reader.content(entry.object).decode("utf-8", "replace")
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        if path in (".", "..") or path.startswith(("/", "../")):
+            return None
+        other = entries.get(path)
+        if other is None or other.mode not in (LINK, SUBMODULE):
+            return path
+        if other.mode == SUBMODULE:
+            return None
+        entry = other
+    return None
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _tar(top: str, files: Mapping[str, TreeEntry], reader: ObjectReader) -> Iterator[bytes]:
+    yield _header(top, tarfile.DIRTYPE, 0, 0o755)
+    for path in sorted(files, key=str.encode):
+        entry = files[path]
+        mode = 0o755 if entry.mode == EXECUTABLE else 0o644
+        yield _header(f"{top}/{path}", tarfile.REGTYPE, entry.size, mode)
+        yield from reader.pieces(entry.object)
+        yield b"\0" * (-entry.size % tarfile.BLOCKSIZE)
+    yield b"\0" * (2 * tarfile.BLOCKSIZE)
+
+
+def _header(name: str, kind: bytes, size: int, mode: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.mode, info.mtime = kind, size, mode, TIME
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict")
+
+
+def gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """`pieces` in gzip's format, each block stored as it is (RFC 1951, 3.2.4; RFC 1952)."""
+    yield GZIP_HEAD
+    check, size, rest = 0, 0, bytearray()
+    for piece in pieces:
+        check, size = zlib.crc32(piece, check), size + len(piece)
+        rest += piece
+        while len(rest) > BLOCK:
+            yield _stored(bytes(rest[:BLOCK]), last=False)
+            del rest[:BLOCK]
+    yield _stored(bytes(rest), last=True)
+    yield struct.pack("<II", check, size & 0xFFFFFFFF)
+
+
+def _stored(data: bytes, *, last: bool) -> bytes:
+    return struct.pack("<BHH", last, len(data), len(data) ^ 0xFFFF) + data
+
+
+def _write(pieces: Iterable[bytes], target: Path) -> tuple[str, int]:
+    hasher, size = hashlib.sha256(), 0
+    with target.open("xb") as file:
+        for piece in pieces:
+            hasher.update(piece)
+            size += file.write(piece)
+    return hasher.hexdigest(), size
+
+
+# -- what the files say
+
+
+def texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
+    """Name → text of the files that say how the folder is built."""
+    path = store.file(tree.sha256)
+    if path is None:
+        message = f"{label} was removed from the cache while it was in use"
+        raise IntegrityError(message, hint="run the same command again")
+    return {
+        member.path: b"".join(content()).decode("utf-8", "replace")
+        for member, content in members(path, label)
+        if member.path in TEXTS and member.kind == "file" and member.size <= TEXT_LIMIT
+    }
+
+
+def static_version(files: Mapping[str, str]) -> str | None:
+    """The version that `[project]` of pyproject.toml gives; None if the build decides."""
+    try:
+        project = tomllib.loads(files.get("pyproject.toml", "")).get("project", {})
+        return str(Version(project["version"]))
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError, InvalidVersion):
+        return None
+
+
+def version_variables(
+    address: GitAddress, files: Mapping[str, str], context: Context
+) -> dict[str, str]:
+    """The variables that tell the build the version that it would ask git for; empty if none.
+
+    As setuptools-scm has it by default: of the nearest tag, or of the next release with the number
+    of commits since the tag; and the commit.
+    """
+    text = "\n".join(files.get(name, "") for name in ("pyproject.toml", "setup.py", "setup.cfg"))
+    asked = {
+        variable
+        for word, variable in VERSION_VARIABLES.items()
+        if re.search(rf"(?<![\w-]){word}(?![\w-])", text)
+    }
+    if re.search(r"pdm-backend", text) and not re.search(r"source\s*=\s*[\"']scm[\"']", text):
+        asked.discard("PDM_BUILD_SCM_VERSION")
+    if not asked:
+        return {}
+    return dict.fromkeys(sorted(asked), described(address, context))
+
+
+def described(address: GitAddress, context: Context) -> str:
+    """The version of the commit that `address` names, by its history; FetchFailed as `fetched`."""
+    store = context.store
+    key = sha256(codec.compact([FORMAT, address.url, address.rev]))
+    stored = store.fact(DESCRIBED, key)
+    if stored is not None:
+        return stored.decode()
+    _refuse_offline(address, context)
+    with (
+        context.reporter.step(f"fetching the history of {address.url}"),
+        store.scratch() as folder,
+    ):
+        repository = _repository(folder / "git", address)
+        repository.fetch_history(address.url, address.rev)
+        tag = repository.nearest_tag(address.rev)
+        count = repository.count(address.rev) if tag is None else tag[1]
+    version = version_of(tag[0] if tag is not None else "", count, address.rev)
+    store.put_fact(DESCRIBED, key, version.encode())
+    return version
+
+
+def version_of(tag: str, distance: int, commit: str) -> str:
+    """The version of a commit that is `distance` commits after `tag`, "" for none."""
+    local = f"g{commit[:9]}"
+    number = re.search(r"[0-9].*", tag)
+    try:
+        version = Version(number[0] if number is not None else "0.0")
+    except InvalidVersion:
+        version = Version("0.0")
+    if tag and distance == 0:
+        return str(version)
+    release = list(version.release)
+    if version.pre is not None and version.pre[1] >= 0:
+        base = f"{version.epoch}!" if version.epoch else ""
+        numbers = ".".join(map(str, release))
+        return f"{base}{numbers}{version.pre[0]}{version.pre[1] + 1}.dev{distance}+{local}"
+    release[-1] += 1
+    base = f"{version.epoch}!" if version.epoch else ""
+    return f"{base}{'.'.join(map(str, release))}.dev{distance}+{local}"

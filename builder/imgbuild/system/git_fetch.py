@@ -1,0 +1,219 @@
+"""Fetches git repositories, which may be another author's, and reads their objects.
+
+Objects go into a new bare repository of this program, so no hook and no configuration of the other
+repository is used, and nothing is checked out: no filter of its attributes runs. Logins are the
+user's own: credential helpers, netrc, ssh. No command asks a question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from imgbuild.errors import FetchFailed
+from imgbuild.system import process
+
+LIMIT = 900.0  # seconds of a command that uses the network
+SHOWN = 300  # characters of git's message
+# The protocols of an address and of what the user's `insteadOf` makes of it. A server's redirect
+# from https to http is refused.
+PROTOCOLS = {"https": "https:ssh", "ssh": "ssh:https", "file": "file", "http": "http"}
+# Source: git-config(1) of 2.39.
+SETTINGS = (
+    *("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.askPass="),
+    *("-c", "fetch.recurseSubmodules=false", "-c", "submodule.recurse=false"),
+    *("-c", "fetch.writeCommitGraph=false", "-c", "http.lowSpeedLimit=1000"),
+    *("-c", "http.lowSpeedTime=60"),
+)
+PIECE = 1 << 20
+HINT = "git uses your own logins (credential helper, netrc, ssh); try: git ls-remote ADDRESS"
+
+
+class TreeEntry(msgspec.Struct, frozen=True):
+    """A file, link or submodule of a commit: octal `mode`, `object` name, `size` in bytes."""
+
+    mode: str
+    object: str
+    size: int
+    path: str
+
+
+def remote_refs(url: str, *patterns: str) -> dict[str, str]:
+    """Name → object of the refs of the repository at `url` that match; all without a pattern.
+
+    FetchFailed if it does not answer.
+    """
+    words = (*SETTINGS, "ls-remote", "--quiet", "--", url, *patterns)
+    done = _run(words, env=_transport(url))
+    if done.status != 0:
+        raise _failure(url, done)
+    pairs = (line.split("\t", 1) for line in done.stdout.splitlines() if "\t" in line)
+    return {name: object_name for object_name, name in pairs}
+
+
+class Repository:
+    """A bare repository in `folder`, which is empty, for objects that are fetched.
+
+    `sha256`: objects are named by SHA-256.
+    """
+
+    def __init__(self, folder: Path, *, sha256: bool = False) -> None:
+        self._folder = folder
+        form = "sha256" if sha256 else "sha1"
+        _run(
+            ("init", "--quiet", "--bare", "--template=", f"--object-format={form}", str(folder)),
+            check=True,
+        )
+
+    def fetch(self, url: str, commit: str) -> None:
+        """Fetch `commit` without its history; with all branches and tags where that is refused.
+
+        FetchFailed if the repository does not have it.
+        """
+        done = self._fetch(url, commit, "--depth=1")
+        if done.status == 0 and self.has(commit):
+            return
+        self.fetch_all(url)
+        if not self.has(commit):
+            message = f"{url}: no branch and no tag has the commit {commit}"
+            raise FetchFailed(message, hint="name another revision; this one may have been removed")
+
+    def fetch_all(self, url: str) -> None:
+        """Fetch all branches and tags with their history; FetchFailed if that fails."""
+        done = self._fetch(url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+        if done.status != 0:
+            raise _failure(url, done)
+
+    def fetch_history(self, url: str, commit: str) -> None:
+        """Fetch the history of `commit`, which is here, and all tags; FetchFailed as above."""
+        shallow = self._git("rev-parse", "--is-shallow-repository").stdout.strip() == "true"
+        deeper = ("--unshallow",) if shallow else ()
+        done = self._fetch(url, commit, "+refs/tags/*:refs/tags/*", *deeper)
+        if done.status != 0:
+            self.fetch_all(url)
+
+    def has(self, commit: str) -> bool:
+        """Whether the object `commit` is here."""
+        return self._git("cat-file", "-e", commit).status == 0
+
+    def resolved(self, name: str) -> str | None:
+        """The object that `name` means: "REV^{commit}", "COMMIT:folder"; None if there is none."""
+        done = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", name)
+        return done.stdout.strip() if done.status == 0 else None
+
+    def nearest_tag(self, commit: str) -> tuple[str, int] | None:
+        """The nearest tag with a digit that `commit` has, and how many commits are after it."""
+        pattern = ("--tags", "--long", "--abbrev=40", "--match", "*[0-9]*")
+        done = self._git("describe", *pattern, commit)
+        parts = done.stdout.strip().rsplit("-", 2)
+        return (parts[0], int(parts[1])) if done.status == 0 and len(parts) == 3 else None
+
+    def count(self, commit: str) -> int:
+        """How many commits the history of `commit` has."""
+        return int(self._git("rev-list", "--count", commit).stdout.strip() or 0)
+
+    def entries(self, commit: str) -> list[TreeEntry]:
+        """All files of `commit`; a byte that is not UTF-8 in a path is U+FFFD."""
+        done = self._git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
+        entries = []
+        for line in filter(None, done.stdout.split("\0")):
+            head, _, path = line.partition("\t")
+            mode, _, name, size = head.split()
+            entries.append(TreeEntry(mode, name, int(size) if size.isdecimal() else 0, path))
+        return entries
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[ObjectReader]:
+        """Reads the contents of objects, one after the other."""
+        command = [*_program(), "--git-dir", str(self._folder), "cat-file", "--batch"]
+        with process.piped(command) as running:
+            if running.stdin is None or running.stdout is None:
+                message = "git cat-file has no pipes"
+                raise FetchFailed(message)
+            try:
+                yield ObjectReader(running.stdin, running.stdout)
+            finally:
+                running.kill()
+
+    def _fetch(self, url: str, *words: str) -> process.Result:
+        options = [word for word in words if word.startswith("--")]
+        specs = [word for word in words if not word.startswith("--")]
+        command = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", *options)
+        return self._git(*command, "--", url, *specs, env=_transport(url))
+
+    def _git(self, *words: str, env: Mapping[str, str] | None = None) -> process.Result:
+        return _run(("--git-dir", str(self._folder), *SETTINGS, *words), env=env)
+
+
+class ObjectReader:
+    """The two ends of `git cat-file --batch`."""
+
+    def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
+        self._requests = requests
+        self._answers = answers
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The content of an object; read to its end before the next one."""
+        self._requests.write(f"{name}\n".encode())
+        self._requests.flush()
+        head = self._answers.readline().split()
+        if len(head) != 3:
+            message = f"the repository lacks the object {name}"
+            raise FetchFailed(message, hint="it is damaged at its server: name another revision")
+        left = int(head[2])
+        while left:
+            piece = self._answers.read(min(left, PIECE))
+            if not piece:
+                message = f"git ended before the object {name} was read"
+                raise FetchFailed(message)
+            left -= len(piece)
+            yield piece
+        self._answers.read(1)
+
+    def content(self, name: str) -> bytes:
+        """All of a small object."""
+        return b"".join(self.pieces(name))
+
+
+def _program() -> list[str]:
+    return [process.find("git", remedy="install git")]
+
+
+def _run(
+    words: Iterable[str], *, env: Mapping[str, str] | None = None, check: bool = False
+) -> process.Result:
+    return process.run([*_program(), *words], env=env, cwd=Path("/"), check=check, limit=LIMIT)
+
+
+def _transport(url: str) -> dict[str, str]:
+    """Variables that allow the protocol of `url` and no question."""
+    variables = {
+        "GIT_ALLOW_PROTOCOL": PROTOCOLS[url.partition(":")[0]],
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "",
+        "SSH_ASKPASS_REQUIRE": "never",
+        "GCM_INTERACTIVE": "never",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+    if "GIT_SSH" not in os.environ:
+        ssh = os.environ.get("GIT_SSH_COMMAND") or _configured_ssh() or "ssh"
+        variables["GIT_SSH_COMMAND"] = f"{ssh} -o BatchMode=yes"
+    return variables
+
+
+def _configured_ssh() -> str:
+    return _run(("config", "--get", "core.sshCommand")).stdout.strip()
+
+
+def _failure(url: str, done: process.Result) -> FetchFailed:
+    text = re.sub(r"://[^/@\s]*@", "://", done.stderr.strip())
+    lines = [line.removeprefix("fatal: ") for line in text.splitlines() if line.strip()]
+    reason = "; ".join(lines[-3:])[-SHOWN:] or f"git ended with status {done.status}"
+    return FetchFailed(f"{url}: git cannot fetch it: {reason}", hint=HINT.replace("ADDRESS", url))
