@@ -23,7 +23,8 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import Overlay
 from imgbuild.matrix.model import Matrix
 from imgbuild.registry import base_image
-from imgbuild.values import digest_of_file
+from imgbuild.solve import direct
+from imgbuild.values import digest_of_file, sha256
 
 # Puts those of the inputs that it has into the store; FetchFailed or IntegrityError if it must have
 # one and has not.
@@ -52,6 +53,7 @@ class Origins:
         """The origins of the inputs of `lock`."""
         sources = LockSources(lock, self._matrix, self._context)
         yield partial(self._added_files, lock)
+        yield partial(self._project_wheels, lock)
         if self._mirror is not None:
             yield partial(self._from_mirror, self._mirror, lock, sources)
         if self._context.http.offline or (self._mirror is not None and self._mirror.only):
@@ -81,6 +83,15 @@ class Origins:
         if {item.sha256 for item in items} & {file.sha256 for file in files.values()}:
             for path, data in extension.contents(lock, self._matrix).items():
                 self._store.add_bytes(data, files[path].sha256)
+
+    def _project_wheels(self, lock: Lock, items: Sequence[Input]) -> None:
+        """The wheels of the user's own packages, made again."""
+        hashes = {item.sha256 for item in items}
+        packages = lock.project.packages if lock.project else {}
+        for package, item in packages.items():
+            _, data = direct.editable_wheel(package, item)
+            if sha256(data) in hashes:
+                self._store.add_bytes(data, sha256(data))
 
     def _from_mirror(
         self, mirror: Mirror, lock: Lock, sources: LockSources, items: Sequence[Input]

@@ -18,7 +18,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, Http, fetch_all
 from imgbuild.deb import apt
 from imgbuild.errors import LockStale
-from imgbuild.index.pages import GIT_ADDRESS, Indexes, IndexFile, places
+from imgbuild.index.pages import GIT_ADDRESS, PROJECT, Indexes, IndexFile, places
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, LockedFile
@@ -68,7 +68,7 @@ class LockSources:
         if not requested:
             return Located()
         located = places(self._matrix, _target(self._lock, self._matrix), str)
-        near = {name for name, place in located.items() if place.local}
+        near = {PROJECT, *(name for name, place in located.items() if place.local)}
         by_address = direct_files(self._lock, self._matrix)
         here = {file.sha256 for files in by_address.values() for file in files if is_near(file)}
         # Without packages for this machine's architecture Debian's archive is asked for them.

@@ -39,11 +39,15 @@ SIMPLE = (
 SDIST = re.compile(r"\.(zip|tgz|tar(\.\w+)?)\Z")
 FILES_LIMIT = 250_000  # of one page
 URL, GIT = "url", "git"  # the indexes of packages by address
+PROJECT = "project"  # the index of the user's own packages, whose wheels are made here
 GIT_ADDRESS = "git+"  # begins the address of a git tree
 
 
 class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file that an index lists. None where the index does not say; `size` in bytes."""
+    """One file that an index lists. None where the index does not say; `size` in bytes.
+
+    `editable`: the wheel of a package of the user's project, made by imgbuild.
+    """
 
     name: str
     url: str
@@ -54,6 +58,7 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
     uploaded: datetime.datetime | None = None
     metadata: bool = False
     metadata_sha256: str | None = None
+    editable: bool = False
 
     @property
     def is_wheel(self) -> bool:
@@ -180,6 +185,7 @@ class Indexes:
         direct = self._direct.get(normalize(package))
         if direct is not None:
             name = GIT if direct[0].url.startswith(GIT_ADDRESS) else URL
+            name = PROJECT if direct[0].editable else name
             return IndexAddress(name=name, address=direct[0].url, timed=False)
         return self.places[self._assigned.get(normalize(package), self._default)]
 

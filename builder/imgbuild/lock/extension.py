@@ -17,6 +17,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import AddedFile, AddedInputs, Extends, Lock
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.lock.model import LockedProject
+from imgbuild.lock.project_requirements import editable_packages
 from imgbuild.lock.published import LOCK, Overlay, PublishedTarget, overlay, project_row
 from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix import flashinfer
@@ -54,7 +55,10 @@ def _project(item: Overlay, sources: LockedProject) -> LockedProject | msgspec.U
     if not (item.row.requirements or item.row.add or item.row.like):
         return msgspec.UNSET
     return msgspec.structs.replace(
-        sources, files=item.row.requirements, requirements=item.requirements.recorded
+        sources,
+        files=item.row.requirements,
+        requirements=item.requirements.recorded,
+        packages=editable_packages(item.requirements, item.published.lock.settings.workdir),
     )
 
 

@@ -19,6 +19,7 @@ from imgbuild.matrix.fields import (
     ImagePath,
     LabelName,
     Line,
+    LockedVersion,
     Name,
     Package,
     PythonVersion,
@@ -123,18 +124,34 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
     arch: dict[Arch, AddedInputs]
 
 
+class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A package of the project that is installed without its code, which a container mounts.
+
+    `roots` are the folders of its modules in the image, `scripts` its console scripts as
+    `module:function`, `requires` PEP 508 lines.
+    """
+
+    version: LockedVersion
+    roots: tuple[ImagePath, ...]
+    scripts: dict[Line, Line] = {}
+    requires: tuple[Line, ...] = ()
+    python: Line = ""
+
+
 class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the files of a user's project ask for, and where packages outside of indexes are.
 
     `files` were read, `requirements` are their normalized lines, sorted. `sources` has the address
     of each package that has one (see `lock.addresses`): of a wheel, of a folder in a commit of a
-    git repository. `trees` has git's hash of each such folder.
+    git repository. `trees` has git's hash of each such folder. `packages` are those of the project
+    itself.
     """
 
     files: tuple[Line, ...] = ()
     requirements: tuple[Line, ...] = ()
     sources: dict[Package, Line] = {}
     trees: dict[Package, Line] = {}
+    packages: dict[Package, EditablePackage] = {}
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

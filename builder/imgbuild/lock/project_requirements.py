@@ -6,6 +6,7 @@ over both.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.errors import InputError, Problem
+from imgbuild.lock.model import EditablePackage
 from imgbuild.matrix.extension import Extension
 from imgbuild.project import read as project_files
 from imgbuild.project.model import Declared, DeclaredRequirement, Place
@@ -24,6 +26,7 @@ from imgbuild.values import normalize
 MATRIX = "matrix.yaml"
 NEVER = "python_version < '0'"  # the marker of an override that leaves a package out
 PYTHON = "python"  # in `relax`
+UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend knows
 
 
 class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +77,22 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
             *(f"python: {spec}" for spec, _ in self.python),
         ]
         return tuple(sorted(set(texts)))
+
+
+def editable_packages(required: ProjectRequirements, workdir: str) -> dict[str, EditablePackage]:
+    """The packages of the project that can be installed; `workdir` is where it is mounted."""
+    packages = {}
+    for item in required.declared.packages:
+        if item.backend:
+            roots = (posixpath.normpath(f"{workdir}/{item.folder}/{root}") for root in item.roots)
+            packages[normalize(item.name)] = EditablePackage(
+                version=str(Version(item.version or UNKNOWN_VERSION)),
+                roots=tuple(roots),
+                scripts=item.scripts,
+                requires=item.requires,
+                python=item.requires_python,
+            )
+    return dict(sorted(packages.items()))
 
 
 def exact_version(spec: str) -> str | None:
@@ -128,7 +147,13 @@ def requirements_of(
                 *(f"{package} ; {NEVER}" for package in sorted(excluded)),
             )
         ),
-        no_deps=frozenset(item.package for item in applying if item.no_deps),
+        no_deps=frozenset(
+            (
+                *(item.package for item in applying if item.no_deps),
+                # What they require is among the requirements already, with its places.
+                *(normalize(item.name) for item in declared.packages),
+            )
+        ),
         versions=_versions(direct, bounds, overridden),
         direct=tuple(item for item in applying if has_address(item)),
         hashes=_hashes(applying),

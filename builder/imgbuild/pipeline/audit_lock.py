@@ -24,7 +24,7 @@ from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wh
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import Indexes
+from imgbuild.index.pages import PROJECT, Indexes
 from imgbuild.index.remote_wheel import Blocks, Ranges
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import removed_attributes
@@ -308,7 +308,7 @@ class LockedRanges:
         with self._turn:
             if url not in self._found:
                 wheel = self._wheels[url.removeprefix(PREFIX)]
-                if self._supply.is_built(wheel):
+                if self._supply.is_built(wheel) or wheel.index == PROJECT:
                     self._found[url] = self._supply.path(wheel).as_uri()
                 else:
                     self._found[url] = self._listed(wheel)

@@ -18,18 +18,20 @@ from packaging.utils import parse_wheel_filename
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import received
+from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, NoSolution
 from imgbuild.index.candidates import described
 from imgbuild.index.pages import IndexFile
 from imgbuild.lock import addresses
 from imgbuild.lock.addresses import GitAddress, WheelAddress
-from imgbuild.lock.model import LockedProject
+from imgbuild.lock.model import EditablePackage, LockedProject
 from imgbuild.lock.resolution import BuiltWheel
 from imgbuild.matrix.model import Sdist
 from imgbuild.project.model import DeclaredRequirement
 from imgbuild.solve import git_tree, native_code
 from imgbuild.solve.git_tree import GitTree
-from imgbuild.values import Arch, normalize
+from imgbuild.values import Arch, normalize, sha256
+from imgbuild.wheel import editable as wheel
 from imgbuild.wheel.tags import Tags
 
 REASON = "a requirement of the project names its git repository"
@@ -145,6 +147,28 @@ def look_up(
                 else _wheel(each, address, tags, context, folder)
             )
     return direct
+
+
+def editable(package: str, item: EditablePackage, store: Store) -> DirectPackage:
+    """A package of the project as a wheel without its code, which is put into `store`."""
+    name, data = editable_wheel(package, item)
+    digest = sha256(data)
+    path = store.add_bytes(data, digest)
+    file = IndexFile(name=name, url=path.as_uri(), sha256=digest, size=len(data), editable=True)
+    return DirectPackage(package=package, version=item.version, file=file, source="")
+
+
+def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
+    """File name and bytes of the wheel of a package of the project."""
+    data = wheel.wheel(
+        package,
+        item.version,
+        roots=item.roots,
+        scripts=item.scripts,
+        requires=item.requires,
+        python=item.python,
+    )
+    return wheel.file_name(package, item.version), data
 
 
 def _address(
@@ -341,7 +365,7 @@ def of_arches(direct: Mapping[Arch, Direct]) -> LockedProject:
                 message = f"{package} has another address on {arch}: {item.source}"
                 raise InputError(message, hint="lock one architecture: arch: [x86_64]")
     return LockedProject(
-        sources={package: item.source for package, item in sorted(merged.items())},
+        sources={package: item.source for package, item in sorted(merged.items()) if item.source},
         trees={package: item.tree for package, item in sorted(merged.items()) if item.is_git},
     )
 

@@ -25,6 +25,7 @@ from imgbuild.index.pages import Indexes, IndexFile, places
 from imgbuild.index.remote_wheel import lock_wheel, metadata
 from imgbuild.index.server import Catalogue, OfferedFile
 from imgbuild.lock.lock_file import requirements
+from imgbuild.lock.project_requirements import editable_packages
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
@@ -227,6 +228,11 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     declared = direct.applying(by_address, tags.markers)
     folder = problem.row.folder if problem.row is not None else problem.folder
     packages = direct.look_up(declared, tags, problem.context, folder)
+    workdir = problem.matrix.image.workdir
+    packages |= {
+        package: direct.editable(package, item, problem.context.store)
+        for package, item in editable_packages(problem.requirements, workdir).items()
+    }
     overlay = problem.overlay
     published = overlay.published.lock.arch[problem.arch] if overlay is not None else None
     if overlay is not None and published is not None:
@@ -257,6 +263,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
             *(f"{item}{spec}" for item, spec in specs.items()),
             *problem.requirements.lines,
             *asked_lines,
+            *(package for package, item in packages.items() if item.file.editable),
         ),
         release=release,
         published=published,
