@@ -107,6 +107,18 @@ class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):
     place: Place
 
 
+class DeclaredMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What a package requires by the project's word, in place of its METADATA.
+
+    `version` is empty for all versions of it.
+    """
+
+    package: str
+    requires: tuple[str, ...]
+    place: Place
+    version: str = ""
+
+
 class NotRead(msgspec.Struct, frozen=True, kw_only=True):
     """A line or a file that is left out of what was read, and why."""
 
@@ -121,7 +133,9 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     `files` were read, relative to the project. `cuda` are the CUDA releases that index addresses,
     local versions (`+cu124`) and images (`FROM`) mean. `extras` and `groups` are those that exist,
     chosen or not. `cut_off` is `exclude-newer`, else the day after the newest upload of a lock
-    file.
+    file. `excluded` are packages that are not installed, whatever requires them. `metadata` is what
+    the project says in place of METADATA. `no_build_isolation` are normalized names. `conflicts`
+    are sets that exclude each other, of "extra:NAME" and "group:NAME".
     """
 
     files: tuple[str, ...] = ()
@@ -135,4 +149,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     cut_off: DeclaredDay | None = None
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    excluded: tuple[DeclaredName, ...] = ()
+    metadata: tuple[DeclaredMetadata, ...] = ()
+    no_build_isolation: tuple[str, ...] = ()
+    conflicts: tuple[tuple[str, ...], ...] = ()
     not_read: tuple[NotRead, ...] = ()

@@ -16,10 +16,11 @@ import msgspec
 from packaging.requirements import Requirement
 
 from imgbuild.cache.store import Store
-from imgbuild.errors import ImgbuildError, InputError, ToolMissing
+from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.index import server
 from imgbuild.index.server import Amend, Catalogue
 from imgbuild.system import process, programs
+from imgbuild.system.uv_program import binary, clean
 from imgbuild.values import normalize
 
 DEFAULT_INDEX = re.compile(r"^--(?:default-)?index(?:-url)? (\S+)$", re.MULTILINE)
@@ -42,19 +43,6 @@ class Unsolvable(Exception):
 
 
 @functools.cache
-def binary() -> str:
-    """The path of uv in this Python's environment; ToolMissing if it is not installed."""
-    try:
-        from uv import find_uv_bin
-    except ImportError as error:
-        message = "uv is not installed beside imgbuild"
-        raise ToolMissing(
-            message, hint="install imgbuild again: uv is one of its dependencies"
-        ) from error
-    return str(find_uv_bin())
-
-
-@functools.cache
 def default_index() -> str:
     """The index that uv is set up for on this machine: UV_DEFAULT_INDEX, uv.toml, or its own.
 
@@ -67,7 +55,7 @@ def default_index() -> str:
         *("--python", sys.executable, "--no-python-downloads"),
     ]
     configured = _named_index([*query, "-"])
-    built_in = _named_index([*_clean(), *query, "--no-config", "-"])
+    built_in = _named_index([*clean(), *query, "--no-config", "-"])
     if configured == built_in:
         return pip_index() or configured
     return configured
@@ -100,6 +88,7 @@ def _settings_file(variable: str) -> dict[str, str]:
     return {variable: str(Path(path).absolute())} if path else {}
 
 
+<<<<<<< HEAD
 def _clean() -> list[str]:
     # Uv's many variables would add indexes, files or strategies: it gets none of them.
     env = programs.environment("uv")
@@ -129,6 +118,8 @@ class AddressRequired(Exception):
         self.package = package
 
 
+=======
+>>>>>>> p1
 def ask(
     catalogue: Catalogue,
     requirements: Sequence[str],
@@ -175,8 +166,13 @@ def compile_requirements(
     # Uv prefers the versions of the file that it is to write.
     output = _written(folder / "requirements.txt", bounds.preferences)
     command = [
+<<<<<<< HEAD
         *(*_clean(), binary(), "pip", "compile", "-", "--output-file", output),
         *("--constraints", constraints, "--overrides", overrides, "--resolution", "highest"),
+=======
+        *(*clean(), binary(), "pip", "compile", "-"),
+        *("--constraints", str(folder / "constraints.txt"), "--resolution", "highest"),
+>>>>>>> p1
         *("--no-config", "--no-cache", "--no-progress", "--color", "never"),
         *("--python", sys.executable, "--no-python-downloads"),
         *("--default-index", index, "--keyring-provider", "disabled", "--no-sources"),
