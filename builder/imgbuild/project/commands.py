@@ -21,15 +21,67 @@ ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 REDIRECTION = re.compile(r"(?<=\s)[\d&]?>{1,2}\s*(?:&\d|/dev/null|[\w./-]+\.(?:log|txt|out))")
 # Options of pip and uv whose next word is their value; of the others every word is read.
 WITH_VALUE = frozenset(
-    """-t --target --prefix --root --src --platform --python-version --implementation --abi
-    --upgrade-strategy --no-binary --only-binary -C --config-settings --config-setting
-    --global-option --install-option --progress-bar --root-user-action --report --use-feature
-    --trusted-host --cache-dir --retries --timeout --default-timeout --proxy --log -p --python
-    --index-strategy --prerelease --resolution --link-mode --build-constraint -b
-    --python-platform --no-binary-package --no-build-package --no-build-isolation-package
-    --reinstall-package --upgrade-package -P --keyring-provider --fork-strategy --dry-run
-    --directory --project --package --optional --tag --branch --rev --allow-insecure-host
-    --native-tls --cert --client-cert --exists-action --uploaded-prior-to""".split()
+    [
+        "-t",
+        "--target",
+        "--prefix",
+        "--root",
+        "--src",
+        "--platform",
+        "--python-version",
+        "--implementation",
+        "--abi",
+        "--upgrade-strategy",
+        "--no-binary",
+        "--only-binary",
+        "-C",
+        "--config-settings",
+        "--config-setting",
+        "--global-option",
+        "--install-option",
+        "--progress-bar",
+        "--root-user-action",
+        "--report",
+        "--use-feature",
+        "--trusted-host",
+        "--cache-dir",
+        "--retries",
+        "--timeout",
+        "--default-timeout",
+        "--proxy",
+        "--log",
+        "-p",
+        "--python",
+        "--index-strategy",
+        "--prerelease",
+        "--resolution",
+        "--link-mode",
+        "--build-constraint",
+        "-b",
+        "--python-platform",
+        "--no-binary-package",
+        "--no-build-package",
+        "--no-build-isolation-package",
+        "--reinstall-package",
+        "--upgrade-package",
+        "-P",
+        "--keyring-provider",
+        "--fork-strategy",
+        "--dry-run",
+        "--directory",
+        "--project",
+        "--package",
+        "--optional",
+        "--tag",
+        "--branch",
+        "--rev",
+        "--allow-insecure-host",
+        "--native-tls",
+        "--cert",
+        "--client-cert",
+        "--exists-action",
+        "--uploaded-prior-to",
+    ]
 )
 INDEX = frozenset({"-i", "--index-url", "--extra-index-url", "--index", "--default-index",
                    "-f", "--find-links", "--extra-index"})  # fmt: skip
@@ -77,7 +129,7 @@ class Script:
             words = list(lexer)
         except ValueError:  # a quote without its end
             if re.search(r"\b(pip3?|apt(-get)?|uv|conda)\b.*\b(install|add)\b", line):
-                place = self._place(line.split()[0], start, end)
+                place = self._place(line.split(maxsplit=1)[0], start, end)
                 self.reading.leave_out(place, line, "a quotation that does not end")
             return
         command: list[str] = []
@@ -156,9 +208,7 @@ class Script:
         return Place(file=self.file, line=start)
 
     def _word_place(self, word: str, start: int, end: int) -> Place:
-        return Place(
-            file=self.file, line=requirement_lines.text_line(self.text, word, start, end)
-        )
+        return Place(file=self.file, line=requirement_lines.text_line(self.text, word, start, end))
 
     def _pip(self, arguments: Sequence[str], start: int, end: int) -> None:
         """The arguments of `pip install`, `uv pip install` and `uv add`."""
@@ -198,7 +248,9 @@ class Script:
             elif value != "auto":
                 self.reading.leave_out(place, f"{option}={value}", "images have builds for CUDA")
         elif option in ("--exclude-newer", "--extra", "--group"):
-            self.reading.leave_out(place, f"{option}={value}", "give it to imgbuild if it should count")
+            self.reading.leave_out(
+                place, f"{option}={value}", "give it to imgbuild if it should count"
+            )
 
     def _file(self, option: str, value: str, place: Place, scope: Scope) -> None:
         if self.folder is None:
@@ -216,7 +268,9 @@ class Script:
             elif not self.reading.sources.exists(relative(self.folder, value)):
                 base = value.rpartition("/")[2]
                 if not self.reading.sources.exists(base):
-                    self.reading.leave_out(place, f"{option} {value}", "no such file in the project")
+                    self.reading.leave_out(
+                        place, f"{option} {value}", "no such file in the project"
+                    )
                     return
                 name = base
             folder = "." if name != value else self.folder
@@ -273,9 +327,7 @@ class Script:
     def _setup(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place("setup.py", start, end)
         if self.folder is None:
-            self.reading.leave_out(
-                place, shlex.join(("setup.py", *arguments)), self._elsewhere()
-            )
+            self.reading.leave_out(place, shlex.join(("setup.py", *arguments)), self._elsewhere())
         else:
             self.reading.local(LocalRequest(folder=self.folder, place=place, editable=True))
 
@@ -312,7 +364,9 @@ def _installer(words: Sequence[str]) -> tuple[str, list[str]] | None:
             return None
         rest.remove("install")
         return "apt", rest
-    if CONDA.fullmatch(name) and (rest[:1] in (["install"], ["create"]) or rest[:2] == ["env", "create"]):
+    if CONDA.fullmatch(name) and (
+        rest[:1] in (["install"], ["create"]) or rest[:2] == ["env", "create"]
+    ):
         return "conda", rest[1:] if rest[0] != "env" else rest[2:]
     return None
 

@@ -64,7 +64,9 @@ def read_file(reading: Reading, name: str) -> None:
         return
     place = Place(file=name)
     if not isinstance(document, dict):
-        reading.problem(place, "not an environment of conda", expected="a mapping with dependencies")
+        reading.problem(
+            place, "not an environment of conda", expected="a mapping with dependencies"
+        )
         return
     text = reading.sources.text(name)
     dependencies = document.get("dependencies") or []
@@ -130,7 +132,9 @@ def dependency(reading: Reading, text: str, place: Place) -> None:
             reading.leave_out(place, text, f"Debian's own version of {DEBIAN[name]} is installed")
         reading.debian_package(DEBIAN[name], place)
     elif name in ("faiss-gpu", "faiss-gpu-cuvs", "faiss-gpu-raft"):
-        reading.leave_out(place, text, "has no build of that name on the Python index: faiss-cpu has")
+        reading.leave_out(
+            place, text, "has no build of that name on the Python index: faiss-cpu has"
+        )
     elif name.startswith("nvidia-") or name in RENAMED or not LIBRARY.match(name):
         _requirement(reading, RENAMED.get(name, name), version, place)
     else:

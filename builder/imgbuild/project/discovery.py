@@ -68,7 +68,9 @@ def _metadata(reading: Reading, names: list[str]) -> None:
     locks = [name for name in kinds.LOCKS if name in names]
     if document is not None and poetry.table_of(document):
         locks.sort(key=lambda name: name != "poetry.lock")
-    others = [n for n in names if n not in locks and n.startswith("pylock.") and n.endswith(".toml")]
+    others = [
+        n for n in names if n not in locks and n.startswith("pylock.") and n.endswith(".toml")
+    ]
     for name in (*locks[1:], *others):
         reading.leave_out(Place(file=name), name, f"another lock; {NAMED}")
     if locks:
@@ -115,7 +117,9 @@ def _requirements(reading: Reading, names: list[str]) -> None:
         if name not in reading.files and name != main:
             compiled = name.endswith(".in") and f"{name[:-3]}.txt" in reading.files
             reason = "its compiled form is read" if compiled else reason_to_leave(name)
-            reading.leave_out(Place(file=name), name, reason or f"an alternative or an addition; {NAMED}")
+            reading.leave_out(
+                Place(file=name), name, reason or f"an alternative or an addition; {NAMED}"
+            )
 
 
 def _main_file(reading: Reading, files: list[str], inner: list[str]) -> str:
@@ -147,7 +151,11 @@ def _dockerfiles(reading: Reading, names: list[str]) -> None:
     usual = [name for name in at_root if name in ("Dockerfile", "Containerfile")]
     usual += [name for name in below if name.endswith(("/Dockerfile", "/Containerfile"))
               and not kinds.parts(name.replace("/", "-") + ".x") & kinds.HARDWARE]  # fmt: skip
-    plain = [name for name in (*at_root, *below) if name not in usual and not reason_to_leave(f"{name}.x")]
+    plain = [
+        name
+        for name in (*at_root, *below)
+        if name not in usual and not reason_to_leave(f"{name}.x")
+    ]
     candidates = usual or (plain if len(plain) == 1 else [])
     for name in (*at_root, *below):
         if candidates and name == candidates[0]:
@@ -212,7 +220,13 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
 def _scripts(reading: Reading, names: list[str]) -> None:
     for name in names:
         words = kinds.parts(name)
-        if name.endswith(".sh") and words & {"install", "setup", "env", "environment", "requirements"}:
+        if name.endswith(".sh") and words & {
+            "install",
+            "setup",
+            "env",
+            "environment",
+            "requirements",
+        }:
             reading.leave_out(Place(file=name), name, f"a script; {NAMED}")
 
 

@@ -27,10 +27,8 @@ from imgbuild.project.sources import above, relative
 from imgbuild.project.uv_settings import Settings
 
 # Parts of names of files with packages for development, or for other hardware than NVIDIA's.
-DEVELOPMENT = frozenset("dev develop development test tests testing docs doc lint linting ci style"
-                        " typing format build release benchmark benchmarks".split())  # fmt: skip
-HARDWARE = frozenset("npu ascend rocm amd hip cpu macos mac osx darwin mps mlx apple windows win xpu intel"
-                     " hpu gaudi tpu neuron musa mlu maca metax ppu dcu".split())  # fmt: skip
+DEVELOPMENT = frozenset(["dev", "develop", "development", "test", "tests", "testing", "docs", "doc", "lint", "linting", "ci", "style", "typing", "format", "build", "release", "benchmark", "benchmarks"])  # fmt: skip
+HARDWARE = frozenset(["npu", "ascend", "rocm", "amd", "hip", "cpu", "macos", "mac", "osx", "darwin", "mps", "mlx", "apple", "windows", "win", "xpu", "intel", "hpu", "gaudi", "tpu", "neuron", "musa", "mlu", "maca", "metax", "ppu", "dcu"])  # fmt: skip
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
 # Files of other tools that say what a project needs and are not read.
 FOREIGN = {
@@ -200,5 +198,3 @@ def is_requirements(name: str) -> bool:
     """Whether a file is named as a requirements file."""
     file = name.rpartition("/")[2].lower()
     return bool(re.fullmatch(r"(.*[-_.])?(requirements?|reqs?)([-_.].*)?\.(txt|in|pip)", file))
-
-

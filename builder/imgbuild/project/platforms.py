@@ -5,8 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 
-from packaging.markers import Environment, InvalidMarker, Marker, UndefinedComparison
-from packaging.markers import UndefinedEnvironmentName
+from packaging.markers import (
+    Environment,
+    InvalidMarker,
+    Marker,
+    UndefinedComparison,
+    UndefinedEnvironmentName,
+)
 
 MACHINES = ("x86_64", "aarch64")
 PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))

@@ -122,9 +122,7 @@ def _marker(marker: Marker | None, context: dict[str, frozenset[str]]) -> str | 
     return "" if any(results) else None
 
 
-def _add(
-    reading: Reading, package: Package, marker: str, place: Place, usual: str | None
-) -> None:
+def _add(reading: Reading, package: Package, marker: str, place: Place, usual: str | None) -> None:
     hashes = [
         f"sha256:{each.hashes['sha256']}"
         for each in (package.sdist, package.archive, *(package.wheels or ()))

@@ -104,7 +104,9 @@ class Tables:
 
     def _group_line(self, name: str) -> str:
         lines = self.text.split("\n")
-        start = next((at for at, line in enumerate(lines) if line.strip() == "[dependency-groups]"), 0)
+        start = next(
+            (at for at, line in enumerate(lines) if line.strip() == "[dependency-groups]"), 0
+        )
         for line in lines[start:]:
             if normalize(line.partition("=")[0].strip().strip("\"'")) == name and "=" in line:
                 return line.strip()
@@ -137,8 +139,12 @@ def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
         return
     tables = Tables(reading, name, document)
     settings = Settings(reading, name, document)
-    reading.available_extras += [each for each in tables.extras if each not in reading.available_extras]
-    reading.available_groups += [each for each in tables.groups if each not in reading.available_groups]
+    reading.available_extras += [
+        each for each in tables.extras if each not in reading.available_extras
+    ]
+    reading.available_groups += [
+        each for each in tables.groups if each not in reading.available_groups
+    ]
     reading.conflicts += settings.conflict_sets(tables.name)
     extras, groups = chosen(reading, tables, settings)
     settings.extras, settings.groups = frozenset(extras), frozenset(groups)
@@ -202,7 +208,9 @@ def check_choice(reading: Reading) -> None:
                 continue
             near = difflib.get_close_matches(normalize(name), available, n=1)
             file = next((each for each in reading.files if each.endswith("pyproject.toml")), ".")
-            expected = f"one of {', '.join(available)}" if available else f"no {kind}: there is none"
+            expected = (
+                f"one of {', '.join(available)}" if available else f"no {kind}: there is none"
+            )
             reading.problem(Place(file=file), f"has no {kind} {name}",
                             expected=f"{near[0]}?" if near else expected)  # fmt: skip
 
@@ -216,7 +224,9 @@ def _dynamic(reading: Reading, tables: Tables, extras: Iterable[str]) -> None:
     setuptools = table(tool, "setuptools", "dynamic")
     hook = table(tool, "hatch", "metadata", "hooks", "requirements_txt")
     if "dependencies" in names:
-        files = _files(setuptools.get("dependencies")) + [str(each) for each in hook.get("files", [])]
+        files = _files(setuptools.get("dependencies")) + [
+            str(each) for each in hook.get("files", [])
+        ]
         for file in files:
             _nested(reading, tables, file)
     if "optional-dependencies" in names:

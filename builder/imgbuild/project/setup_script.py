@@ -333,9 +333,7 @@ class SetupScript:
             return iterated
         if not isinstance(iterated, list) or not isinstance(each.target, ast.Name):
             return None
-        return [
-            self._value(element, {**names, each.target.id: item}, depth) for item in iterated
-        ]
+        return [self._value(element, {**names, each.target.id: item}, depth) for item in iterated]
 
 
 def flattened(value: Any) -> list[Any]:

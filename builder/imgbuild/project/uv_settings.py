@@ -139,7 +139,12 @@ class Settings:
         return _both(*inverse)
 
     def _direct(
-        self, source: dict[str, Any], requirement: Requirement, place: Place, kind: Kind, marker: str
+        self,
+        source: dict[str, Any],
+        requirement: Requirement,
+        place: Place,
+        kind: Kind,
+        marker: str,
     ) -> None:
         """Add a requirement from a git repository, an address, a folder or the workspace."""
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
@@ -178,7 +183,9 @@ class Settings:
         target = relative(self.folder, path)
         sources = self.reading.sources
         if path.startswith(("/", "~")) or target.startswith("..") or not sources.inside(target):
-            self.reading.leave_out(place, f"{requirement} ({path})", "a path outside of the project")
+            self.reading.leave_out(
+                place, f"{requirement} ({path})", "a path outside of the project"
+            )
         elif sources.exists(target):
             from imgbuild.project.requirement_lines import Scope, requirement_word
 
@@ -287,7 +294,9 @@ class Settings:
                     self.reading.requirement(text, place, kind="constraint")
         for text in _strings(self.reading, self.table.get("exclude-dependencies"),
                              self.place("exclude-dependencies")):  # fmt: skip
-            place = Place(file=self.file, line=line_of(self.text, text, after="exclude-dependencies"))
+            place = Place(
+                file=self.file, line=line_of(self.text, text, after="exclude-dependencies")
+            )
             self._exclude(text, place)
 
     def _exclude(self, text: str, place: Place) -> None:
@@ -385,7 +394,9 @@ INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
 
 def _inverted(marker: str) -> str:
     """A marker that is true where this one is false; empty if that is more than one comparison."""
-    match = re.fullmatch(r"\s*([\w.]+)\s*(==|!=|<=|>=|<|>|not in|in)\s*(['\"][^'\"]*['\"])\s*", marker)
+    match = re.fullmatch(
+        r"\s*([\w.]+)\s*(==|!=|<=|>=|<|>|not in|in)\s*(['\"][^'\"]*['\"])\s*", marker
+    )
     return str(Marker(f"{match[1]} {INVERSE[match[2]]} {match[3]}")) if match else ""
 
 
@@ -403,7 +414,7 @@ def _strings(reading: Reading, value: object, place: Place) -> list[str]:
         if isinstance(item, str):
             texts.append(item)
         else:
-            reading.problem(place, "not a text", value=str(item), expected="a requirement in quotes")
+            reading.problem(
+                place, "not a text", value=str(item), expected="a requirement in quotes"
+            )
     return texts
-
-

@@ -88,16 +88,6 @@ def _settings_file(variable: str) -> dict[str, str]:
     return {variable: str(Path(path).absolute())} if path else {}
 
 
-<<<<<<< HEAD
-def _clean() -> list[str]:
-    # Uv's many variables would add indexes, files or strategies: it gets none of them.
-    env = programs.environment("uv")
-    variables = [f"{name}={env[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in env]
-    # A page may wait for a build from an sdist; what fails at the local index fails again.
-    timeouts = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
-    return [process.find("env", remedy="install coreutils"), "-i", *variables, *timeouts]
-
-
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """What limits uv's choice in addition to requirements; all are PEP 508 lines.
 
@@ -118,8 +108,6 @@ class AddressRequired(Exception):
         self.package = package
 
 
-=======
->>>>>>> p1
 def ask(
     catalogue: Catalogue,
     requirements: Sequence[str],
@@ -166,13 +154,8 @@ def compile_requirements(
     # Uv prefers the versions of the file that it is to write.
     output = _written(folder / "requirements.txt", bounds.preferences)
     command = [
-<<<<<<< HEAD
-        *(*_clean(), binary(), "pip", "compile", "-", "--output-file", output),
+        *(*clean(), binary(), "pip", "compile", "-", "--output-file", output),
         *("--constraints", constraints, "--overrides", overrides, "--resolution", "highest"),
-=======
-        *(*clean(), binary(), "pip", "compile", "-"),
-        *("--constraints", str(folder / "constraints.txt"), "--resolution", "highest"),
->>>>>>> p1
         *("--no-config", "--no-cache", "--no-progress", "--color", "never"),
         *("--python", sys.executable, "--no-python-downloads"),
         *("--default-index", index, "--keyring-provider", "disabled", "--no-sources"),
