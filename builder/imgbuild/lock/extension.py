@@ -50,10 +50,10 @@ def make_lock(
     return msgspec.structs.replace(lock, project=_project(row, sources))
 
 
-def _project(item: Overlay, sources: LockedProject) -> LockedProject | msgspec.UnsetType:
-    """What the project of `item` requires; unset for a row that names no files and adds none."""
+def _project(item: Overlay, sources: LockedProject) -> LockedProject | None:
+    """What the project of `item` requires; None for a row that names no files and adds none."""
     if not (item.row.requirements or item.row.add or item.row.like):
-        return msgspec.UNSET
+        return None
     return msgspec.structs.replace(
         sources,
         files=item.row.requirements,
@@ -187,6 +187,8 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
         expected = make_lock(matrix, lock.target, lock.arch, lock.project or NO_SOURCES)
     except InputError as error:
         return (error.message,)
+    if changes := _project_changes(lock.project or NO_SOURCES, expected.project or NO_SOURCES):
+        return changes
     if lock.extends is None or expected.extends is None:
         return lock_file.differences(lock, expected, matrix.targets[lock.target].arch)
     extended = row.published
@@ -207,6 +209,17 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
                 if locked.get(_word(item)) != item
             ]
     return (*reasons, *lock_file.differences(lock, expected, matrix.targets[lock.target].arch))
+
+
+def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[str, ...]:
+    """What the files of a project require now and did not when it was locked, and the reverse."""
+    before, after = set(locked.requirements), set(expected.requirements)
+    lines = [f"the project requires {line} now" for line in sorted(after - before)]
+    lines += [f"the project no longer requires {line}" for line in sorted(before - after)]
+    for package in sorted(locked.packages.keys() | expected.packages.keys()):
+        if locked.packages.get(package) != expected.packages.get(package):
+            lines.append(f"the version, scripts or folders of {package} have changed")
+    return tuple(lines)
 
 
 def _with_folders(expected: Lock, locked: Extends) -> Lock:

@@ -26,6 +26,7 @@ from imgbuild.values import normalize
 MATRIX = "matrix.yaml"
 NEVER = "python_version < '0'"  # the marker of an override that leaves a package out
 PYTHON = "python"  # in `relax`
+PREFERENCE = ".python-version"  # of developers; what the project accepts says its metadata
 UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend knows
 
 
@@ -161,7 +162,11 @@ def requirements_of(
         python=(
             ((relaxed[PYTHON], Place(file=MATRIX)),)
             if PYTHON in relaxed
-            else tuple((item.spec, item.place) for item in declared.python)
+            else tuple(
+                (item.spec, item.place)
+                for item in declared.python
+                if posixpath.basename(item.place.file) != PREFERENCE
+            )
         ),
         places={item.package: item.place for item in reversed(direct)},
         extras={

@@ -353,7 +353,12 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
         if item.row.extends is not None:
             target = _extending(item, below)
         else:
-            target = _like(item, below, catalogue.requires)
+            everywhere = {
+                name: wanted
+                for name, wanted in catalogue.requires.items()
+                if name in item.published.lock.requirements
+            }
+            target = _like(item, below, everywhere)
         base = bases[target.base]
         if item.row.like is not None and item.requirements.debian and isinstance(base, DebianBase):
             packages = tuple(sorted({*base.packages, *item.requirements.debian}))

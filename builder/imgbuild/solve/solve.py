@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.errors import IntegrityError, NoSolution
+from imgbuild.errors import InputError, IntegrityError, NoSolution, Problem
 from imgbuild.index import cuda_releases, server
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, IndexFile, places
@@ -115,22 +115,24 @@ def refuse_excluded(problem: SolveProblem) -> None:
 
 
 def refuse_python(problem: SolveProblem, python: str) -> None:
-    """NoSolution if the project's files do not accept `python`, the version of the base."""
-    reasons = tuple(
-        f"{place} requires Python {spec}"
+    """InputError, with all places, if the project's files do not accept the Python of the base."""
+    problems = tuple(
+        Problem(
+            file=place.file,
+            line=place.line or None,
+            message=f"the project requires Python {spec}, the base has {python}",
+        )
         for spec, place in problem.requirements.python
         if not SpecifierSet(spec).contains(python, prereleases=True)
     )
-    if reasons:
-        row = problem.row
-        base = f" of {row.published.name}" if row is not None else ""
-        message = f"{problem.name}: the base{base} has Python {python}"
+    if problems:
         minor = ".".join(python.split(".")[:2])
+        message = f"{problem.name}: the project does not accept Python {python}"
         hint = (
-            f"take a target with another Python, or accept this one in matrix.yaml: relax:"
-            f" {{python: {{spec: '=={minor}.*', reason: …}}}}"
+            "name a target with another Python in matrix.yaml, or accept this one there:"
+            f" relax: {{python: {{spec: '=={minor}.*', reason: …}}}}"
         )
-        raise NoSolution(message, reasons=reasons, hint=hint)
+        raise InputError(message, problems=problems, hint=hint)
 
 
 def _others(problem: SolveProblem) -> str | None:

@@ -1,0 +1,197 @@
+"""Rows of a project's own files: `extends` and `like`, from requirements to a command that runs.
+
+The published target is that of test_extend.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_extend import PublishedSite, layers, published_site
+from tests.support import needs
+from tests.support.sample_project import TARGET, Project
+
+__all__ = ("published_site",)
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+
+ROW = "trainer"
+PYPROJECT = """\
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "My-Trainer"
+version = "0.3"
+requires-python = ">=3.9"
+dependencies = ["torch==2.6.0+cu124", "gadget>=1; python_version >= '3'"]
+
+[project.scripts]
+trainer = "my_trainer.train:main"
+
+[project.optional-dependencies]
+fast = ["another"]
+"""
+TRAIN = """\
+import importlib.metadata
+
+import gadget
+
+
+def main():
+    print(importlib.metadata.version("my-trainer"), gadget.VALUE)
+"""
+
+
+def begin(site: PublishedSite, folder: Path, row: str, **files: str) -> Project:
+    """A project with `files`, and a row that has `row` in addition to its summary."""
+    (folder / "src/my_trainer").mkdir(parents=True)
+    (folder / "src/my_trainer/__init__.py").write_text("")
+    (folder / "src/my_trainer/train.py").write_text(TRAIN)
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    images = site.published.folder / "images"
+    (folder / "published").mkdir()
+    (folder / "published" / TARGET).symlink_to(images / TARGET)
+    lines = [f"    {line}\n" for line in row.splitlines()]
+    (folder / "matrix.yaml").write_text(
+        f"version: 1\npublished:\n  {TARGET}: {{lock: published/{TARGET}}}\n"
+        f"targets:\n  {ROW}:\n    summary: our project\n{''.join(lines)}"
+    )
+    return Project(folder, site.site.url("simple"), cache=None)
+
+
+def versions(project: Project) -> dict[str, str]:
+    """Package → version of the lock."""
+    lock = project.read(f"{ROW}/lock.json")["arch"]["x86_64"]
+    return {item["package"]: item["version"] for item in lock["wheels"]}
+
+
+def test_a_project_is_importable_with_its_metadata_and_scripts(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    needs.user_namespaces()
+    row = f"extends: {TARGET}\nrequirements: [pyproject.toml]\nextras: [fast]"
+    project = begin(published_site, tmp_path / "project", row, pyproject_toml=PYPROJECT)
+    project.run("lock", ROW)
+    assert versions(project).keys() >= {"gadget", "another", "my-trainer"}
+    below = layers(published_site.published, TARGET)
+    assert layers(project, ROW)[: len(below)] == below
+    project.run("build", ROW)
+    for command in (
+        ["trainer"],
+        ["sh", "-c", "cd / && python -c 'import my_trainer.train as t; t.main()'"],
+    ):
+        ran = project.run("run", ROW, "--through", "root", "--", *command)
+        assert ran.stdout == "0.3 42\n"
+    assert project.run("lock", "--check", ROW).returncode == 0
+
+
+def test_like_solves_anew_and_prefers_the_versions_of_its_target(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"like: {TARGET}\nas_of: 2025-12-01\nrequirements: [requirements.txt]"
+    text = "torch==2.6.0\nthewheel==2.0\nhelper\n-c bounds.txt\n"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
+    (project.folder / "bounds.txt").write_text("another<1\n")
+    project.run("lock", ROW)
+    assert versions(project)["thewheel"] == "2.0"
+    assert versions(project)["another"] == "0.1"
+    lock = project.read(f"{ROW}/lock.json")
+    assert "extends" not in lock
+    assert lock["settings"]["prefix"] == "/opt/venv"
+    assert "constraint: another<1" in lock["project"]["requirements"]
+    shared = {layer["digest"] for layer in layers(published_site.published, TARGET)}
+    assert shared & {layer["digest"] for layer in layers(project, ROW)}
+
+
+def test_extends_names_every_requirement_that_its_target_contradicts(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"extends: {TARGET}\nrequirements: [requirements.txt]"
+    text = "gadget\ntorch==2.7.0\nthewheel>=2\n"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
+    messages = project.run("lock", ROW, status=2).stderr
+    assert "requirements.txt:2: torch:" in messages
+    assert "requirements.txt:3: thewheel:" in messages
+    assert f"like: {TARGET}" in messages
+
+
+def test_a_changed_requirement_makes_the_lock_stale_and_a_comment_does_not(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"extends: {TARGET}\nrequirements: [requirements.txt]"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt="gadget\n")
+    project.run("lock", ROW)
+    path = project.folder / "requirements.txt"
+    path.write_text("# what the trainer needs\ngadget   # the newest\n")
+    assert project.run("lock", "--check", ROW).returncode == 0
+    path.write_text("gadget\nanother\n")
+    messages = project.run("lock", "--check", ROW, status=5).stderr
+    assert "the project requires another now" in messages
+
+
+def test_a_package_is_left_out_and_the_audit_says_what_requires_it(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = (
+        f"like: {TARGET}\nrequirements: [requirements.txt]\n"
+        'exclude: {another: "it compiles for an hour"}'
+    )
+    text = "torch==2.6.0\nthewheel==2.0\n"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
+    project.run("lock", ROW)
+    assert "another" not in versions(project)
+    (report,) = json.loads(project.run("audit", ROW, "--json").stdout)
+    warnings = [item["message"] for item in report["findings"] if item["severity"] == "warning"]
+    assert any(
+        "needs another" in message and "left out: it compiles for an hour" in message
+        for message in warnings
+    )
+
+
+def test_a_relaxed_version_replaces_the_one_of_the_files(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = (
+        f"extends: {TARGET}\nrequirements: [requirements.txt]\n"
+        'relax: {thewheel: {spec: "==1.0", reason: the target has it}}'
+    )
+    text = "thewheel==2.0\ngadget\n"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
+    project.run("lock", ROW)
+    assert versions(project)["thewheel"] == "1.0"
+
+
+def test_a_python_that_the_project_does_not_accept_is_refused(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"extends: {TARGET}\nrequirements: [pyproject.toml]"
+    text = PYPROJECT.replace(">=3.9", "==3.10.*")
+    project = begin(published_site, tmp_path / "project", row, pyproject_toml=text)
+    messages = project.run("lock", ROW, status=2).stderr
+    assert "pyproject.toml:8: the project requires Python ==3.10.*" in messages
+    assert "relax: {python:" in messages
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("requirements: [requirements.txt]", "a row has one of `extends` and `like`"),
+        (f"extends: {TARGET}\nlike: {TARGET}", "a row has one of `extends` and `like`"),
+        (f"extends: {TARGET}\nrequirements: [../other.txt]", "the file is outside the repository"),
+        (f"extends: {TARGET}\nadd: [not a requirement]", "not a requirement as PEP 508 writes it"),
+        (f"extends: {TARGET}\nextras: [fast]", "those of the files that `requirements` names"),
+        (f'extends: {TARGET}\ncuda: "12.6"', "the published target has a CUDA release already"),
+    ],
+)
+def test_keys_of_a_row_are_checked_together(
+    published_site: PublishedSite, tmp_path: Path, row: str, words: str
+) -> None:
+    project = begin(published_site, tmp_path / "project", row, requirements_txt="gadget\n")
+    messages = project.run("lock", ROW, status=2).stderr
+    assert words in messages
+    assert "matrix.yaml:" in messages
