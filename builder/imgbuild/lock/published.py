@@ -19,7 +19,7 @@ from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.locked_matrix import default_index, matrix_of, versions_of
+from imgbuild.lock.locked_matrix import default_index_of, matrix_of, versions_of
 from imgbuild.matrix import load as matrices
 from imgbuild.matrix.check import check_matrix, check_sdist_packages
 from imgbuild.matrix.check_extensions import check_extensions
@@ -196,7 +196,7 @@ def _check_sdists(
 def _check_published(notes: Notes, value: Extensions, extended: PublishedTarget) -> None:
     """Note indexes and a digest that do not fit what is published."""
     here = ("published", extended.name)
-    default = default_index(extended.lock)
+    default = default_index_of(extended.lock)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
     for index, package in used.items():
         if index not in value.indexes:
@@ -289,12 +289,12 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
         for name, row in value.targets.items()
     }
     locks = [target.lock for target in published.values()]
-    defaults = {default_index(lock): PackageIndex() for lock in locks}
+    defaults = {default_index_of(lock): PackageIndex() for lock in locks}
     below = matrix_of(
         # The settings of all images are those of the first published target.
         {target.name: target.lock for target in published.values()},
         indexes={**defaults, **value.indexes},
-        default_index=default_index(locks[0]),
+        default_index=default_index_of(locks[0]),
         mirrors=value.mirrors,
     )
     targets = {name: _target(item, below) for name, item in overlays.items()}

@@ -13,12 +13,12 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
-from imgbuild.matrix import row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import loads
 from imgbuild.matrix.model import Flashinfer, PackageIndex, Target, Wanted
 from imgbuild.project import Project
 from imgbuild.resolve import answers, reasons, request
+from imgbuild.resolve.first_matrix import target_lines
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
@@ -233,14 +233,14 @@ TARGET = Target(
 
 
 def test_a_row_pasted_into_a_matrix_is_the_same_target():
-    text = RIGHT + "\n".join(row.row("pasted", TARGET)) + "\n"
+    text = RIGHT + "\n".join(target_lines("pasted", TARGET)) + "\n"
     assert loads(text.encode(), "matrix.yaml").targets["pasted"] == TARGET
 
 
 def test_a_row_is_read_the_same_by_other_readers_of_yaml():
     import yaml
 
-    read = yaml.safe_load("\n".join(row.row("pasted", TARGET)))["pasted"]
+    read = yaml.safe_load("\n".join(target_lines("pasted", TARGET)))["pasted"]
     assert read["pins"] == TARGET.pins
     assert (read["cuda"], read["as_of"]) == ("12.4", TARGET.as_of)
     assert (read["flashinfer"]["mode"], read["gpu"]) == ("off", ["9.0"])
