@@ -21,7 +21,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import default_index_of, matrix_of, versions_of
 from imgbuild.matrix import load as matrices
-from imgbuild.matrix.check import check_matrix, check_sdist_packages
+from imgbuild.matrix.check import check_matrix, check_sdist_packages, row_packages
 from imgbuild.matrix.check_extensions import check_extensions
 from imgbuild.matrix.convert import converted, refusal
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource
@@ -144,7 +144,9 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
         name: read(folder / item.lock, name, item.image) for name, item in value.published.items()
     }
     notes = Notes(document.file, document.place)
-    _check_sdists(notes, value, published_targets)
+    versions = {key for each in published_targets.values() for key in versions_of(each.lock)}
+    names = [*value.sdists, *row_packages(value.targets.values()), *sorted(versions)]
+    check_sdist_packages(notes, value.sdists, dict.fromkeys(names))
     for each in published_targets.values():
         _check_published(notes, value, each)
     for name, row in value.targets.items():
@@ -179,18 +181,6 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
         manifests={arch: item.manifest for arch, item in target_digests.arch.items()},
         image=image,
     )
-
-
-def _check_sdists(
-    notes: Notes, value: Extensions, published_targets: Mapping[str, PublishedTarget]
-) -> None:
-    """Note a package that the build of an sdist needs and that no row or published target has."""
-    rows = value.targets.values()
-    names = [*value.sdists]
-    for row in rows:
-        names += [*row.pins, *row.requires, *row.indexes]
-    names += sorted({key for each in published_targets.values() for key in versions_of(each.lock)})
-    check_sdist_packages(notes, value.sdists, dict.fromkeys(names))
 
 
 def _check_published(notes: Notes, value: Extensions, extended: PublishedTarget) -> None:

@@ -11,8 +11,18 @@ from urllib.parse import urlsplit
 
 from imgbuild.matrix import settings
 from imgbuild.matrix.check_targets import check_drops, check_target, environment, labels, specifier
+from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.fields import DEBIAN_PACKAGE
-from imgbuild.matrix.model import Base, DebianBase, Image, Layers, Matrix, PackageIndex, Sdist
+from imgbuild.matrix.model import (
+    Base,
+    DebianBase,
+    Image,
+    Layers,
+    Matrix,
+    PackageIndex,
+    Sdist,
+    Target,
+)
 from imgbuild.matrix.notes import Notes, Path, nearest
 from imgbuild.matrix.settings import folder
 
@@ -33,10 +43,12 @@ def check_matrix(notes: Notes, matrix: Matrix) -> None:
     for name, base in matrix.bases.items():
         _base(notes, ("bases", name), base)
     _image(notes, matrix.image)
-    names = _packages(matrix)
+    extras = [package for group in matrix.extras.values() for package in group]
+    rows = row_packages(matrix.targets.values())
+    names = dict.fromkeys([*matrix.requires, *matrix.sdists, *extras, *rows])
     # What no target pins is known by its place in the order: transformers follows from the others.
     order = [text for text in matrix.layers.order if not set(text) & set("*?[")]
-    _layers(notes, matrix.layers, list(dict.fromkeys([*names, *order])))
+    _layers(notes, matrix.layers, dict.fromkeys([*names, *order]))
     check_sdists(notes, matrix.sdists)
     check_sdist_packages(notes, matrix.sdists, names)
     if not matrix.targets:
@@ -51,14 +63,9 @@ def check_matrix(notes: Notes, matrix: Matrix) -> None:
             specifier(notes, ("extras", name, package, "spec"), requirement.spec)
 
 
-def _packages(matrix: Matrix) -> list[str]:
-    """Every package that the matrix names, in its order."""
-    names = [*matrix.requires, *matrix.sdists]
-    for group in matrix.extras.values():
-        names.extend(group)
-    for target in matrix.targets.values():
-        names.extend([*target.pins, *target.requires, *target.indexes])
-    return list(dict.fromkeys(names))
+def row_packages(rows: Iterable[Target | Extension]) -> list[str]:
+    """Every package that `rows` name, in their order."""
+    return [package for row in rows for package in (*row.pins, *row.requires, *row.indexes)]
 
 
 def check_sdists(notes: Notes, sdists: Mapping[str, Sdist]) -> None:
