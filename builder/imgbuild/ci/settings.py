@@ -110,9 +110,8 @@ class CiFile(Strict, frozen=True):
 def read(project: Project) -> CiSettings:
     """The settings of `project`; InputError with all problems of its `ci.yaml`."""
     text = resources.files("imgbuild").joinpath(DEFAULTS).read_bytes()
-    settings = msgspec.convert(
-        converted(parse(text, DEFAULTS), CiFile), CiSettings, from_attributes=True
-    )
+    defaults = converted(parse(text, DEFAULTS), CiFile)
+    settings = msgspec.convert(defaults, CiSettings, from_attributes=True)
     path = project.root / FILE
     if not path.exists():
         return settings

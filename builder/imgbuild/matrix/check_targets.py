@@ -43,7 +43,7 @@ def check_target(notes: Notes, path: Path, target: Target, matrix: Matrix) -> No
     check_row(notes, path, target)
     if target.cuda:
         _cuda(notes, path, target)
-        _flashinfer(notes, path, target)
+    _flashinfer(notes, path, target)
     values = {name: variable.value for name, variable in target.env.items()}
     settings.environment_first(notes, (*path, "env"), matrix.image.prefix, values, "value")
 
@@ -173,7 +173,7 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
             notes.note(here, message, value=mode, expected=expected)
     elif mode == "jit":
         first = flashinfer.FIRST_WITH_NVCC
-        if flashinfer.major(target) < first:
+        if target.cuda and flashinfer.major(target) < first:
             cuda = target.cuda
             message = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
             expected = f"prebuilt or off; jit from CUDA {first}.0 on"

@@ -44,7 +44,7 @@ _EMPTY: dict[type[inspect.Type], Any] = {
 def converted(
     document: YamlDocument,
     expected_type: type[T],
-    check: Callable[[Notes, T], None] = lambda notes, value: None,
+    check: Callable[[Notes, T], None] | None = None,
     *,
     hint: str | None = None,
 ) -> T:
@@ -54,7 +54,8 @@ def converted(
         reader = _Reader(notes)
         value: T = reader.read(document.root, inspect.type_info(expected_type), ())
         notes.refused = reader.refused
-        check(notes, value)
+        if check is not None:
+            check(notes, value)
         if not document.problems and not notes.problems:
             return value
     raise refusal(document, (*document.problems, *notes.problems), hint=hint)

@@ -53,7 +53,7 @@ def loads(data: bytes, file: str) -> Matrix:
     return converted(parse(data, file), Matrix, check_matrix)
 
 
-class CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
+class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
     """The matrix of the catalogue, and the sha256 of the file that it was read from."""
 
     sha256: Sha256
@@ -66,7 +66,7 @@ def compiled(path: Path) -> Matrix | None:
     The wheel has one for the catalogue, written by setup.py: JSON is read faster than YAML.
     """
     try:
-        document = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=CompiledMatrix)
+        document = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_CompiledMatrix)
         return document.matrix if document.sha256 == sha256(path.read_bytes()) else None
     except (OSError, msgspec.MsgspecError):
         return None

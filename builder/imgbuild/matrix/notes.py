@@ -46,9 +46,7 @@ class Notes:
 
         Where the problem also depends on the value at `of`, that one must have fitted its type.
         """
-        if any(
-            place[:end] in self.refused for place in (path, of) for end in range(len(place) + 1)
-        ):
+        if self._refused(path) or self._refused(of):
             return
         line, column = self.place_of(path, key) or (None, None)
         self.problems.append(
