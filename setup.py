@@ -16,7 +16,7 @@ from setuptools.command.build_py import build_py
 
 
 def compiled(data: bytes) -> bytes:
-    """The matrix in `data` as JSON, with the sha256 of `data`; see `imgbuild.matrix.compiled`."""
+    """The matrix in `data` as JSON, with the sha256 of `data`; see `imgbuild.matrix.load`."""
     document = {"sha256": hashlib.sha256(data).hexdigest(), "matrix": yaml.safe_load(data)}
     return json.dumps(document, default=datetime.date.isoformat).encode()
 

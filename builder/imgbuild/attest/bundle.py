@@ -25,7 +25,7 @@ from imgbuild.http import credentials
 from imgbuild.index.pages import is_local
 from imgbuild.lock import extension, lock_file, published
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.locked_matrix import default_index, matrix_of
+from imgbuild.lock.locked_matrix import default_index_of, matrix_of
 from imgbuild.matrix.fields import Line, Name
 from imgbuild.matrix.load import located
 from imgbuild.matrix.model import DebianBase, Matrix, PackageIndex
@@ -126,7 +126,7 @@ def read(data: Mapping[str, bytes], place: str) -> LockBundle:
     sbom_packages = (
         packages.read(data[PACKAGES], f"{place}/{PACKAGES}") if PACKAGES in data else SbomPackages()
     )
-    sources = Sources(default_index=default_index(lock))
+    sources = Sources(default_index=default_index_of(lock))
     if SOURCES in data:
         sources = codec.decode(data[SOURCES], Sources, file=f"{place}/{SOURCES}", hint=OTHER)
     _refuse_unplaced(lock, sources, place)

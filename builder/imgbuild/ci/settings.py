@@ -7,14 +7,12 @@ from importlib import resources
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import inspect
 
 from imgbuild.cves.severity import Rating
 from imgbuild.errors import InputError
+from imgbuild.matrix.convert import converted
 from imgbuild.matrix.fields import Form
-from imgbuild.matrix.load import refusal
 from imgbuild.matrix.model import Strict
-from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import content, parse
 from imgbuild.project_paths import Project
 from imgbuild.report import Tier
@@ -112,12 +110,13 @@ class CiFile(Strict, frozen=True):
 def read(project: Project) -> CiSettings:
     """The settings of `project`; InputError with all problems of its `ci.yaml`."""
     text = resources.files("imgbuild").joinpath(DEFAULTS).read_bytes()
-    settings = msgspec.convert(_given(text, DEFAULTS), CiSettings, from_attributes=True)
+    defaults = converted(parse(text, DEFAULTS), CiFile)
+    settings = msgspec.convert(defaults, CiSettings, from_attributes=True)
     path = project.root / FILE
     if not path.exists():
         return settings
     try:
-        project_settings = _given(content(path), str(path))
+        project_settings = converted(parse(content(path), str(path)), CiFile)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
@@ -138,13 +137,3 @@ def ordered(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
 def without_gpu(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
     """Those of `tiers` that need no GPU."""
     return tuple(tier for tier in tiers if tier not in GPU_TIERS)
-
-
-def _given(data: bytes, file: str) -> CiFile:
-    document = parse(data, file)
-    if document.root is None:
-        raise refusal(file, document.problems, document.text)
-    walked = walk(document.root, inspect.type_info(CiFile), file)
-    if document.problems or walked.problems:
-        raise refusal(file, (*document.problems, *walked.problems), document.text)
-    return msgspec.convert(walked.value, CiFile)

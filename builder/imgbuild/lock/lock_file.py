@@ -22,7 +22,7 @@ from imgbuild.lock.model import (
     LockedBase,
 )
 from imgbuild.lock.resolution import Resolution
-from imgbuild.matrix import extras, flashinfer
+from imgbuild.matrix import flashinfer
 from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.matrix.model import DebianBase, Matrix, Target
 from imgbuild.project_paths import CATALOGUE
@@ -94,7 +94,7 @@ def requirements(matrix: Matrix, name: str) -> dict[str, str]:
     beside = {
         **matrix.requires,
         **flashinfer.requires(target),
-        **extras.requirements(matrix, target),
+        **matrix.requirements_of(target),
     }
     specs = {package: requirement.spec for package, requirement in beside.items()}
     specs |= {package: f"=={version}" for package, version in target.pins.items()}

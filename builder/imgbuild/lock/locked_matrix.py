@@ -59,7 +59,7 @@ def matrix_of(
     )
 
 
-def default_index(lock: Lock) -> str:
+def default_index_of(lock: Lock) -> str:
     """The name that `lock` has for the default index."""
     wheels = (wheel for found in lock.arch.values() for wheel in found.wheels)
     return next((item.index for item in wheels if item.package not in lock.indexes), "default")

@@ -10,28 +10,28 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import yaml
-from msgspec import inspect
 from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.locked_matrix import default_index, matrix_of, versions_of
+from imgbuild.lock.locked_matrix import default_index_of, matrix_of, versions_of
 from imgbuild.lock.project_requirements import (
     ProjectRequirements,
     refuse_contradictions,
     requirements_of,
 )
-from imgbuild.matrix import compiled, constraints, flashinfer
+from imgbuild.matrix import constraints, flashinfer
 from imgbuild.matrix import load as matrices
-from imgbuild.matrix.check import check_sdists, check_shared
+from imgbuild.matrix.check import check_matrix, check_sdist_packages, row_packages
+from imgbuild.matrix.check_extensions import check_extensions
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.extension import Extension, Extensions, PublishedSource, check_extensions
+from imgbuild.matrix.convert import converted, refusal
+from imgbuild.matrix.extension import Extension, Extensions, PublishedSource
 from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.matrix.model import (
     DebianBase,
@@ -46,7 +46,6 @@ from imgbuild.matrix.model import (
 from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.select import Selected
 from imgbuild.matrix.settings import environment_first
-from imgbuild.matrix.validate import walk
 from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
 from imgbuild.project_paths import CATALOGUE, MATRIX
 from imgbuild.system import boundary
@@ -112,14 +111,15 @@ class _Digests(msgspec.Struct, frozen=True):
 
 def load(path: Path) -> Matrix:
     """Read the matrix at `path`, of either kind; InputError with all its problems."""
-    if path == CATALOGUE / MATRIX and (matrix := compiled.read(path)) is not None:
+    if path == CATALOGUE / MATRIX and (matrix := matrices.compiled(path)) is not None:
         return matrices.located(matrix, path.parent)
     try:
         document = parse(content(path), str(path))
     except OSError:
         return matrices.load(path)  # raises the error
     if document.root is None or not _has(document.root, "published"):
-        return matrices.located(matrices.of_document(document), path.resolve().parent)
+        matrix = converted(document, Matrix, check_matrix)
+        return matrices.located(matrix, path.resolve().parent)
     return _extended(document, path)
 
 
@@ -129,7 +129,7 @@ def published(path: Path) -> Mapping[str, PublishedSource]:
     if document.root is None or not _has(document.root, "published"):
         message = f"{path} extends no published target"
         raise InputError(message, hint="run imgbuild init in another folder to write one that does")
-    return _read(document, str(path))[0].published
+    return converted(document, Extensions, check_extensions).published
 
 
 def overlay(matrix: Matrix, name: str) -> Overlay | None:
@@ -177,37 +177,23 @@ def _has(root: yaml.Node, key: str) -> bool:
     return any(name.value == key for name, _ in pairs)
 
 
-def _read(document: YamlDocument, file: str) -> tuple[Extensions, Notes, Any]:
-    """The file without the published locks, also as plain data; InputError with all problems."""
-    walked = walk(document.root or yaml.MappingNode("", []), inspect.type_info(Extensions), file)
-    notes = Notes(file, walked.keys, walked.places)
-    if not walked.uncertain:
-        check_shared(notes, walked.value)
-        check_extensions(notes, walked.value)
-    if problems := (*document.problems, *walked.problems, *notes.problems):
-        raise matrices.refusal(file, problems, document.text)
-    return msgspec.convert(walked.value, Extensions), notes, walked.value
-
-
 def _extended(document: YamlDocument, path: Path) -> Extended:
-    file = str(path)
-    value, notes, plain = _read(document, file)
+    value = converted(document, Extensions, check_extensions)
     folder = path.resolve().parent
     published_targets = {
         name: read(folder / item.lock, name, item.image) for name, item in value.published.items()
     }
-    check_sdists(
-        notes,
-        plain,
-        sorted({key for each in published_targets.values() for key in versions_of(each.lock)}),
-    )
+    notes = Notes(document.file, document.place)
+    versions = {key for each in published_targets.values() for key in versions_of(each.lock)}
+    names = [*value.sdists, *row_packages(value.targets.values()), *sorted(versions)]
+    check_sdist_packages(notes, value.sdists, dict.fromkeys(names))
     for each in published_targets.values():
         _check_published(notes, value, each)
     for name, row in value.targets.items():
         _check_row(notes, ("targets", name), row, published_targets[_below(row)])
         _check_sources(notes, ("targets", name, "files"), row, folder)
     if notes.problems:
-        raise matrices.refusal(file, tuple(notes.problems), document.text)
+        raise refusal(document, tuple(notes.problems))
     return matrices.located(_matrix(value, published_targets, folder), folder)
 
 
@@ -245,7 +231,7 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
 def _check_published(notes: Notes, value: Extensions, extended: PublishedTarget) -> None:
     """Note indexes and a digest that do not fit what is published."""
     here = ("published", extended.name)
-    default = default_index(extended.lock)
+    default = default_index_of(extended.lock)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
     for index, package in used.items():
         if index not in value.indexes:
@@ -334,13 +320,13 @@ def _protected_paths(lock: Lock) -> tuple[str, ...]:
 
 def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder: Path) -> Extended:
     locks = [target.lock for target in published.values()]
-    defaults = {default_index(lock): PackageIndex() for lock in locks}
+    defaults = {default_index_of(lock): PackageIndex() for lock in locks}
     catalogue = _catalogue(value)
     below = matrix_of(
         # The settings of all images are those of the first published target.
         {target.name: target.lock for target in published.values()},
         indexes={**defaults, **catalogue.indexes, **value.indexes},
-        default_index=default_index(locks[0]),
+        default_index=default_index_of(locks[0]),
         mirrors=value.mirrors,
     )
     overlays = {

@@ -1,114 +1,98 @@
 """Checks of a matrix beyond its types: names that exist, parts that agree with each other.
 
-A value may have gaps where the YAML did not fit its type. These are reported already, so checks
-skip them. Targets are checked in `check_targets`.
+Targets, also those that extend published ones, are checked in `check_targets`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import urlsplit
 
-from imgbuild.matrix import flashinfer, settings
-from imgbuild.matrix.fields import DEBIAN_PACKAGE, VERSION_LABEL
-from imgbuild.matrix.notes import Notes, Path, nearest, table, texts
+from imgbuild.matrix import settings
+from imgbuild.matrix.check_targets import check_drops, check_target, environment, labels, specifier
+from imgbuild.matrix.extension import Extension
+from imgbuild.matrix.fields import DEBIAN_PACKAGE
+from imgbuild.matrix.model import (
+    Base,
+    DebianBase,
+    Image,
+    Layers,
+    Matrix,
+    PackageIndex,
+    Sdist,
+    Target,
+)
+from imgbuild.matrix.notes import Notes, Path, nearest
 from imgbuild.matrix.settings import folder
 
 PLACEHOLDERS = ("cuda_tag", "torch")
-OWN_LABELS = (
-    "org.opencontainers.image.title",
-    *(
-        f"dev.imgbuild.{name}"
-        for name in ("target", "base", "cuda", "python", "flashinfer", "as-of", "gpu")
-    ),
-)
 
 
-def plain(patterns: Any) -> list[str]:
-    """The texts that are names, not patterns of several."""
-    return [text for text in texts(patterns) if not set(text) & set("*?[")]
-
-
-def packages(matrix: Mapping[str, Any]) -> list[str]:
-    """Every package that the matrix names, in its order."""
-    names = [*table(matrix.get("requires")), *table(matrix.get("sdists"))]
-    for group in table(matrix.get("extras")).values():
-        names.extend(table(group))
-    for target in table(matrix.get("targets")).values():
-        for field in ("pins", "requires", "indexes"):
-            names.extend(table(table(target).get(field)))
-    return list(dict.fromkeys(names))
-
-
-def check_shared(notes: Notes, value: Any) -> None:
-    """Check everything except the targets."""
-    matrix = table(value)
-    indexes = table(matrix.get("indexes"))
-    if "indexes" in matrix:
-        notes.choice(("default_index",), matrix.get("default_index"), indexes, "index")
-    default = matrix.get("default_index")
+def check_matrix(notes: Notes, matrix: Matrix) -> None:
+    """Check everything."""
+    indexes, default = matrix.indexes, matrix.default_index
+    notes.choice(("default_index",), default, indexes, "index", of=("indexes",))
     for name, index in indexes.items():
-        # Where the default is not known, the index without a url may be the one that was meant.
-        alone = default not in indexes or name == default
-        _index(notes, ("indexes", name), table(index), alone=alone)
-    for name, base in table(matrix.get("bases")).items():
-        _base(notes, ("bases", name), table(base))
-    _image(notes, table(matrix.get("image")))
-    layers = table(matrix.get("layers"))
-    # What no target pins is known by its place in the order: transformers follows from the others.
-    _layers(notes, layers, list(dict.fromkeys([*packages(matrix), *plain(layers.get("order"))])))
-    for name, sdist in table(matrix.get("sdists")).items():
-        path: Path = ("sdists", name)
-        environment(notes, (*path, "env"), table(sdist).get("env"))
-    if "targets" in matrix and matrix["targets"] == {}:
-        notes.note(("targets",), "no target is defined", expected="at least one target")
-
-
-def check_sdists(notes: Notes, value: Any, extended: Iterable[str] = ()) -> None:
-    """Check that builds of sdists need packages of the matrix or of those in `extended`."""
-    matrix = table(value)
-    names = dict.fromkeys([*packages(matrix), *extended])
-    for name, sdist in table(matrix.get("sdists")).items():
-        for number, package in enumerate(texts(table(sdist).get("requires"))):
-            notes.choice(("sdists", name, "requires", number), package, names, "package")
-
-
-def environment(notes: Notes, path: Path, variables: Any) -> None:
-    """Check the names of environment variables; one that imgbuild sets itself is refused."""
-    settings.environment(notes, path, variables)
-    if flashinfer.VARIABLE in table(variables):
-        message = "imgbuild sets this variable itself, from the target's mode"
-        here = (*path, flashinfer.VARIABLE)
-        notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
-
-
-def labels(notes: Notes, path: Path, given: Any) -> None:
-    """Check the names of labels; those that imgbuild sets itself are refused."""
-    settings.labels(notes, path, given)
-    for name in table(given):
-        if name in OWN_LABELS or name.startswith(VERSION_LABEL):
-            message = "imgbuild sets this label itself, from the target"
-            notes.note((*path, name), message, key=True, expected="another name")
-
-
-def _index(notes: Notes, path: Path, index: Mapping[str, Any], *, alone: bool) -> None:
-    url = index.get("url")
-    if url is None:
-        # Its files would come from wherever uv looks on this machine: one index may do so.
-        if not alone:
+        # Its files would come from wherever uv looks on this machine: one index may do so. Where
+        # the default is not known, the index without a url may be the one that was meant.
+        if index.url is None and name != default and default in indexes:
             message = "only the default index may have no url"
-            notes.note(path, message, key=True, expected="url: https://…")
+            notes.note(("indexes", name), message, key=True, expected="url: https://…")
+        check_index(notes, ("indexes", name), index)
+    for name, base in matrix.bases.items():
+        _base(notes, ("bases", name), base)
+    _image(notes, matrix.image)
+    extras = [package for group in matrix.extras.values() for package in group]
+    rows = row_packages(matrix.targets.values())
+    names = dict.fromkeys([*matrix.requires, *matrix.sdists, *extras, *rows])
+    # What no target pins is known by its place in the order: transformers follows from the others.
+    order = [text for text in matrix.layers.order if not set(text) & set("*?[")]
+    _layers(notes, matrix.layers, dict.fromkeys([*names, *order]))
+    check_sdists(notes, matrix.sdists)
+    check_sdist_packages(notes, matrix.sdists, names)
+    if not matrix.targets:
+        notes.note(("targets",), "no target is defined", expected="at least one target")
+    for name, target in matrix.targets.items():
+        check_target(notes, ("targets", name), target, matrix)
+    check_drops(notes, (), matrix.drop)
+    for package, requirement in matrix.requires.items():
+        specifier(notes, ("requires", package, "spec"), requirement.spec)
+    for name, group in matrix.extras.items():
+        for package, requirement in group.items():
+            specifier(notes, ("extras", name, package, "spec"), requirement.spec)
+
+
+def row_packages(rows: Iterable[Target | Extension]) -> list[str]:
+    """Every package that `rows` name, in their order."""
+    return [package for row in rows for package in (*row.pins, *row.requires, *row.indexes)]
+
+
+def check_sdists(notes: Notes, sdists: Mapping[str, Sdist]) -> None:
+    """Check the variables of builds of sdists."""
+    for name, sdist in sdists.items():
+        environment(notes, ("sdists", name, "env"), sdist.env)
+
+
+def check_sdist_packages(
+    notes: Notes, sdists: Mapping[str, Sdist], packages: Collection[str]
+) -> None:
+    """Check that builds of sdists need only what is in `packages`."""
+    for name, sdist in sdists.items():
+        for number, package in enumerate(sdist.requires):
+            notes.choice(("sdists", name, "requires", number), package, packages, "package")
+
+
+def check_index(notes: Notes, path: Path, index: PackageIndex) -> None:
+    """Check the address of an index, if it has one."""
+    if index.url is None:
         return
+    here, url = (*path, "url"), index.url
     for placeholder in re.findall(r"\{([^}]*)\}", url):
-        names = ", ".join(f"{{{option}}}" for option in PLACEHOLDERS)
-        near = nearest(placeholder, PLACEHOLDERS)
         if placeholder not in PLACEHOLDERS:
-            message = "unknown placeholder"
-            notes.note(
-                (*path, "url"), message, value=f"{{{placeholder}}}", expected=names, near=near
-            )
+            value, near = f"{{{placeholder}}}", nearest(placeholder, PLACEHOLDERS)
+            expected = ", ".join(f"{{{option}}}" for option in PLACEHOLDERS)
+            notes.note(here, "unknown placeholder", value=value, expected=expected, near=near)
     try:
         parts = urlsplit(url)
         right = parts.scheme in ("https", "http", "file") and (
@@ -116,26 +100,17 @@ def _index(notes: Notes, path: Path, index: Mapping[str, Any], *, alone: bool) -
         )
     except ValueError:
         right = False
-    if without_login(notes, (*path, "url"), url) and not right:
-        notes.note((*path, "url"), "not an address", value=url, expected="https://host/path")
+    if _without_login(notes, here, url) and not right:
+        notes.note(here, "not an address", value=url, expected="https://host/path")
 
 
-def _base(notes: Notes, path: Path, base: Mapping[str, Any]) -> None:
-    notes.once((*path, "packages"), base.get("packages"))
-    for number, package in enumerate(texts(base.get("packages"))):
-        expected = "a Debian package name, such as libc6-dev"
-        notes.form((*path, "packages", number), package, DEBIAN_PACKAGE, expected)
-    folder(notes, (*path, "interpreter"), base.get("interpreter"))
-    mirrors(notes, (*path, "mirrors"), base.get("mirrors"))
-
-
-def mirrors(notes: Notes, path: Path, addresses: object) -> None:
+def check_mirrors(notes: Notes, path: Path, addresses: Iterable[str]) -> None:
     """Note the addresses that hold a login: they travel with pushed images."""
-    for number, url in enumerate(texts(addresses)):
-        without_login(notes, (*path, number), url)
+    for number, url in enumerate(addresses):
+        _without_login(notes, (*path, number), url)
 
 
-def without_login(notes: Notes, path: Path, url: str) -> bool:
+def _without_login(notes: Notes, path: Path, url: str) -> bool:
     """Note an address that holds a user name or password; whether it holds none."""
     try:
         parts = urlsplit(url)
@@ -149,38 +124,50 @@ def without_login(notes: Notes, path: Path, url: str) -> bool:
     return False
 
 
-def _image(notes: Notes, image: Mapping[str, Any]) -> None:
-    for field in ("prefix", "workdir", "cache"):
-        folder(notes, ("image", field), image.get(field))
-    folder(notes, ("image", "user", "home"), table(image.get("user")).get("home"))
-    environment(notes, ("image", "env"), image.get("env"))
-    labels(notes, ("image", "labels"), image.get("labels"))
-    for number, word in enumerate(texts(image.get("entrypoint"))[:1]):
+def debian_packages(notes: Notes, path: Path, packages: tuple[str, ...], *, example: str) -> None:
+    """Check a list of names of Debian packages, of which `example` is one."""
+    notes.once(path, packages)
+    expected = f"a Debian package name, such as {example}"
+    for number, package in enumerate(packages):
+        notes.form((*path, number), package, DEBIAN_PACKAGE, expected)
+
+
+def _base(notes: Notes, path: Path, base: Base) -> None:
+    if isinstance(base, DebianBase):
+        debian_packages(notes, (*path, "packages"), base.packages, example="libc6-dev")
+        check_mirrors(notes, (*path, "mirrors"), base.mirrors)
+        check_mirrors(notes, (*path, "security"), base.security or ())
+    else:
+        folder(notes, (*path, "interpreter"), base.interpreter)
+
+
+def _image(notes: Notes, image: Image) -> None:
+    folder(notes, ("image", "prefix"), image.prefix)
+    folder(notes, ("image", "workdir"), image.workdir)
+    folder(notes, ("image", "cache"), image.cache)
+    folder(notes, ("image", "user", "home"), image.user.home)
+    environment(notes, ("image", "env"), image.env)
+    labels(notes, ("image", "labels"), image.labels)
+    for number, word in enumerate(image.entrypoint[:1]):
         folder(notes, ("image", "entrypoint", number), word)
-    environment_values(notes, ("image", "env"), image.get("prefix"), image.get("env"))
+    values = {name: variable.value for name, variable in image.env.items()}
+    settings.environment_first(notes, ("image", "env"), image.prefix, values, "value")
 
 
-def environment_values(notes: Notes, path: Path, prefix: Any, variables: Any) -> None:
-    """Check that the values of variables agree with the environment's folder `prefix`."""
-    values = {name: table(variable).get("value") for name, variable in table(variables).items()}
-    settings.environment_first(notes, path, prefix, values, "value")
-
-
-def _layers(notes: Notes, layers: Mapping[str, Any], package_names: list[str]) -> None:
-    named = layers.get("named")
-    notes.once(("layers", "named"), named)
-    notes.once(("layers", "order"), layers.get("order"))
-    for number, package in enumerate(named if isinstance(named, list) else ()):
-        notes.choice(("layers", "named", number), package, package_names, "package")
-    groups, limit = layers.get("groups"), layers.get("limit", 40)
-    if isinstance(groups, int) and isinstance(limit, int):
-        least = groups + len(texts(named)) + 3
-        if least > limit:
-            message = (
-                f"{groups} groups, {len(texts(named))} named packages and 3 layers for base,"
-                f" environment and files exceed the limit of {limit} layers"
-            )
-            path: Path = ("layers", "limit") if "limit" in layers else ("layers", "groups")
-            value = limit if "limit" in layers else groups
-            expected = f"a limit of at least {least}, or fewer of them"
-            notes.note(path, message, value=value, expected=expected)
+def _layers(notes: Notes, layers: Layers, packages: Collection[str]) -> None:
+    notes.once(("layers", "named"), layers.named)
+    notes.once(("layers", "order"), layers.order)
+    for number, package in enumerate(layers.named):
+        notes.choice(("layers", "named", number), package, packages, "package")
+    named, groups, limit = len(layers.named), layers.groups, layers.limit
+    least = groups + named + 3
+    if least > limit:
+        message = (
+            f"{groups} groups, {named} named packages and 3 layers for base,"
+            f" environment and files exceed the limit of {limit} layers"
+        )
+        field = "limit" if notes.place_of(("layers", "limit"), True) else "groups"
+        value = limit if field == "limit" else groups
+        expected = f"a limit of at least {least}, or fewer of them"
+        path, of = ("layers", field), ("layers", "groups")
+        notes.note(path, message, value=value, expected=expected, of=of)

@@ -1,19 +1,27 @@
-"""Checks of each target beyond its types: names that exist, parts that agree with each other."""
+"""Checks of a target beyond its types: names that exist, parts that agree with each other."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.matrix.check import environment, environment_values, labels
-from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC, SAMPLER
-from imgbuild.matrix.notes import Notes, Path, table, texts
+from imgbuild.matrix import flashinfer, settings
+from imgbuild.matrix.extension import Extension
+from imgbuild.matrix.fields import VERSION_LABEL
+from imgbuild.matrix.model import Drop, Matrix, Target
+from imgbuild.matrix.notes import Notes, Path
 from imgbuild.matrix.settings import folder, link_text, relative
 
+OWN_LABELS = (
+    "org.opencontainers.image.title",
+    *(
+        f"dev.imgbuild.{name}"
+        for name in ("target", "base", "cuda", "python", "flashinfer", "as-of", "gpu")
+    ),
+)
 # Packages whose version is that of the CUDA release they belong to (from CUDA 13 on their names
 # carry no suffix any more).
 RELEASED_WITH_CUDA = frozenset(
@@ -23,79 +31,74 @@ RELEASED_WITH_CUDA = frozenset(
         "nvjitlink", "nvtx", "nvvm",
     )
 )  # fmt: skip
-PACKAGE = "flashinfer-python"
 # What holds compiled kernels: up to 0.2 the package itself, later a cache of what it would compile.
-COMPILED = (PACKAGE, "flashinfer-jit-cache")
+COMPILED = (flashinfer.PACKAGE, "flashinfer-jit-cache")
 FLASHINFER = (*COMPILED, "flashinfer-cubin")
-# What a mode decides may not be decided otherwise by a row: mode, variable, value.
-DECIDED = (("off", SAMPLER, "0"),)
 
 
-def check_targets(notes: Notes, value: Any) -> None:
-    """Check every target against itself and against the rest of the matrix."""
-    matrix = table(value)
-    for name, target in table(matrix.get("targets")).items():
-        path: Path = ("targets", name)
-        if len(name) > 128:
-            notes.note(
-                path, "the name is too long for a tag", key=True, expected="at most 128 letters"
-            )
-        if isinstance(target, dict):
-            _references(notes, path, target, matrix)
-            _architectures(notes, path, target)
-            versions(notes, path, target)
-            _cuda(notes, path, target, matrix)
-            _flashinfer(notes, path, target)
-            configuration(notes, path, target)
-            prefix = table(matrix.get("image")).get("prefix")
-            environment_values(notes, (*path, "env"), prefix, target.get("env"))
-    _drops(notes, (), matrix.get("drop"))
-    for package, requirement in table(matrix.get("requires")).items():
-        specifier(notes, ("requires", package, "spec"), table(requirement).get("spec"))
-    for name, group in table(matrix.get("extras")).items():
-        for package, requirement in table(group).items():
-            specifier(notes, ("extras", name, package, "spec"), table(requirement).get("spec"))
+def check_target(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
+    """Check the target at `path` against itself and against the rest of `matrix`."""
+    _references(notes, path, target, matrix)
+    _architectures(notes, path, target)
+    check_row(notes, path, target)
+    if target.cuda:
+        _cuda(notes, path, target)
+    _flashinfer(notes, path, target)
+    values = {name: variable.value for name, variable in target.env.items()}
+    settings.environment_first(notes, (*path, "env"), matrix.image.prefix, values, "value")
 
 
-def _references(
-    notes: Notes, path: Path, target: Mapping[str, Any], matrix: Mapping[str, Any]
-) -> None:
-    indexes = table(matrix.get("indexes"))
-    if "bases" in matrix:
-        notes.choice((*path, "base"), target.get("base"), table(matrix["bases"]), "base")
-    notes.once((*path, "extras"), target.get("extras"))
-    for number, name in enumerate(texts(target.get("extras"))):
-        groups = table(matrix.get("extras"))
-        notes.choice((*path, "extras", number), name, groups, "set of extras")
-    for package, index in table(target.get("indexes")).items():
+def check_row(notes: Notes, path: Path, row: Target | Extension) -> None:
+    """Check what rows of both kinds of matrix have."""
+    if len(str(path[-1])) > 128:
+        expected = "at most 128 letters"
+        notes.note(path, "the name is too long for a tag", key=True, expected=expected)
+    notes.once((*path, "arch"), row.arch)
+    _versions(notes, path, row)
+    environment(notes, (*path, "env"), row.env)
+    labels(notes, (*path, "labels"), row.labels)
+    check_drops(notes, path, row.drop)
+    for link, entry in row.links.items():
+        here = (*path, "links", link)
+        folder(notes, here, link)
+        link_text(notes, (*here, "to"), link, entry.to)
+
+
+def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
+    notes.choice((*path, "base"), target.base, matrix.bases, "base", of=("bases",))
+    notes.once((*path, "extras"), target.extras)
+    for number, name in enumerate(target.extras):
+        here: Path = (*path, "extras", number)
+        notes.choice(here, name, matrix.extras, "set of extras", of=("extras",))
+    tag = "cu" + target.cuda.replace(".", "")
+    for package, name in target.indexes.items():
         here = (*path, "indexes", package)
-        if "indexes" in matrix:
-            notes.choice(here, index, indexes, "index")
-        url = table(indexes.get(index or "")).get("url")
-        if "{torch}" in (url or "") and "torch" not in table(target.get("pins")):
+        notes.choice(here, name, matrix.indexes, "index", of=("indexes",))
+        index = matrix.indexes.get(name)
+        url = index.url or "" if index else ""
+        if "{torch}" in url and "torch" not in target.pins:
             message = "the address of this index holds {torch}, and the target does not pin torch"
-            notes.note(here, message, value=index, expected="a pin of torch, or another index")
+            notes.note(here, message, value=name, expected="a pin of torch, or another index")
+        other = re.search(r"(?<![a-z0-9])cu[0-9]{2,3}(?![0-9])", url)
+        if other and other[0] != tag:
+            message, cuda = f"this index is for {other[0]}, the target for {tag}", (*path, "cuda")
+            notes.note(here, message, value=name, expected=f"an index for {tag}", of=cuda)
 
 
-def _architectures(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
-    arches = target.get("arch")
-    notes.once((*path, "arch"), arches)
-    for arch in table(target.get("exclude")):
-        if arch in texts(arches):
+def _architectures(notes: Notes, path: Path, target: Target) -> None:
+    for arch in target.exclude:
+        if arch in target.arch:
             message = f"{arch} is excluded and also listed in arch"
             notes.note((*path, "exclude", arch), message, key=True, expected="one of the two")
-    notes.once((*path, "gpu"), target.get("gpu"))
-    for number, capability in enumerate(texts(target.get("gpu"))):
+    notes.once((*path, "gpu"), target.gpu)
+    for number, capability in enumerate(target.gpu):
         here = (*path, "gpu", number)
         notes.form(here, capability, r"[0-9]+\.[0-9]", 'a compute capability, such as "9.0"')
 
 
-def versions(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
-    """Check the versions that a target pins and requires."""
-    pins = table(target.get("pins"))
-    for package, version in pins.items():
-        if not isinstance(version, str):
-            continue
+def _versions(notes: Notes, path: Path, row: Target | Extension) -> None:
+    """Check the versions that a row pins and requires."""
+    for package, version in row.pins.items():
         here = (*path, "pins", package)
         try:
             normal = str(Version(version))
@@ -106,19 +109,17 @@ def versions(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
         if normal != version:
             message = "the version is not in its normal form"
             notes.note(here, message, value=version, expected=normal)
-    for package, requirement in table(target.get("requires")).items():
+    for package, requirement in row.requires.items():
         here = (*path, "requires", package)
-        if package in pins:
-            line = notes.keys.get((*path, "pins", package), ("?",))[0]
+        if package in row.pins:
+            line, _ = notes.place_of((*path, "pins", package), True) or ("?", 0)
             message = f"{package} is pinned in line {line} and required here"
             notes.note(here, message, key=True, expected="one of the two")
-        specifier(notes, (*here, "spec"), table(requirement).get("spec"))
+        specifier(notes, (*here, "spec"), requirement.spec)
 
 
-def specifier(notes: Notes, path: Path, spec: Any) -> None:
+def specifier(notes: Notes, path: Path, spec: str) -> None:
     """Note it if `spec` is not a version specifier."""
-    if not isinstance(spec, str):
-        return
     try:
         SpecifierSet(spec)
     except InvalidSpecifier:
@@ -127,121 +128,106 @@ def specifier(notes: Notes, path: Path, spec: Any) -> None:
         notes.note(path, "not a version specifier", value=spec, expected=expected, near=near)
 
 
-def _cuda(notes: Notes, path: Path, target: Mapping[str, Any], matrix: Mapping[str, Any]) -> None:
-    cuda = target.get("cuda")
-    if not isinstance(cuda, str):
-        return
+def _cuda(notes: Notes, path: Path, target: Target) -> None:
+    """Note packages and versions for another CUDA than the target's."""
+    cuda = target.cuda
     major, tag = cuda.split(".")[0], "cu" + cuda.replace(".", "")
-    for field in ("pins", "requires"):
-        for package, value in table(target.get(field)).items():
-            here = (*path, field, package)
+    of_release = f"the package belongs to another CUDA release than {cuda}"
+    for field, packages in (("pins", target.pins), ("requires", target.requires)):
+        for package in packages:
             named = re.search(r"-cu(?:da)?([0-9]{2})x?$", package)
             if named and named[1] != major:
                 message = f"the package is for CUDA {named[1]}, the target for CUDA {cuda}"
-                notes.note(here, message, key=True, expected=f"a package for CUDA {major}")
-            version = value if isinstance(value, str) else ""
-            local = re.search(r"\+(cu[0-9]+)", version)
-            if local and local[1] != tag:
-                message = f"the version is a build for another CUDA release than {cuda}"
-                notes.note(here, message, value=version, expected=version.replace(local[1], tag))
-            if package in RELEASED_WITH_CUDA and not _of_release(value, cuda):
-                spec = version or table(value).get("spec")
-                message = f"the package belongs to another CUDA release than {cuda}"
-                expected = f"{cuda}.…" if version else f'"=={cuda}.*"'
-                notes.note(here, message, key=not version, value=spec, expected=expected)
-    indexes = table(matrix.get("indexes"))
-    for package, index in table(target.get("indexes")).items():
-        url = table(indexes.get(index or "")).get("url") or ""
-        other = re.search(r"(?<![a-z0-9])cu[0-9]{2,3}(?![0-9])", url)
-        if other and other[0] != tag:
-            message = f"this index is for {other[0]}, the target for {tag}"
-            notes.note(
-                (*path, "indexes", package), message, value=index, expected=f"an index for {tag}"
-            )
+                expected = f"a package for CUDA {major}"
+                notes.note((*path, field, package), message, key=True, expected=expected)
+    for package, version in target.pins.items():
+        here = (*path, "pins", package)
+        local = re.search(r"\+(cu[0-9]+)", version)
+        if local and local[1] != tag:
+            message = f"the version is a build for another CUDA release than {cuda}"
+            notes.note(here, message, value=version, expected=version.replace(local[1], tag))
+        if package in RELEASED_WITH_CUDA and not version.startswith(f"{cuda}."):
+            notes.note(here, of_release, value=version, expected=f"{cuda}.…")
+    for package, requirement in target.requires.items():
+        specs = ("", f"=={cuda}.*", f"~={cuda}.0")
+        if package in RELEASED_WITH_CUDA and requirement.spec.replace(" ", "") not in specs:
+            here, spec = (*path, "requires", package), requirement.spec
+            notes.note(here, of_release, key=True, value=spec, expected=f'"=={cuda}.*"')
 
 
-def _of_release(value: Any, cuda: str) -> bool:
-    if isinstance(value, str):
-        return value.startswith(f"{cuda}.")
-    spec = table(value).get("spec") or ""
-    return not spec or spec.replace(" ", "") in (f"=={cuda}.*", f"~={cuda}.0")
-
-
-def _flashinfer(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
-    mode = table(target.get("flashinfer")).get("mode")
+def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
+    mode, pins, package = target.flashinfer.mode, target.pins, flashinfer.PACKAGE
     here = (*path, "flashinfer", "mode")
-    pins = table(target.get("pins"))
-    assigned = table(target.get("indexes"))
-    requested = [*pins, *table(target.get("requires"))]
     if mode == "off":
-        for package in FLASHINFER:
-            if package in requested:
-                message = f"FlashInfer is off, and the target asks for {package}"
-                notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {package}")
+        for name in FLASHINFER:
+            if name in pins or name in target.requires:
+                message = f"FlashInfer is off, and the target asks for {name}"
+                notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {name}")
+        _sampler(notes, (*path, "env", flashinfer.SAMPLER), target)
     elif mode == "prebuilt":
-        if not any(package in pins and package in assigned for package in COMPILED):
+        if not any(name in pins and name in target.indexes for name in COMPILED):
             message = (
-                f"prebuilt kernels need {PACKAGE} pinned and assigned to an index that has them"
+                f"prebuilt kernels need {package} pinned and assigned to an index that has them"
             )
             expected = f"{' or '.join(COMPILED)} in pins and in indexes"
             notes.note(here, message, value=mode, expected=expected)
     elif mode == "jit":
-        _compiled(notes, path, target)
-    for decided, name, value in DECIDED:
-        given = table(table(target.get("env")).get(name)).get("value")
-        if mode == decided and given not in (None, value):
-            message = f"FlashInfer is {mode}, and the target sets {name} to another value"
-            notes.note((*path, "env", name), message, value=given, expected=f"{value}, or no entry")
-    numbers = {str(pins[package]).partition("+")[0] for package in FLASHINFER if package in pins}
-    if len(numbers) > 1:
+        first = flashinfer.FIRST_WITH_NVCC
+        if target.cuda and flashinfer.major(target) < first:
+            cuda = target.cuda
+            message = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
+            expected = f"prebuilt or off; jit from CUDA {first}.0 on"
+            notes.note(here, message, value=mode, expected=expected)
+        # A cache of kernels is no contradiction: what it lacks is compiled at first use.
+        if package in target.indexes:
+            message = f"{package} comes from an index whose kernels are compiled already"
+            notes.note(here, message, value=mode, expected="prebuilt, or no such index")
+    pinned = {name: pins[name].partition("+")[0] for name in FLASHINFER if pins.get(name)}
+    if len(set(pinned.values())) > 1:
         message = "FlashInfer refuses to start unless all its packages have the same version"
-        expected = f"{PACKAGE} and its companions in one version"
-        notes.note(
-            (*path, "pins", PACKAGE),
-            message,
-            value=" and ".join(sorted(numbers)),
-            expected=expected,
-        )
+        value = " and ".join(sorted(set(pinned.values())))
+        expected = f"{package} and its companions in one version"
+        notes.note((*path, "pins", next(iter(pinned))), message, value=value, expected=expected)
 
 
-def _compiled(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
-    """Note what keeps a target from compiling kernels at first use."""
-    here = (*path, "flashinfer", "mode")
-    cuda = target.get("cuda")
-    if isinstance(cuda, str) and int(cuda.split(".")[0]) < FIRST_WITH_NVCC:
-        message = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
-        notes.note(
-            here,
-            message,
-            value="jit",
-            expected=f"prebuilt or off; jit from CUDA {FIRST_WITH_NVCC}.0 on",
-        )
-    # A cache of kernels is no contradiction: what it lacks is compiled at first use.
-    if PACKAGE in table(target.get("indexes")):
-        message = f"{PACKAGE} comes from an index whose kernels are compiled already"
-        notes.note(here, message, value="jit", expected="prebuilt, or no such index")
+def _sampler(notes: Notes, path: Path, target: Target) -> None:
+    """Note the variable at `path` if it contradicts the mode `off`."""
+    variable = target.env.get(flashinfer.SAMPLER)
+    if variable is not None and variable.value != "0":
+        message = f"FlashInfer is off, and the target sets {path[-1]} to another value"
+        value, of = variable.value, (*path, "value")
+        notes.note(path, message, value=value, expected="0, or no entry", of=of)
 
 
-def configuration(notes: Notes, path: Path, target: Mapping[str, Any]) -> None:
-    """Check variables, labels, dropped files and links of a target."""
-    environment(notes, (*path, "env"), target.get("env"))
-    labels(notes, (*path, "labels"), target.get("labels"))
-    _drops(notes, path, target.get("drop"))
-    for link, entry in table(target.get("links")).items():
-        here = (*path, "links", link)
-        folder(notes, here, link)
-        link_text(notes, (*here, "to"), link, table(entry).get("to"))
+def environment(notes: Notes, path: Path, names: Collection[str]) -> None:
+    """Check the names of environment variables; one that imgbuild sets itself is refused."""
+    settings.environment(notes, path, names)
+    if flashinfer.VARIABLE in names:
+        message = "imgbuild sets this variable itself, from the target's mode"
+        here = (*path, flashinfer.VARIABLE)
+        notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
 
 
-def _drops(notes: Notes, path: Path, drops: Any) -> None:
-    dropping = [table(drop).get("package") for drop in drops] if isinstance(drops, list) else []
-    for number, drop in enumerate(drops if isinstance(drops, list) else ()):
+def labels(notes: Notes, path: Path, names: Collection[str]) -> None:
+    """Check the names of labels; those that imgbuild sets itself are refused."""
+    settings.labels(notes, path, names)
+    for name in names:
+        if name in OWN_LABELS or name.startswith(VERSION_LABEL):
+            message = "imgbuild sets this label itself, from the target"
+            notes.note((*path, name), message, key=True, expected="another name")
+
+
+def check_drops(notes: Notes, path: Path, drops: tuple[Drop, ...]) -> None:
+    """Check the files that are left out, of a target or of the matrix."""
+    packages: set[str] = set()
+    for number, drop in enumerate(drops):
         here = (*path, "drop", number)
-        if dropping.count(dropping[number]) > 1 and dropping.index(dropping[number]) < number:
-            message = f"{dropping[number]} is listed twice"
+        if drop.package in packages:
+            message = f"{drop.package} is listed twice"
             notes.note((*here, "package"), message, expected="one entry with all paths")
-        specifier(notes, (*here, "versions"), table(drop).get("versions"))
-        if table(drop).get("paths") == []:
+        packages.add(drop.package)
+        specifier(notes, (*here, "versions"), drop.versions)
+        if not drop.paths:
             notes.note((*here, "paths"), "no path is dropped", expected="at least one path")
-        for place, item in enumerate(texts(table(drop).get("paths"))):
+        for place, item in enumerate(drop.paths):
             relative(notes, (*here, "paths", place), item)

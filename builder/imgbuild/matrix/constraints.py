@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -20,13 +20,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from imgbuild import codec
-from imgbuild.errors import InputError, Problem
+from imgbuild.errors import InputError
+from imgbuild.matrix.notes import Notes
 from imgbuild.system import boundary
-from imgbuild.system.amounts import count
 from imgbuild.values import normalize
-
-if TYPE_CHECKING:
-    from imgbuild.matrix.validate import PlainDocument
 
 HEAD = """\
 # What the audit learned: `package` in `versions` works only with what it `needs`. Written by
@@ -262,43 +259,17 @@ def read(images: Path) -> tuple[Constraint, ...]:
 @functools.lru_cache(maxsize=4)  # the same file is read for each target
 def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
     """Read entries from `data`; `file` is its name in problems."""
-    from msgspec import inspect
-
-    from imgbuild.matrix.validate import walk
+    from imgbuild.matrix.convert import converted
     from imgbuild.matrix.yaml_nodes import parse
 
-    document = parse(data, file)
-    problems = list(document.problems)
-    value = _File(version=1)
-    if document.root is not None:
-        walked = walk(document.root, inspect.type_info(_File), file)
-        problems += walked.problems
-        if not problems:
-            value = msgspec.convert(walked.value, _File)
-            problems += _check(value, walked, file)
-    if problems:
-        hint = "restore it from git, or remove the lines: correct entries are learned again"
-        message = f"{file} has {count(len(problems), 'problem')}"
-        raise InputError(message, problems=tuple(problems), hint=hint)
-    return value.constraints
+    hint = "restore it from git, or remove the lines: correct entries are learned again"
+    return converted(parse(data, file), _File, _check, hint=hint).constraints
 
 
-def _check(value: _File, walked: PlainDocument, file: str) -> list[Problem]:
-    problems = []
-    for index, entry in enumerate(value.constraints):
+def _check(notes: Notes, value: _File) -> None:
+    for number, entry in enumerate(value.constraints):
         for field, fault in _faults(entry):
-            line, column = walked.places[("constraints", index, field)]
-            problems.append(
-                Problem(
-                    file=file,
-                    message=fault,
-                    line=line,
-                    column=column,
-                    path=f"constraints[{index}].{field}",
-                    value=str(getattr(entry, field)),
-                )
-            )
-    return problems
+            notes.note(("constraints", number, field), fault, value=getattr(entry, field))
 
 
 def _faults(entry: Constraint) -> list[tuple[str, str]]:

@@ -1,33 +1,19 @@
 """The `matrix.yaml` of a user's own repository: published targets, and what is added to them.
 
 A row has only what it adds; everything else is the published target's, from its lock (see
-`imgbuild.lock.published`). The JSON Schema is generated from these types.
+`imgbuild.lock.published`). `check_extensions` has the checks. The JSON Schema is generated from
+these types.
 """
 
 from __future__ import annotations
 
 import datetime
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.matrix.accepted import AcceptedCves, Waivers
-from imgbuild.matrix.check import mirrors
-from imgbuild.matrix.check_targets import configuration, versions
-from imgbuild.matrix.fields import (
-    DEBIAN_PACKAGE,
-    CudaVersion,
-    Form,
-    Line,
-    Name,
-    Package,
-    Prose,
-    Reason,
-    Version,
-)
+from imgbuild.matrix.fields import CudaVersion, Form, Line, Name, Package, Prose, Reason, Version
 from imgbuild.matrix.model import (
     Drops,
     Labels,
@@ -39,8 +25,6 @@ from imgbuild.matrix.model import (
     Variable,
     Wanted,
 )
-from imgbuild.matrix.notes import Notes, Path, table, texts
-from imgbuild.matrix.settings import folder, leads_out, place
 from imgbuild.values import Arch
 
 
@@ -208,113 +192,3 @@ class Extensions(_Strict, frozen=True):
     ] = ()
     sdists: Sdists = {}
     registry: Registry = None
-
-
-def check_extensions(notes: Notes, value: Any) -> None:
-    """Check what needs no lock of a published target."""
-    matrix = table(value)
-    if "published" in matrix and matrix["published"] == {}:
-        message = "no published target is named"
-        notes.note(("published",), message, expected="at least one published target")
-    for name, published in table(matrix.get("published")).items():
-        _image(notes, ("published", name, "image"), table(published).get("image"))
-        _inside(notes, ("published", name, "lock"), table(published).get("lock"), "folder")
-    for name, index in table(matrix.get("indexes")).items():
-        if isinstance(index, dict) and not index.get("url"):
-            message = "url is missing (only the default index may omit it)"
-            notes.note(("indexes", name), message, key=True, expected="url: https://…")
-    mirrors(notes, ("mirrors",), matrix.get("mirrors"))
-    for name, row in table(matrix.get("targets")).items():
-        if isinstance(row, dict):
-            _row(notes, ("targets", name), row, matrix)
-
-
-def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, Any]) -> None:
-    if len(str(path[-1])) > 128:
-        expected = "at most 128 letters"
-        notes.note(path, "the name is too long for a tag", key=True, expected=expected)
-    if path[-1] in table(matrix.get("published")):
-        message = "a published target has this name already"
-        notes.note(path, message, key=True, expected="another name")
-    published = table(matrix.get("published"))
-    forms = [key for key in ("extends", "like") if row.get(key) is not None]
-    for key in forms:
-        notes.choice((*path, key), row.get(key), published, "published target")
-    if len(forms) != 1:
-        message = "a row has one of `extends` and `like`"
-        notes.note(path, message, key=True, expected="extends: TARGET, or like: TARGET")
-    if row.get("cuda") is not None and "extends" in forms:
-        message = "the published target has a CUDA release already"
-        notes.note((*path, "cuda"), message, expected="no `cuda`, or `like` instead of `extends`")
-    _requirements(notes, path, row)
-    notes.once((*path, "arch"), row.get("arch"))
-    for package, index in table(row.get("indexes")).items():
-        here = (*path, "indexes", package)
-        notes.choice(here, index, table(matrix.get("indexes")), "index")
-    versions(notes, path, row)
-    configuration(notes, path, row)
-    notes.once((*path, "packages"), row.get("packages"))
-    for number, package in enumerate(texts(row.get("packages"))):
-        expected = "a Debian package name, such as rsync"
-        notes.form((*path, "packages", number), package, DEBIAN_PACKAGE, expected)
-    _places(notes, path, table(row.get("files")), table(row.get("links")))
-    for number, word in enumerate(texts(row.get("entrypoint"))[:1]):
-        folder(notes, (*path, "entrypoint", number), word)
-
-
-def _requirements(notes: Notes, path: Path, row: Mapping[str, Any]) -> None:
-    """Note files outside the project, lines that are no requirements, and extras of no file."""
-    for number, file in enumerate(texts(row.get("requirements"))):
-        _inside(notes, (*path, "requirements", number), file, "file")
-    for number, line in enumerate(texts(row.get("add"))):
-        try:
-            Requirement(line)
-        except InvalidRequirement:
-            expected = "a requirement, such as ray[default]>=2.45"
-            message = "this is not a requirement as PEP 508 writes it"
-            notes.note((*path, "add", number), message, value=line, expected=expected)
-    for key in ("extras", "groups"):
-        if row.get(key) and not row.get("requirements"):
-            message = f"`{key}` are those of the files that `requirements` names"
-            notes.note((*path, key), message, expected="requirements: [pyproject.toml]")
-
-
-def _places(notes: Notes, path: Path, files: Mapping[str, Any], links: Mapping[str, Any]) -> None:
-    """Note invalid and conflicting paths of the image, and invalid sources of files."""
-    for added in (*files, *links):
-        here = (*path, "links" if added in links else "files", added)
-        if added not in links:
-            folder(notes, here, added)
-        place(notes, here, added)
-        for other in (*files, *links):
-            if added.startswith(f"{other}/"):
-                what = "link" if other in links else "file"
-                message = f"{other} is an added {what}, which cannot have files below it"
-                notes.note(here, message, key=True, value=added, expected="another path")
-    for added, file in files.items():
-        if added in links:
-            message = "a link has the same path"
-            notes.note((*path, "files", added), message, key=True, expected="one of the two")
-        _inside(notes, (*path, "files", added, "from"), table(file).get("from"), "file")
-
-
-def _inside(notes: Notes, path: Path, source: Any, what: str) -> None:
-    """Note a path that leaves the folder of the matrix."""
-    if isinstance(source, str) and leads_out(source):
-        message = f"the {what} is outside the repository"
-        if source.startswith("/"):
-            message = "the path is absolute, so it may not exist on another machine"
-        expected = f"a path below the folder of this file: copy the {what} there"
-        notes.note(path, message, value=source, expected=expected)
-
-
-def _image(notes: Notes, path: Path, image: Any) -> None:
-    if not isinstance(image, str) or not image or image.startswith("oci:"):
-        return
-    expected = "HOST/REPOSITORY, without a tag, or oci:FOLDER"
-    if re.search(r":[^/]*$", image.partition("@")[0]):
-        message = "the lock identifies the image, so a tag is not needed"
-        notes.note(path, message, value=image, expected=expected)
-    else:
-        form = r"[a-z0-9.\[\]:-]+(/[a-z0-9._-]+)+(@sha256:[0-9a-f]{64})?"
-        notes.form(path, image, form, expected)

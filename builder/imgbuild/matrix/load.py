@@ -12,16 +12,13 @@ from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
-from msgspec import inspect
 
-from imgbuild.errors import InputError, Problem
-from imgbuild.matrix.check import check_sdists, check_shared
-from imgbuild.matrix.check_targets import check_targets
+from imgbuild.errors import InputError
+from imgbuild.matrix.check import check_matrix
+from imgbuild.matrix.convert import converted
 from imgbuild.matrix.model import Matrix, PackageIndex
-from imgbuild.matrix.notes import Notes
-from imgbuild.matrix.validate import UNKNOWN, walk
-from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
-from imgbuild.system.amounts import count
+from imgbuild.matrix.yaml_nodes import content, parse
+from imgbuild.values import Sha256, sha256
 
 AnyMatrix = TypeVar("AnyMatrix", bound=Matrix)
 
@@ -53,47 +50,23 @@ def _resolved_index(index: PackageIndex, folder: Path) -> PackageIndex:
 
 def loads(data: bytes, file: str) -> Matrix:
     """Read a matrix from `data`; `file` is its name in problems."""
-    return of_document(parse(data, file))
+    return converted(parse(data, file), Matrix, check_matrix)
 
 
-def of_document(document: YamlDocument) -> Matrix:
-    """The matrix that `document` holds; InputError with all problems."""
-    file = document.file
-    if document.root is None:
-        raise refusal(file, document.problems, document.text)
-    walked = walk(document.root, inspect.type_info(Matrix), file)
-    notes = Notes(file, walked.keys, walked.places)
-    if not walked.uncertain:
-        check_shared(notes, walked.value)
-        check_sdists(notes, walked.value)
-        check_targets(notes, walked.value)
-    problems = (*document.problems, *walked.problems, *notes.problems)
-    if problems:
-        raise refusal(file, problems, document.text)
-    try:
-        return msgspec.convert(walked.value, Matrix)
-    except msgspec.ValidationError as error:  # a rule of the model that the walk does not know
-        raise refusal(file, (Problem(file=file, message=str(error)),), "") from error
+class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
+    """The matrix of the catalogue, and the sha256 of the file that it was read from."""
+
+    sha256: Sha256
+    matrix: Matrix
 
 
-def refusal(file: str, problems: tuple[Problem, ...], text: str) -> InputError:
-    """The error that holds `problems` of the file with `text`.
+def compiled(path: Path) -> Matrix | None:
+    """The matrix in the JSON file beside `path`; None if it is missing or of another file.
 
-    Unknown keys come first, since others may follow from them, then all in the order of the file.
+    The wheel has one for the catalogue, written by setup.py: JSON is read faster than YAML.
     """
-    lines = text.splitlines()
-    ordered = [
-        msgspec.structs.replace(problem, source=lines[problem.line - 1])
-        if problem.line is not None and problem.line <= len(lines)
-        else problem
-        for problem in sorted(
-            problems,
-            key=lambda problem: (
-                problem.message != UNKNOWN,
-                problem.line or 0,
-                problem.column or 0,
-            ),
-        )
-    ]
-    message = f"{file} has {count(len(ordered), 'problem')}"
-    return InputError(message, problems=tuple(ordered))
+    try:
+        document = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_CompiledMatrix)
+        return document.matrix if document.sha256 == sha256(path.read_bytes()) else None
+    except (OSError, msgspec.MsgspecError):
+        return None

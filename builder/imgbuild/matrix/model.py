@@ -346,3 +346,13 @@ class Matrix(Strict, frozen=True):
     ] = ()
     registry: Registry = None
     accept_cves: AcceptedCves = ()
+
+    def requirements_of(self, target: Target) -> dict[str, Wanted]:
+        """Package → requirement of the sets of `extras` that `target` names and of its `requires`.
+
+        The target's own entry takes precedence, and a pin over both.
+        """
+        required: dict[str, Wanted] = {}
+        for name in target.extras:
+            required |= self.extras[name]
+        return {**required, **target.requires}

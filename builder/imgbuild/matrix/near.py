@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import msgspec
 from packaging.specifiers import SpecifierSet
 
-from imgbuild.matrix import extras
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.values import Arch
 
@@ -74,8 +73,7 @@ def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
     """A description of the target on `arch` most similar to `name`; empty if there is none."""
     target = matrix.targets[name]
     requests = {
-        package: requirement.spec
-        for package, requirement in extras.requirements(matrix, target).items()
+        package: requirement.spec for package, requirement in matrix.requirements_of(target).items()
     }
     requests |= {package: f"=={version}" for package, version in target.pins.items()}
     names = ranked(matrix, requests, target.cuda, arch, apart_from=name)

@@ -8,28 +8,28 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from imgbuild.codec import dotted
 from imgbuild.errors import Problem
 
 Path = tuple[str | int, ...]
-Places = Mapping[Path, tuple[int, int]]
+PlaceOf = Callable[[Path, bool], tuple[int, int] | None]
 
 
 class Notes:
     """Collects the problems of a file.
 
-    `keys` and `places` are the lines and columns of keys and of values by their path, as far as
-    they are known.
+    `place_of` finds the line and column of the value at a path, or with True those of its key.
+    `refused` are the paths of values that did not fit their types. They are reported already, so
+    nothing more is noted about them and what is below them: `()` stands for the whole file.
     """
 
-    def __init__(self, file: str, keys: Places | None = None, places: Places | None = None) -> None:
+    def __init__(self, file: str, place_of: PlaceOf | None = None) -> None:
         self.file = file
-        self.keys = keys or {}
-        self.places = places or {}
+        self.place_of = place_of or (lambda path, key: None)
         self.problems: list[Problem] = []
+        self.refused: set[Path] = set()
 
     def note(
         self,
@@ -40,10 +40,15 @@ class Notes:
         value: object = None,
         expected: str | None = None,
         near: str | None = None,
+        of: Path = (),
     ) -> None:
-        """Note a problem with the value at `path`, or with its key."""
-        places = self.keys if key else self.places
-        line, column = places.get(path) or self.keys.get(path) or (None, None)
+        """Note a problem with the value at `path`, or with its key.
+
+        Where the problem also depends on the value at `of`, that one must have fitted its type.
+        """
+        if self._refused(path) or self._refused(of):
+            return
+        line, column = self.place_of(path, key) or (None, None)
         self.problems.append(
             Problem(
                 file=self.file,
@@ -57,43 +62,37 @@ class Notes:
             )
         )
 
-    def choice(self, path: Path, name: Any, names: Iterable[str], what: str) -> None:
-        """Note a problem if `name` is not one of `names`, each of which names a `what`."""
+    def _refused(self, path: Path) -> bool:
+        return any(path[:end] in self.refused for end in range(len(path) + 1))
+
+    def choice(
+        self, path: Path, name: str, names: Iterable[str], what: str, *, of: Path = ()
+    ) -> None:
+        """Note a problem if `name` is not one of `names`, each of which names a `what` at `of`."""
         choices = list(names)
-        if isinstance(name, str) and name not in choices:
+        if name not in choices:
             expected = (
                 f"one of {', '.join(choices)}" if choices else f"{what}, of which there are none"
             )
             near = nearest(name, choices)
-            self.note(path, f"unknown {what}", value=name, expected=expected, near=near)
+            self.note(path, f"unknown {what}", value=name, expected=expected, near=near, of=of)
 
     def form(
-        self, path: Path, text: Any, pattern: str, expected: str, *, key: bool = False
+        self, path: Path, text: str, pattern: str, expected: str, *, key: bool = False
     ) -> None:
         """Note a problem if `text` does not match `pattern`."""
-        if isinstance(text, str) and not re.fullmatch(pattern, text):
+        if not re.fullmatch(pattern, text):
             message = "the name has another form" if key else "the text has another form"
             self.note(path, message, key=key, value=text, expected=expected)
 
-    def once(self, path: Path, items: Any) -> None:
+    def once(self, path: Path, items: Sequence[str]) -> None:
         """Note each item that is in a list more than once."""
-        twice = [item for item, count in Counter(texts(items)).items() if count > 1]
-        for item in twice:
-            places = [number for number, other in enumerate(items) if other == item]
-            self.note((*path, places[-1]), f"{item} is listed twice", expected="each item once")
+        for item in [item for item, count in Counter(items).items() if count > 1]:
+            last = max(number for number, other in enumerate(items) if other == item)
+            self.note((*path, last), f"{item} is listed twice", expected="each item once")
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice that is most similar to `word`; None if none is similar."""
     matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return matches[0] if matches else None
-
-
-def table(value: Any) -> Mapping[str, Any]:
-    """A mapping, or an empty one in place of a gap."""
-    return value if isinstance(value, dict) else {}
-
-
-def texts(value: Any) -> list[str]:
-    """The texts of a list, without its gaps."""
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from imgbuild.matrix.fields import FOLDER, LABEL, VARIABLE
-from imgbuild.matrix.notes import Notes, Path, nearest, table
+from imgbuild.matrix.notes import Notes, Path, nearest
 
 # Folders that are links in a Debian root, that have a mode of their own, or that a runtime covers.
 TAKEN = (
@@ -17,9 +16,9 @@ TAKEN = (
 )
 
 
-def environment(notes: Notes, path: Path, variables: Any) -> None:
+def environment(notes: Notes, path: Path, names: Iterable[str]) -> None:
     """Check the names of environment variables."""
-    for name in table(variables):
+    for name in names:
         here = (*path, name)
         notes.form(here, name, VARIABLE, "letters, digits and _, as a shell takes them", key=True)
         if name == "LD_LIBRARY_PATH":
@@ -28,34 +27,32 @@ def environment(notes: Notes, path: Path, variables: Any) -> None:
 
 
 def environment_first(
-    notes: Notes, path: Path, prefix: Any, variables: Mapping[str, Any], *more: str
+    notes: Notes, path: Path, prefix: str, variables: Mapping[str, str], *more: str
 ) -> None:
-    """Check the variables that have to agree with the environment's folder `prefix`.
+    """Check the variables that have to agree with the environment's folder `prefix`, if it is set.
 
     `variables` are texts by name; `more` ends the path of a text in the file.
     """
     search, venv = variables.get("PATH"), variables.get("VIRTUAL_ENV")
-    if not isinstance(prefix, str):
-        return
-    if isinstance(search, str) and search.split(":")[0] != f"{prefix}/bin":
+    if prefix and search is not None and search.split(":")[0] != f"{prefix}/bin":
         message, expected = "the environment's commands do not come first", f"{prefix}/bin:…"
         notes.note((*path, "PATH", *more), message, value=search, expected=expected)
-    if isinstance(venv, str) and venv != prefix:
+    if prefix and venv is not None and venv != prefix:
         message = "not the environment of the image"
         notes.note((*path, "VIRTUAL_ENV", *more), message, value=venv, expected=prefix)
 
 
-def labels(notes: Notes, path: Path, given: Any) -> None:
+def labels(notes: Notes, path: Path, names: Iterable[str]) -> None:
     """Check the names of labels."""
-    for name in table(given):
+    for name in names:
         here = (*path, name)
         notes.form(here, name, LABEL, "a reversed domain name, such as org.example.team", key=True)
 
 
-def folder(notes: Notes, path: Path, text: Any) -> None:
+def folder(notes: Notes, path: Path, text: str) -> None:
     """Check that `text` is an absolute path of plain names."""
     expected = "an absolute path without . or .., such as /opt/venv"
-    if isinstance(text, str) and {".", ".."} & set(text.split("/")):
+    if {".", ".."} & set(text.split("/")):
         notes.note(path, "the path is not normal", value=text, expected=expected)
     else:
         notes.form(path, text, FOLDER, expected)
@@ -85,13 +82,10 @@ def relative(notes: Notes, path: Path, text: str) -> None:
         notes.note(path, "not a path in the package", value=text, expected=expected, near=near)
 
 
-def link_text(notes: Notes, path: Path, link: str, to: Any) -> None:
+def link_text(notes: Notes, path: Path, link: str, to: str) -> None:
     """Check what the symbolic link at `link` contains."""
-    if (
-        isinstance(to, str)
-        and posixpath.normpath(posixpath.join(posixpath.dirname(link), to)) == link
-    ):
+    if posixpath.normpath(posixpath.join(posixpath.dirname(link), to)) == link:
         notes.note(path, "the link refers to itself", value=to, expected="another path")
-    elif isinstance(to, str) and (to != posixpath.normpath(to) or any(ord(c) < 33 for c in to)):
+    elif to != posixpath.normpath(to) or any(ord(c) < 33 for c in to):
         expected = posixpath.normpath(to)
         notes.note(path, "the path is not normal", value=to, expected=expected)

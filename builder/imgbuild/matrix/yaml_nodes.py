@@ -15,6 +15,7 @@ import yaml
 from yaml.composer import Composer
 
 from imgbuild.errors import Problem
+from imgbuild.matrix.notes import Path as ValuePath
 from imgbuild.system.boundary import regular
 
 MAX_BYTES = 1 << 20
@@ -47,6 +48,23 @@ class YamlDocument(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...]
     text: str = ""
 
+    def place(self, path: ValuePath, key: bool) -> tuple[int, int] | None:
+        """Line and column, from 1, of the value at `path`, or of its key; None if it is not there.
+
+        An item of a list has no key, so its place is always that of its value.
+        """
+        node, name = self.root, self.root
+        for part in path:
+            if isinstance(node, yaml.MappingNode):
+                pairs = (pair for pair in node.value if pair[0].value == part)
+                name, node = next(pairs, (None, None))
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+                name = node = node.value[part]
+            else:
+                return None
+        node = name if key else node
+        return None if node is None else _start(node.start_mark)
+
 
 def content(path: Path) -> bytes:
     """The bytes of the file at `path`, of which at most one more than `parse` accepts is read.
@@ -60,37 +78,26 @@ def content(path: Path) -> bytes:
 def parse(data: bytes, file: str) -> YamlDocument:
     """Read `data` as one YAML document; problems are returned, never raised."""
     if len(data) > MAX_BYTES:
-        size = f"{len(data)} bytes"
-        return _unreadable(
-            file, "the file is too big", value=size, expected=f"at most {MAX_BYTES} bytes"
-        )
+        size, limit = f"{len(data)} bytes", f"at most {MAX_BYTES} bytes"
+        return _unreadable(file, "the file is too big", None, size, limit)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line, column = _place(data[: error.start].decode("utf-8"))
-        return _unreadable(
-            file,
-            "this byte is not UTF-8",
-            line,
-            column,
-            f"0x{data[error.start]:02x}",
-            "a file in UTF-8",
-        )
+        before, byte = data[: error.start].decode("utf-8"), f"0x{data[error.start]:02x}"
+        return _unreadable(file, "this byte is not UTF-8", _end(before), byte, "a file in UTF-8")
     if (root := _read_by_libyaml(text)) is not None:
         return YamlDocument(file, root, (), text)
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
     except yaml.reader.ReaderError as error:
-        line, column = _place(text[: error.position])
-        character = f"U+{int(error.character):04X}"
-        return _unreadable(file, "this character is not allowed in YAML", line, column, character)
+        place, character = _end(text[: error.position]), f"U+{int(error.character):04X}"
+        return _unreadable(file, "this character is not allowed in YAML", place, character)
     except yaml.MarkedYAMLError as error:
         return YamlDocument(file, None, (_syntax(error, text, file),), text)
     if root is None:
-        return _unreadable(
-            file, "the file is empty", 1, 1, expected="a mapping that starts with version: 1"
-        )
+        expected = "a mapping that starts with version: 1"
+        return _unreadable(file, "the file is empty", (1, 1), expected=expected)
     problems = (msgspec.structs.replace(problem, file=file) for problem in loader.problems)
     return YamlDocument(file, root, tuple(problems), text)
 
@@ -98,11 +105,6 @@ def parse(data: bytes, file: str) -> YamlDocument:
 def kind(node: yaml.Node) -> str:
     """What YAML takes the node for: str, int, float, bool, null, timestamp, map or seq."""
     return str(node.tag).removeprefix(PREFIX)
-
-
-def place(node: yaml.Node) -> tuple[int, int]:
-    """Line and column of the node's first character, counted from 1."""
-    return node.start_mark.line + 1, node.start_mark.column + 1
 
 
 def shown(node: yaml.Node) -> str:
@@ -177,12 +179,7 @@ class _Composer(Composer):
         node.value = kept
 
     def _note(self, mark: yaml.Mark, message: str, value: str | None, expected: str) -> None:
-        line, column = mark.line + 1, mark.column + 1
-        self.problems.append(
-            Problem(
-                file="", message=message, line=line, column=column, value=value, expected=expected
-            )
-        )
+        self.problems.append(_problem("", message, _start(mark), value, expected))
 
 
 class _Loader(_Composer, yaml.SafeLoader):
@@ -225,49 +222,42 @@ def _read_by_libyaml(text: str) -> yaml.Node | None:
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
     mark = error.problem_mark or error.context_mark
-    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-    message = error.problem or "this is not YAML"
-    if isinstance(error, yaml.composer.ComposerError) and "but found another" in message:
-        return Problem(
-            file=file,
-            message="a second document begins here",
-            line=line,
-            column=column,
-            value="---",
-            expected="one document",
-        )
-    expected = None
+    line, column = _start(mark) if mark else (1, 1)
+    message, expected = error.problem or "this is not YAML", None
     lines = text.splitlines()
-    if mark and line <= len(lines) and re.match(r"[ \t]*\t", lines[line - 1]):
-        message = "a tab cannot indent YAML"
+    value = lines[line - 1].strip()[:60] if line <= len(lines) else ""
+    if isinstance(error, yaml.composer.ComposerError) and "but found another" in message:
+        message, value, expected = "a second document begins here", "---", "one document"
+    elif mark and line <= len(lines) and re.match(r"[ \t]*\t", lines[line - 1]):
+        message, expected = "a tab cannot indent YAML", "spaces"
         column = lines[line - 1].index("\t") + 1
-        expected = "spaces"
     elif error.context:
         message = f"{message} ({error.context})"
-    excerpt = lines[line - 1].strip()[:60] if line <= len(lines) else None
-    return Problem(
-        file=file,
-        message=message,
-        line=line,
-        column=column,
-        value=excerpt or None,
-        expected=expected,
-    )
+    return _problem(file, message, (line, column), value or None, expected)
 
 
 def _unreadable(
     file: str,
     message: str,
-    line: int | None = None,
-    column: int | None = None,
+    place: tuple[int, int] | None,
     value: str | None = None,
     expected: str | None = None,
 ) -> YamlDocument:
-    problem = Problem(
+    return YamlDocument(file, None, (_problem(file, message, place, value, expected),))
+
+
+def _problem(
+    file: str, message: str, place: tuple[int, int] | None, value: str | None, expected: str | None
+) -> Problem:
+    line, column = place or (None, None)
+    return Problem(
         file=file, message=message, line=line, column=column, value=value, expected=expected
     )
-    return YamlDocument(file, None, (problem,))
 
 
-def _place(before: str) -> tuple[int, int]:
-    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+def _start(mark: yaml.Mark) -> tuple[int, int]:
+    return mark.line + 1, mark.column + 1
+
+
+def _end(text: str) -> tuple[int, int]:
+    return text.count("\n") + 1, len(text) - (text.rfind("\n") + 1) + 1

@@ -20,7 +20,7 @@ from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import FACT
 from imgbuild.learn.loop import READABLE
 from imgbuild.lock.resolution import Resolution
-from imgbuild.matrix import constraints, row
+from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.project_paths import Project
@@ -36,6 +36,7 @@ from imgbuild.resolve import (
     search,
     suggest,
 )
+from imgbuild.resolve.first_matrix import target_lines
 from imgbuild.resolve.first_solve import LearnedMemory, Query
 from imgbuild.resolve.gaps import OldVersion
 from imgbuild.resolve.locked import LockedTarget
@@ -163,7 +164,7 @@ def dated(
         requested=ask.packages,
         driver=gpus.load().oldest(target.cuda),
         target=target,
-        row=tuple(row.row(name, target)),
+        row=tuple(target_lines(name, target)),
         checks=READABLE,
         unchecked=tuple(check for check in CHECKS if check not in READABLE),
     )

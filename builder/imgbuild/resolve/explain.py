@@ -12,7 +12,6 @@ import msgspec
 
 from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock.published import PublishedTarget
-from imgbuild.matrix import extras
 from imgbuild.resolve import conflict, first_solve, request
 from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
 from imgbuild.resolve.first_solve import LearnedMemory, Query
@@ -47,7 +46,7 @@ def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
 
 def query_of(problem: SolveProblem) -> Query:
     """A target of the matrix as a request."""
-    requires = extras.requirements(problem.matrix, problem.target)
+    requires = problem.matrix.requirements_of(problem.target)
     target = msgspec.structs.replace(problem.target, requires=requires)
     return Query(
         ask=request.of_target(problem.name, target, problem.arch),

@@ -1,4 +1,4 @@
-"""The text of a first `matrix.yaml`: a YAML document of data, with constant comments.
+"""The text of a first `matrix.yaml`, with constant comments, and of a target as a row of one.
 
 Names, versions and addresses come from a lock, which others may have written, and from the command
 line. YAML's own writer quotes them; the text is read again and compared.
@@ -17,6 +17,7 @@ import yaml
 
 from imgbuild.errors import InputError
 from imgbuild.lock.published import PublishedTarget
+from imgbuild.matrix.model import Target
 from imgbuild.resolve.request import RequestedPackage
 from imgbuild.system import quoting
 
@@ -45,6 +46,7 @@ EXAMPLES = {
     "packages": "    # packages: [rsync]   # Debian packages; their dependencies follow\n",
     "files": '    # files:\n    #   /opt/team/train.sh: {from: train.sh, mode: "0755"}\n',
 }
+BLOCKS = ("pins", "requires", "env", "links", "exclude", "indexes")  # with a line for each item
 ENV = "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}\n"
 REASON = "asked for with imgbuild init"
 
@@ -73,12 +75,17 @@ def _text(writer: yaml.SafeDumper, text: str) -> yaml.Node:
     return writer.represent_scalar("tag:yaml.org,2002:str", text, style=None if bare else '"')
 
 
+def _list(writer: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
+    return writer.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
+
+
 def _mapping(writer: yaml.SafeDumper, mapping: dict[str, Any]) -> yaml.Node:
     flow = not isinstance(mapping, _Block)
     return writer.represent_mapping("tag:yaml.org,2002:map", mapping.items(), flow_style=flow)
 
 
 _Writer.add_representer(str, _text)
+_Writer.add_representer(list, _list)
 for kind in (dict, _Block):
     _Writer.add_representer(kind, _mapping)
 
@@ -136,6 +143,33 @@ def _added(extension: WantedExtension) -> dict[str, Any]:
 def _mode(path: Path) -> str:
     """The permissions of a file that is added: executable if the file is."""
     return "0755" if path.stat().st_mode & 0o100 else "0644"
+
+
+def target_lines(name: str, target: Target) -> list[str]:
+    """The lines of `target`, to be pasted below `targets:` of a matrix and edited."""
+    row = _without_defaults(target)
+    row |= {key: _Block(row[key]) for key in BLOCKS if key in row}
+    parts = [_head(1, name), *(_entry(2, key, value) for key, value in row.items())]
+    return "".join(parts).splitlines()
+
+
+def _without_defaults(value: Any) -> Any:
+    """A value of a matrix as what YAML can write, without the keys that may be left out."""
+    match value:
+        case msgspec.Struct():
+            return {
+                field.encode_name: _without_defaults(item)
+                for field in msgspec.structs.fields(value)
+                if (item := getattr(value, field.name)) != field.default
+                and (item or field.required)
+            }
+        case dict():
+            return {str(key): _without_defaults(item) for key, item in sorted(value.items())}
+        case tuple():
+            return [_without_defaults(item) for item in value]
+        case str():
+            return str(value)
+    return value
 
 
 def _entry(depth: int, key: str, value: object) -> str:

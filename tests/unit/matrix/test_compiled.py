@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.lock import published
-from imgbuild.matrix import compiled, load
+from imgbuild.matrix import load
 from tests.support.source_code import ROOT, module_of
 
 SETUP = module_of(ROOT / "setup.py")
@@ -24,12 +24,12 @@ def catalogue(tmp_path: Path) -> Path:
 
 
 def test_json_and_yaml_are_the_same_matrix(catalogue: Path) -> None:
-    assert compiled.read(catalogue) == load.loads(catalogue.read_bytes(), "matrix.yaml")
+    assert load.compiled(catalogue) == load.loads(catalogue.read_bytes(), "matrix.yaml")
 
 
 def test_json_of_another_file_is_not_used(catalogue: Path) -> None:
     catalogue.write_bytes(catalogue.read_bytes() + b"# changed\n")
-    assert compiled.read(catalogue) is None
+    assert load.compiled(catalogue) is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
@@ -38,7 +38,7 @@ def test_without_valid_json_yaml_is_read(catalogue: Path, content: bytes | None)
     file.unlink()
     if content is not None:
         file.write_bytes(content)
-    assert compiled.read(catalogue) is None
+    assert load.compiled(catalogue) is None
 
 
 def test_json_is_used_for_the_catalogue_alone(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.lock.lock_file import requirements
-from imgbuild.matrix import extras
 from imgbuild.matrix.load import loads
 from tests.support.matrix_text import FILE, RIGHT, check, only
 
@@ -27,7 +26,7 @@ WITH = RIGHT.replace("layers:\n", SETS).replace(
 def test_a_target_has_the_sets_it_names_and_its_own_entries_take_precedence() -> None:
     matrix = loads(WITH.encode(), FILE)
     target = matrix.targets["cu124-vllm"]
-    assert {name: extra.spec for name, extra in extras.requirements(matrix, target).items()} == {
+    assert {name: extra.spec for name, extra in matrix.requirements_of(target).items()} == {
         "peft": ">=0.18", "trl": "", "setuptools": "",
     }  # fmt: skip
     assert requirements(matrix, "cu124-vllm") == {

@@ -6,6 +6,7 @@ import datetime
 
 import msgspec
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -13,12 +14,12 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
-from imgbuild.matrix import row
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.load import loads
+from imgbuild.matrix.load import load, loads
 from imgbuild.matrix.model import Flashinfer, PackageIndex, Target, Wanted
 from imgbuild.project_paths import Project
 from imgbuild.resolve import answers, reasons, request
+from imgbuild.resolve.first_matrix import target_lines
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
@@ -28,6 +29,7 @@ from tests.support import samples
 from tests.support.local_index import LocalIndex
 from tests.support.matrix_text import RIGHT
 from tests.support.servers import Site, serve
+from tests.support.source_code import ROOT
 
 MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 
@@ -233,14 +235,19 @@ TARGET = Target(
 
 
 def test_a_row_pasted_into_a_matrix_is_the_same_target():
-    text = RIGHT + "\n".join(row.row("pasted", TARGET)) + "\n"
+    text = RIGHT + "\n".join(target_lines("pasted", TARGET)) + "\n"
     assert loads(text.encode(), "matrix.yaml").targets["pasted"] == TARGET
 
 
-def test_a_row_is_read_the_same_by_other_readers_of_yaml():
-    import yaml
+def test_the_row_of_each_target_of_the_project_is_the_same_target():
+    targets = load(ROOT / "matrix.yaml").targets
+    lines = [line for name, target in targets.items() for line in target_lines(name, target)]
+    read = yaml.safe_load("\n".join(lines))
+    assert msgspec.convert(read, dict[str, Target]) == targets
 
-    read = yaml.safe_load("\n".join(row.row("pasted", TARGET)))["pasted"]
+
+def test_a_row_is_read_the_same_by_other_readers_of_yaml():
+    read = yaml.safe_load("\n".join(target_lines("pasted", TARGET)))["pasted"]
     assert read["pins"] == TARGET.pins
     assert (read["cuda"], read["as_of"]) == ("12.4", TARGET.as_of)
     assert (read["flashinfer"]["mode"], read["gpu"]) == ("off", ["9.0"])

@@ -15,7 +15,7 @@ from imgbuild.attest.sbom import needs, purl
 from imgbuild.attest.sbom.licences import Licence
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.locked_matrix import default_index
+from imgbuild.lock.locked_matrix import default_index_of
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.plan.image_digests import LayerDigests, TargetDigests
 from imgbuild.plan.plan import (
@@ -185,7 +185,7 @@ class _Maker:
         self._places = places
         self._resolution: Resolution = lock.arch[arch]
         self._installed = installed_wheels(self._resolution)
-        self._default = default_index(lock)
+        self._default = default_index_of(lock)
         self._debs = {deb.package: deb for deb in self._resolution.debs}
 
     @property

@@ -1,0 +1,119 @@
+"""Checks of a matrix that extends published targets, as far as they need no published lock."""
+
+from __future__ import annotations
+
+import re
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from imgbuild.matrix.check import check_index, check_mirrors, check_sdists, debian_packages
+from imgbuild.matrix.check_targets import check_row
+from imgbuild.matrix.extension import Extension, Extensions
+from imgbuild.matrix.notes import Notes, Path
+from imgbuild.matrix.settings import folder, leads_out, place
+
+
+def check_extensions(notes: Notes, matrix: Extensions) -> None:
+    """Check everything that needs no lock of a published target."""
+    if not matrix.published:
+        message = "no published target is named"
+        notes.note(("published",), message, expected="at least one published target")
+    for name, published in matrix.published.items():
+        _image(notes, ("published", name, "image"), published.image)
+        _inside(notes, ("published", name, "lock"), published.lock, "folder")
+    for name, index in matrix.indexes.items():
+        if index.url is None:
+            message = "url is missing (only the default index may omit it)"
+            notes.note(("indexes", name), message, key=True, expected="url: https://…")
+        check_index(notes, ("indexes", name), index)
+    check_mirrors(notes, ("mirrors",), matrix.mirrors)
+    check_sdists(notes, matrix.sdists)
+    if not matrix.targets:
+        notes.note(("targets",), "no target is defined", expected="at least one target")
+    for name, row in matrix.targets.items():
+        _row(notes, ("targets", name), row, matrix)
+
+
+def _row(notes: Notes, path: Path, row: Extension, matrix: Extensions) -> None:
+    if path[-1] in matrix.published:
+        message = "a published target has this name already"
+        notes.note(path, message, key=True, expected="another name")
+    forms = {"extends": row.extends, "like": row.like}
+    for key, name in forms.items():
+        if name is not None:
+            here = (*path, key)
+            notes.choice(here, name, matrix.published, "published target", of=("published",))
+    if (row.extends is None) == (row.like is None):
+        message = "a row has one of `extends` and `like`"
+        notes.note(path, message, key=True, expected="extends: TARGET, or like: TARGET")
+    if row.cuda is not None and row.extends is not None:
+        message = "the published target has a CUDA release already"
+        notes.note((*path, "cuda"), message, expected="no `cuda`, or `like` instead of `extends`")
+    _requirements(notes, path, row)
+    for package, index in row.indexes.items():
+        here = (*path, "indexes", package)
+        notes.choice(here, index, matrix.indexes, "index", of=("indexes",))
+    check_row(notes, path, row)
+    debian_packages(notes, (*path, "packages"), row.packages, example="rsync")
+    _places(notes, path, row)
+    for number, word in enumerate((row.entrypoint or ())[:1]):
+        folder(notes, (*path, "entrypoint", number), word)
+
+
+def _requirements(notes: Notes, path: Path, row: Extension) -> None:
+    """Note files outside the project, lines that are no requirements, and extras of no file."""
+    for number, file in enumerate(row.requirements):
+        _inside(notes, (*path, "requirements", number), file, "file")
+    for number, line in enumerate(row.add):
+        try:
+            Requirement(line)
+        except InvalidRequirement:
+            expected = "a requirement, such as ray[default]>=2.45"
+            message = "this is not a requirement as PEP 508 writes it"
+            notes.note((*path, "add", number), message, value=line, expected=expected)
+    for key, names in (("extras", row.extras), ("groups", row.groups)):
+        if names and not row.requirements:
+            message = f"`{key}` are those of the files that `requirements` names"
+            notes.note((*path, key), message, expected="requirements: [pyproject.toml]")
+
+
+def _places(notes: Notes, path: Path, row: Extension) -> None:
+    """Note invalid and conflicting paths of the image, and invalid sources of files."""
+    files, links = row.files, row.links
+    for added in (*files, *links):
+        here = (*path, "links" if added in links else "files", added)
+        if added not in links:
+            folder(notes, here, added)
+        place(notes, here, added)
+        for other in (*files, *links):
+            if added.startswith(f"{other}/"):
+                what = "link" if other in links else "file"
+                message = f"{other} is an added {what}, which cannot have files below it"
+                notes.note(here, message, key=True, value=added, expected="another path")
+    for added, file in files.items():
+        if added in links:
+            message = "a link has the same path"
+            notes.note((*path, "files", added), message, key=True, expected="one of the two")
+        _inside(notes, (*path, "files", added, "from"), file.source, "file")
+
+
+def _inside(notes: Notes, path: Path, source: str, what: str) -> None:
+    """Note a path that leaves the folder of the matrix."""
+    if leads_out(source):
+        message = f"the {what} is outside the repository"
+        if source.startswith("/"):
+            message = "the path is absolute, so it may not exist on another machine"
+        expected = f"a path below the folder of this file: copy the {what} there"
+        notes.note(path, message, value=source, expected=expected)
+
+
+def _image(notes: Notes, path: Path, image: str) -> None:
+    if not image or image.startswith("oci:"):
+        return
+    expected = "HOST/REPOSITORY, without a tag, or oci:FOLDER"
+    if re.search(r":[^/]*$", image.partition("@")[0]):
+        message = "the lock identifies the image, so a tag is not needed"
+        notes.note(path, message, value=image, expected=expected)
+    else:
+        form = r"[a-z0-9.\[\]:-]+(/[a-z0-9._-]+)+(@sha256:[0-9a-f]{64})?"
+        notes.form(path, image, form, expected)

@@ -1,0 +1,355 @@
+"""A YAML document as a value of a type, or an error with everything that does not fit.
+
+msgspec itself stops at the first error and knows no lines, so this follows msgspec's description of
+a type.
+
+The expected type decides how a scalar is read, not what YAML guesses: text is taken as it is
+written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the mode off stays off, in quotes or
+not. Whole numbers are decimal digits only, booleans true or false only.
+
+Where something does not fit, the value has an empty one of the same type in its place, and what is
+wrong with the rest can be checked nevertheless.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+from msgspec import inspect
+
+from imgbuild.errors import InputError, Problem
+from imgbuild.matrix import fields
+from imgbuild.matrix.notes import Notes, Path, nearest
+from imgbuild.matrix.yaml_nodes import YamlDocument, kind, shown
+from imgbuild.system.amounts import count
+from imgbuild.values import Arch
+
+T = TypeVar("T")
+UNKNOWN = "unknown key"
+_EMPTY: dict[type[inspect.Type], Any] = {
+    inspect.DictType: {},
+    inspect.VarTupleType: (),
+    inspect.IntType: 0,
+    inspect.BoolType: False,
+    inspect.DateType: datetime.date.min,
+}
+
+
+def converted(
+    document: YamlDocument,
+    expected_type: type[T],
+    check: Callable[[Notes, T], None] | None = None,
+    *,
+    hint: str | None = None,
+) -> T:
+    """The value of `document`; InputError, with `hint`, has all problems and those of `check`."""
+    notes = Notes(document.file, document.place)
+    if document.root is not None:
+        reader = _Reader(notes)
+        value: T = reader.read(document.root, inspect.type_info(expected_type), ())
+        notes.refused = reader.refused
+        if check is not None:
+            check(notes, value)
+        if not document.problems and not notes.problems:
+            return value
+    raise refusal(document, (*document.problems, *notes.problems), hint=hint)
+
+
+def refusal(
+    document: YamlDocument, problems: tuple[Problem, ...], *, hint: str | None = None
+) -> InputError:
+    """The error that holds `problems` of `document`.
+
+    Unknown keys come first, since others may follow from them, then all in the order of the file.
+    """
+    ordered = sorted(
+        problems,
+        key=lambda each: (each.message != UNKNOWN, each.line or 0, each.column or 0),
+    )
+    lines = dict(enumerate(document.text.splitlines(), start=1))
+    placed = (msgspec.structs.replace(each, source=lines.get(each.line or 0)) for each in ordered)
+    message = f"{document.file} has {count(len(ordered), 'problem')}"
+    return InputError(message, problems=tuple(placed), hint=hint)
+
+
+class _Misfit(msgspec.Struct, frozen=True):
+    """Why a scalar does not fit its type, and the most similar text that does."""
+
+    message: str
+    near: str | None = None
+
+
+class _Reader:
+    """Reads nodes as values, and notes what does not fit; `refused` are the paths of that."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+        self.refused: set[Path] = set()
+
+    def read(
+        self, node: yaml.Node, expected_type: inspect.Type, path: Path, expected: str | None = None
+    ) -> Any:
+        """The value of `node`; `expected` is the description of its field."""
+        expected_type, expected, _ = _described(expected_type, expected)
+        if kind(node) == "alias":  # noted already, when the file was parsed
+            return self._empty(expected_type, path)
+        match expected_type:
+            case inspect.UnionType():
+                return self._union(node, expected_type, path, expected)
+            case inspect.StructType() if isinstance(node, yaml.MappingNode):
+                return self._struct(node, expected_type, path)
+            case inspect.DictType() if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, expected_type, path)
+            case inspect.StructType() | inspect.DictType():
+                self.notes.note(path, "not a mapping", value=shown(node), expected="key: value")
+                return self._empty(expected_type, path)
+            case inspect.VarTupleType():
+                return self._list(node, expected_type, path, expected)
+        return self._scalar(node, expected_type, path, expected)
+
+    def _empty(self, expected_type: inspect.Type, path: Path) -> Any:
+        self.refused.add(path)
+        return _empty(expected_type)
+
+    def _struct(self, node: yaml.MappingNode, expected_type: inspect.StructType, path: Path) -> Any:
+        by_key = {field.encode_name: field for field in expected_type.fields}
+        value: dict[str, Any] = {}
+        given = {key.value for key, _ in node.value}
+        for key, child in node.value:
+            if key.value in by_key:
+                field = by_key[key.value]
+                value[field.name] = self.read(child, field.type, (*path, key.value))
+            elif key.value != expected_type.tag_field:
+                near = nearest(key.value, by_key)
+                self.notes.note(
+                    (*path, key.value),
+                    UNKNOWN,
+                    key=True,
+                    value=shown(key),
+                    expected="one of " + ", ".join(by_key),
+                    near=near,
+                )
+                if near is not None and near not in given:
+                    given.add(near)
+                    value[by_key[near].name] = self._meant(key, child, by_key[near], path)
+        for name, field in by_key.items():
+            if field.required and name not in given:
+                value[field.name] = self._missing(path, field)
+        return expected_type.cls(**value)
+
+    def _meant(
+        self, key: yaml.ScalarNode, child: yaml.Node, field: inspect.Field, path: Path
+    ) -> Any:
+        """The value of a misspelt key as that of `field`, whose key it is from then on.
+
+        If it does not fit there, what depends on it cannot be checked.
+        """
+        key.value = field.encode_name
+        problem_count = len(self.notes.problems)
+        value = self.read(child, field.type, (*path, field.encode_name))
+        if len(self.notes.problems) > problem_count:
+            del self.notes.problems[problem_count:]
+            self.refused.add(())
+        return value
+
+    def _missing(self, path: Path, field: inspect.Field) -> Any:
+        name = field.encode_name
+        _, expected, why = _described(field.type, _shape(field.type))
+        # The key in front of a mapping is where people look for what it lacks.
+        message = f"key {name} is missing" + (f": {why}" if why else "")
+        self.notes.note(path, message, key=True, expected=f"{name}: {expected}")
+        return self._empty(field.type, (*path, name))
+
+    def _union(
+        self, node: yaml.Node, expected_type: inspect.UnionType, path: Path, expected: str | None
+    ) -> Any:
+        types = [item for item in expected_type.types if not isinstance(item, inspect.NoneType)]
+        if kind(node) == "null" and len(types) < len(expected_type.types):
+            return None
+        structs = {str(item.tag): item for item in types if isinstance(item, inspect.StructType)}
+        if len(types) == 1 or not isinstance(node, yaml.MappingNode):
+            return self.read(node, types[0], path, expected)
+        field = next(item.tag_field or "" for item in structs.values())
+        tag = next((child for key, child in node.value if key.value == field), None)
+        choices = "one of " + ", ".join(structs)
+        if tag is None:
+            self.notes.note(path, f"key {field} is missing", expected=f"{field}: {choices}")
+            return self._empty(types[0], path)
+        text = tag.value if isinstance(tag, yaml.ScalarNode) else ""
+        if text in structs:
+            return self.read(node, structs[text], path)
+        here, near = (*path, field), nearest(text, structs)
+        self.notes.note(here, f"unknown {field}", value=shown(tag), expected=choices, near=near)
+        return self._empty(types[0], path)
+
+    def _mapping(
+        self, node: yaml.MappingNode, expected_type: inspect.DictType, path: Path
+    ) -> dict[Any, Any]:
+        key_type, expected, _ = _described(expected_type.key_type, "text")
+        value = {}
+        for key, child in node.value:
+            here = (*path, key.value)
+            name = self._scalar(key, key_type, here, expected, key=True)
+            value[name] = self.read(child, expected_type.value_type, here)
+        return value
+
+    def _list(
+        self, node: yaml.Node, expected_type: inspect.VarTupleType, path: Path, expected: str | None
+    ) -> Any:
+        if not isinstance(node, yaml.SequenceNode):
+            example = f"[{shown(node)}]" if isinstance(node, yaml.ScalarNode) else expected
+            self.notes.note(path, "not a list", value=shown(node), expected=example)
+            return self._empty(expected_type, path)
+        if expected_type.min_length is not None and len(node.value) < expected_type.min_length:
+            least = f"at least {count(expected_type.min_length, 'item')}"
+            self.notes.note(path, "the list is too short", value=shown(node), expected=least)
+            self.refused.add(path)
+        return tuple(
+            self.read(child, expected_type.item_type, (*path, number), expected)
+            for number, child in enumerate(node.value)
+        )
+
+    def _scalar(
+        self,
+        node: yaml.Node,
+        expected_type: inspect.Type,
+        path: Path,
+        expected: str | None,
+        *,
+        key: bool = False,
+    ) -> Any:
+        """The value of a scalar; a key that does not fit is its text."""
+        shape = _shape(expected_type)
+        expected = expected or shape
+        misfit = _Misfit(f"not {'text' if shape.startswith('text') else shape}")
+        if isinstance(node, yaml.ScalarNode) and (kind(node) != "null" or node.style is not None):
+            value = _SCALARS[type(expected_type)](node.value, expected_type, node.style is None)
+            if not isinstance(value, _Misfit):
+                return value
+            misfit = value
+            expected = expected if shape in (expected, "text") else f"{expected}: {shape}"
+        self.notes.note(
+            path, misfit.message, key=key, value=shown(node), expected=expected, near=misfit.near
+        )
+        return node.value if key else self._empty(expected_type, path)
+
+
+def _described(
+    expected_type: inspect.Type, expected: str | None
+) -> tuple[inspect.Type, str | None, str]:
+    """A type without its annotations, its description, and why it is required."""
+    why = ""
+    while isinstance(expected_type, inspect.Metadata):
+        expected = (expected_type.extra_json_schema or {}).get("description", expected)
+        why = (expected_type.extra or {}).get("why", why)
+        expected_type = expected_type.type
+    return expected_type, expected, why
+
+
+def _empty(expected_type: inspect.Type) -> Any:
+    match _described(expected_type, None)[0]:
+        case inspect.StructType() as struct:
+            required = (field for field in struct.fields if field.required)
+            return struct.cls(**{field.name: _empty(field.type) for field in required})
+        case inspect.UnionType() as union:
+            return _empty(next(i for i in union.types if not isinstance(i, inspect.NoneType)))
+        case plain:
+            return _EMPTY.get(type(plain), "")
+
+
+# -- scalars, which are `plain` without quotes
+
+
+def _text(text: str, expected_type: inspect.StrType, plain: bool) -> str | _Misfit:
+    pattern, least = expected_type.pattern, expected_type.min_length
+    if pattern is not None and not re.search(pattern.removesuffix("$") + r"\Z", text):
+        if pattern not in (fields.LINE, fields.PROSE):
+            return _Misfit("the text has another form")
+        lines = pattern == fields.LINE and re.search(fields.PROSE, text)
+        return _Misfit(
+            "the value has several lines" if lines else "the text has control characters"
+        )
+    if least is not None and len(text) < least:
+        return _Misfit(f"the text is shorter than {least} characters")
+    return _Misfit("text cannot contain NUL") if "\0" in text else text
+
+
+def _choice(text: str, expected_type: inspect.LiteralType, plain: bool) -> object:
+    for choice in expected_type.values:
+        if text == str(choice) and (isinstance(choice, str) or plain):
+            return choice
+    return _Misfit("unknown value", nearest(text, map(str, expected_type.values)))
+
+
+def _member(text: str, expected_type: inspect.EnumType, plain: bool) -> object:
+    choices = {str(item.value): item for item in expected_type.cls}
+    near = nearest(text, choices)
+    if expected_type.cls is Arch:
+        with contextlib.suppress(ValueError):
+            near = Arch.parse(text).value  # another spelling
+    return choices[text] if text in choices else _Misfit("unknown value", near)
+
+
+def _whole(text: str, expected_type: inspect.IntType, plain: bool) -> int | _Misfit:
+    if not plain or not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
+        return _Misfit("not a whole number in decimal digits")
+    number, low, high = int(text), expected_type.ge, expected_type.le
+    if low is not None and number < low:
+        return _Misfit(f"the number is below {low}")
+    return _Misfit(f"the number is above {high}") if high is not None and number > high else number
+
+
+def _truth(text: str, expected_type: inspect.BoolType, plain: bool) -> bool | _Misfit:
+    right = plain and text in ("true", "false")
+    return text == "true" if right else _Misfit("not a truth value")
+
+
+def _date(text: str, expected_type: inspect.DateType, plain: bool) -> datetime.date | _Misfit:
+    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        return _Misfit("not a date")
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        return _Misfit("no such day")
+
+
+_SCALARS: dict[type[inspect.Type], Callable[[str, Any, bool], object]] = {
+    inspect.StrType: _text,
+    inspect.LiteralType: _choice,
+    inspect.EnumType: _member,
+    inspect.IntType: _whole,
+    inspect.BoolType: _truth,
+    inspect.DateType: _date,
+}
+
+
+def _shape(expected_type: inspect.Type) -> str:
+    match _described(expected_type, None)[0]:
+        case inspect.StrType(pattern=None | fields.LINE | fields.PROSE):
+            return "text"
+        case inspect.StrType(pattern=str(pattern)):
+            return "text like " + pattern.replace(r"\Z", "$")
+        case inspect.LiteralType(values=values):
+            return ("one of " if len(values) > 1 else "") + ", ".join(map(str, values))
+        case inspect.EnumType(cls=members):
+            return "one of " + ", ".join(str(item.value) for item in members)
+        case inspect.IntType(ge=None):
+            return "a whole number"
+        case inspect.IntType(ge=low, le=high):
+            bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+            return f"a whole number {bounds}"
+        case other:
+            return _SHAPES.get(type(other), "a mapping")
+
+
+_SHAPES: dict[type[inspect.Type], str] = {
+    inspect.BoolType: "true or false",
+    inspect.DateType: "a date, year-month-day",
+    inspect.VarTupleType: "a list",
+}
