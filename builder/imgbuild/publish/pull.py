@@ -144,4 +144,6 @@ def _download(
     locked = locked_blob(reference.repository, layer)
     request = client.file_request(reference.repository, locked, layer=True)
     with expected(request.shown):
-        return fetch(request, Context(store, client.http, client.reporter), bar.advance, stop)
+        return fetch(
+            request, Context(store, client.http.client, client.reporter), bar.advance, stop
+        )
