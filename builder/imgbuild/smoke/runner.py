@@ -22,7 +22,8 @@ from imgbuild.container.request import Mount
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.lock.lock_file import Lock, require_arch
-from imgbuild.oci.layout import Layout, Stored
+from imgbuild.oci.image import PlatformImage
+from imgbuild.oci.layout import Layout
 from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Case, Report, Tier, counts, passed
@@ -155,7 +156,7 @@ def smoke(
             yield of_image(image, smoke_run)
 
 
-def of_image(image: Stored, report: SmokeRun) -> SmokeRun:
+def of_image(image: PlatformImage, report: SmokeRun) -> SmokeRun:
     """`report` with the digests of `image`."""
     manifest, config = image.manifest.digest, image.config.digest
     return msgspec.structs.replace(report, digest=manifest, config=config)
