@@ -137,8 +137,8 @@ def _look(
     else:
         built = built_layout(session, name, layout)
         store = Store.open(reporter=console)
-        tested = ImageUnderTest(lock=locked, arch=single_arch(built, None), store=store)
-        report = image.in_image(tested, built, options, through=through)
+        test_image = ImageUnderTest(lock=locked, arch=single_arch(built, None), store=store)
+        report = image.in_image(test_image, built, options, through=through)
     answer(report, folded(image.lines(report)))
     if not report.ok:
         raise typer.Exit(WorkFailed.exit_code)

@@ -135,23 +135,25 @@ def image_reports(
     """The report of each tier, as soon as it has run."""
     tiers, how = options.tiers, options.how
 
-    def _tested(only: Arch) -> ImageUnderTest:
+    def _test_image(only: Arch) -> ImageUnderTest:
         return ImageUnderTest(lock=image.lock(), arch=only, store=store, reporter=console)
 
     if options.through is Through.HERE:
-        return runner.smoke_here(_tested(_here(arch)), tiers, how=how)
+        return runner.smoke_here(_test_image(_here(arch)), tiers, how=how)
     if options.sif is not None:
-        tested = _tested(container.arch_of(options.sif))
-        return sif.smoke_file(tested, options.sif, tiers, how=how)
+        test_image = _test_image(container.arch_of(options.sif))
+        return sif.smoke_file(test_image, options.sif, tiers, how=how)
     built = image.layout()
-    tested = _tested(single_arch(built, arch))
+    test_image = _test_image(single_arch(built, arch))
     if options.record and image.project is not None:
-        config = built.image(tested.arch).config.digest
-        recording.require_locked(image.project, tested.lock, tested.arch, config, str(built.path))
+        config = built.image(test_image.arch).config.digest
+        recording.require_locked(
+            image.project, test_image.lock, test_image.arch, config, str(built.path)
+        )
     if options.through is Through.APPTAINER:
-        return sif.smoke_sif(tested, built, tiers, how=how)
+        return sif.smoke_sif(test_image, built, tiers, how=how)
     return runner.smoke(
-        tested, built, tiers, through=options.through and options.through.value, how=how,
+        test_image, built, tiers, through=options.through and options.through.value, how=how,
         arbitrary_user=options.arbitrary,
     )  # fmt: skip
 

@@ -112,7 +112,7 @@ def fitting(gpus: int, through: str | None = None) -> tuple[Tier, ...]:
 
 
 def smoke(
-    tested: ImageUnderTest,
+    test_image: ImageUnderTest,
     layout: Layout,
     tiers: Sequence[Tier],
     *,
@@ -127,16 +127,16 @@ def smoke(
     clusters. InputError if the layout lacks the architecture, ToolMissing if the named engine is
     not running, WorkFailed if the tests could not run.
     """
-    lock, expected, reporter = tested.lock, tested.expected, tested.reporter
-    image = layout.image(tested.arch)
+    lock, expected, reporter = test_image.lock, test_image.expected, test_image.reporter
+    image = layout.image(test_image.arch)
     container_engine = None if through == "root" else engine.find(through, reporter=reporter)
     if container_engine is None and through in ("docker", "podman"):
         engine.require(through)
     if container_engine is not None:
-        loaded = load(container_engine, layout, tested.arch, lock.target, reporter=reporter)
+        loaded = load(container_engine, layout, test_image.arch, lock.target, reporter=reporter)
         for tier in tiers:
             command = command_line(lock.settings.prefix, tier, how)
-            with tested.step(f"smoke tests, tier {tier}, in {container_engine.kind}"):
+            with test_image.step(f"smoke tests, tier {tier}, in {container_engine.kind}"):
                 settings = _container(tier, how.model, arbitrary_user=arbitrary_user)
                 result = _in_container(
                     container_engine, loaded.reference, command, expected, settings
@@ -147,11 +147,11 @@ def smoke(
                 ran(report, result, container_engine.kind, how, arbitrary_user=arbitrary_user),
             )
         return
-    with root_folder(layout, tested.arch, tested.store, reporter=reporter) as root:
-        config = run_in_image.running(layout, tested.arch)
+    with root_folder(layout, test_image.arch, test_image.store, reporter=reporter) as root:
+        config = run_in_image.running(layout, test_image.arch)
         for tier in tiers:
             smoke_run = smoke_root(
-                tested, root, config, tier, how=how, arbitrary_user=arbitrary_user
+                test_image, root, config, tier, how=how, arbitrary_user=arbitrary_user
             )
             yield of_image(image, smoke_run)
 
@@ -163,7 +163,7 @@ def of_image(image: PlatformImage, report: SmokeRun) -> SmokeRun:
 
 
 def smoke_root(
-    tested: ImageUnderTest,
+    test_image: ImageUnderTest,
     root: sandbox.Root,
     settings: run_in_image.CommandConfig,
     tier: Tier,
@@ -172,9 +172,9 @@ def smoke_root(
     arbitrary_user: bool = False,
 ) -> SmokeRun:
     """Run `tier` in the unpacked image `root`; `settings` is its configuration."""
-    expected, user = tested.expected, tested.lock.settings.user
-    command = command_line(tested.lock.settings.prefix, tier, how)
-    with tested.store.scratch() as scratch:
+    expected, user = test_image.expected, test_image.lock.settings.user
+    command = command_line(test_image.lock.settings.prefix, tier, how)
+    with test_image.store.scratch() as scratch:
         binds = [sandbox.Bind(source=write(expected, scratch), target=PLACE)]
         env = run_in_image.environment(settings) | {"HOME": user.home}
         if how.model is not None:
@@ -185,7 +185,7 @@ def smoke_root(
             variables, mounts = machine(tier)
             binds += [sandbox.Bind(source=each.source, target=each.target) for each in mounts]
             env |= {**fetched.env, **variables}
-        with tested.step(f"smoke tests, tier {tier}, in a root folder"):
+        with test_image.step(f"smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,
                 [*settings.entrypoint, *command],
@@ -196,12 +196,12 @@ def smoke_root(
                 network=False,
                 readonly=arbitrary_user,
             )
-    report = read_report(result, expected, tier, reporter=tested.reporter)
+    report = read_report(result, expected, tier, reporter=test_image.reporter)
     return ran(report, result, "root", how, arbitrary_user=arbitrary_user)
 
 
 def smoke_here(
-    tested: ImageUnderTest, tiers: Sequence[Tier], *, how: RunSettings = USUAL
+    test_image: ImageUnderTest, tiers: Sequence[Tier], *, how: RunSettings = USUAL
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the active environment: that of VIRTUAL_ENV, or of the python3 on PATH.
 
@@ -214,18 +214,18 @@ def smoke_here(
         raise ToolMissing(message, hint="activate the environment to test")
     prefix = process.run([python, "-I", "-c", "import sys; print(sys.prefix)"])
     for tier in tiers:
-        with tested.store.scratch() as scratch:
+        with test_image.store.scratch() as scratch:
             expected = msgspec.structs.replace(
-                tested.expected,
+                test_image.expected,
                 prefix=prefix.stdout.strip(),
                 cache=str(scratch),
                 workdir=str(scratch),
             )
             folder = write(expected, scratch)
             words = command_line("", tier, how, str(folder), str(how.model))
-            with tested.step(f"smoke tests, tier {tier}, in {expected.prefix}"):
+            with test_image.step(f"smoke tests, tier {tier}, in {expected.prefix}"):
                 result = process.run([python, *words[1:]], check=False)
-        report = read_report(result, expected, tier, reporter=tested.reporter)
+        report = read_report(result, expected, tier, reporter=test_image.reporter)
         yield ran(report, result, "here", how)
 
 

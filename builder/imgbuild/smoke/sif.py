@@ -15,7 +15,7 @@ from imgbuild.smoke.runner import ImageUnderTest
 
 
 def smoke_sif(
-    tested: ImageUnderTest,
+    test_image: ImageUnderTest,
     layout: Layout,
     tiers: Sequence[Tier],
     *,
@@ -26,17 +26,19 @@ def smoke_sif(
     ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
     """
     apptainer.require()
-    reporter = tested.reporter
-    with tested.store.scratch() as scratch:
+    reporter = test_image.reporter
+    with test_image.store.scratch() as scratch:
         image = scratch / "image.sif"
         with reporter.step(f"making a SIF of {layout.path.name}"):
-            convert.convert(layout, tested.arch, image, convert.ConvertOptions(), reporter=reporter)
-        for smoke_run in smoke_file(tested, image, tiers, how=how):
-            yield runner.of_image(layout.image(tested.arch), smoke_run)
+            convert.convert(
+                layout, test_image.arch, image, convert.ConvertOptions(), reporter=reporter
+            )
+        for smoke_run in smoke_file(test_image, image, tiers, how=how):
+            yield runner.of_image(layout.image(test_image.arch), smoke_run)
 
 
 def smoke_file(
-    tested: ImageUnderTest,
+    test_image: ImageUnderTest,
     image: Path,
     tiers: Sequence[Tier],
     *,
@@ -46,9 +48,9 @@ def smoke_file(
 
     ToolMissing if there is no Apptainer, WorkFailed if the tests could not run.
     """
-    expected, image_settings = tested.expected, tested.lock.settings
+    expected, image_settings = test_image.expected, test_image.lock.settings
     program = apptainer.require()
-    with tested.store.scratch() as scratch:
+    with test_image.store.scratch() as scratch:
         binds = {runner.PLACE: runner.write(expected, scratch)}
         if how.model is not None:
             binds[runner.MODEL] = how.model
@@ -66,7 +68,7 @@ def smoke_file(
                 env=variables,
             )
             command = runner.command_line(image_settings.prefix, tier, how)
-            with tested.step(f"smoke tests, tier {tier}, in apptainer"):
+            with test_image.step(f"smoke tests, tier {tier}, in apptainer"):
                 result = apptainer.run(program, image, command, settings)
-            report = runner.read_report(result, expected, tier, reporter=tested.reporter)
+            report = runner.read_report(result, expected, tier, reporter=test_image.reporter)
             yield ran(report, result, "apptainer", how, arbitrary_user=True)
