@@ -24,6 +24,9 @@ T = TypeVar("T")
 LIMIT = boundary.LIMIT
 SEARCHED = 16 << 20  # bytes of an invalid document in which the invalid text is searched for
 SHOWN = 200  # characters of an invalid text in a message
+# json.dumps would make an encoder for each value.
+_SCALAR = json.JSONEncoder(ensure_ascii=False)
+_COMPACT = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def to_builtins(value: Any) -> Any:
@@ -40,8 +43,7 @@ def _other(value: object) -> str:
 
 def compact(value: Any) -> bytes:
     """Canonical JSON on one line with sorted keys: for hashing and for registry documents."""
-    built = to_builtins(value)
-    return json.dumps(built, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return _COMPACT.encode(to_builtins(value)).encode()
 
 
 def encode(value: Any) -> bytes:
@@ -52,13 +54,13 @@ def encode(value: Any) -> bytes:
 def _block(value: Any, indent: str) -> str:
     inner = indent + "  "
     if isinstance(value, dict):
-        rows = [f"{_scalar(key)}: {_block(item, inner)}" for key, item in value.items()]
+        rows = [f"{_SCALAR.encode(key)}: {_block(item, inner)}" for key, item in value.items()]
         opening, closing, flat = "{", "}", _flat(value.values())
     elif isinstance(value, list | tuple):  # msgspec leaves tuples as they are
         rows = [_block(item, inner) for item in value]
         opening, closing, flat = "[", "]", _flat(value)
     else:
-        return _scalar(value)
+        return _SCALAR.encode(value)
     if flat:
         return opening + ", ".join(rows) + closing
     return opening + ",".join(f"\n{inner}{row}" for row in rows) + f"\n{indent}{closing}"
@@ -66,10 +68,6 @@ def _block(value: Any, indent: str) -> str:
 
 def _flat(items: Any) -> bool:
     return not any(isinstance(item, dict | list | tuple) and item for item in items)
-
-
-def _scalar(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def decode(

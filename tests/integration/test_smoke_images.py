@@ -16,6 +16,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.container import engine, run_in_image
 from imgbuild.container.root_folder import root_folder
+from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tree import remove
 from imgbuild.report import Report, passed
@@ -75,11 +76,15 @@ def check(report: Report) -> None:
     assert (report.target, report.arch, report.tier) == ("small", Arch.X86_64, "static")
 
 
+def _test_image(lock: Lock, store: Store) -> runner.ImageUnderTest:
+    return runner.ImageUnderTest(lock=lock, arch=Arch.X86_64, store=store)
+
+
 def test_a_root_folder_needs_no_engine(built, wheels, tmp_path):
     needs.user_namespaces()
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
-    [report] = runner.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
+    [report] = runner.smoke(_test_image(lock, store), built, ["static"], through="root")
     check(report)
 
 
@@ -117,7 +122,8 @@ assert os.geteuid() != 0
 lock = smoke_environment.make_lock_of([Path(path) for path in sys.argv[1:]])
 built = layout.read(Path({str(built.path)!r}))
 store = Store.open(Path({str(cache)!r}))
-[report] = smoke.smoke(lock, built, Arch.X86_64, ["static"], through="root", store=store)
+test_image = smoke.ImageUnderTest(lock=lock, arch=Arch.X86_64, store=store)
+[report] = smoke.smoke(test_image, built, ["static"], through="root")
 sys.stdout.buffer.write(codec.encode(report))
 """
     done = subprocess.run(
@@ -142,9 +148,7 @@ def test_a_root_folder_that_is_there_is_used(built, wheels, tmp_path):
     settings = run_in_image.running(built, Arch.X86_64)
     with root_folder(built, Arch.X86_64, store) as root:
         shutil.rmtree(root.path / "opt/venv/lib/python3.11/site-packages/alpha")
-        report = runner.smoke_root(
-            lock, root, Arch.X86_64, "static", settings=settings, store=store
-        )
+        report = runner.smoke_root(_test_image(lock, store), root, settings, "static")
     failed = {case.name: case.message for case in report.cases if case.outcome == "failed"}
     assert "alpha/__init__.py: No such file" in failed["files"]
     assert "ModuleNotFoundError: No module named 'alpha'" in failed["import alpha"]
@@ -159,7 +163,7 @@ def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
     try:
-        [report] = runner.smoke(lock, built, Arch.X86_64, ["static"], through=kind, store=store)
+        [report] = runner.smoke(_test_image(lock, store), built, ["static"], through=kind)
     finally:
         engine.remove(container_engine, "small:latest")
     check(report)
@@ -174,7 +178,7 @@ def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path)
     store = Store.open(tmp_path)
     try:
         [report] = runner.smoke(
-            lock, built, Arch.X86_64, ["static"], through=kind, store=store, arbitrary_user=True
+            _test_image(lock, store), built, ["static"], through=kind, arbitrary_user=True
         )
     finally:
         if kind != "root":
@@ -191,14 +195,8 @@ def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
     needs.apptainer()
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
-    [report, none] = sif.smoke_sif(
-        lock,
-        built,
-        Arch.X86_64,
-        ["static", "gpu"],
-        store=store,
-        how=result.RunSettings(timeout_factor=10),
-    )
+    how = result.RunSettings(timeout_factor=10)
+    [report, none] = sif.smoke_sif(_test_image(lock, store), built, ["static", "gpu"], how=how)
     failed = {case.name for case in report.cases if case.outcome == "failed"}
     assert not failed, report.cases
     [system] = [case for case in report.cases if case.name == "system"]
@@ -216,14 +214,14 @@ def _containers(container_engine: engine.Engine) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_active_environment_is_tested(wheels, tmp_path, monkeypatch):
+def test_the_active_environment_is_test_image(wheels, tmp_path, monkeypatch):
     smoke_environment.make_venv(tmp_path / "venv", wheels)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path / "cache")
-    [report] = runner.smoke_here(lock, Arch.X86_64, ["static"], store=store)
+    [report] = runner.smoke_here(_test_image(lock, store), ["static"])
     outcomes = {case.name: case.outcome for case in report.cases}
     assert outcomes["versions"] == "passed", report.cases
     assert outcomes["import alpha"] == "passed"
-    [report] = runner.smoke_here(lock, Arch.X86_64, ["gpu"], store=store)
+    [report] = runner.smoke_here(_test_image(lock, store), ["gpu"])
     assert not passed(report.cases) or report.cases[0].outcome == "passed"

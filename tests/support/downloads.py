@@ -10,7 +10,6 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layer_contents import input_hashes
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
@@ -50,7 +49,7 @@ def locked(target: str) -> tuple[Lock, Store, dict[Sha256, Path]]:
     """
     lock, store = lock_file.read_lock(ROOT / "images", target), Store.open()
     layers = plan(lock, Arch.X86_64).layers
-    required_hashes = frozenset[Sha256]().union(*(input_hashes(layer.recipe) for layer in layers))
+    required_hashes = {file.sha256 for layer in layers for file in layer.recipe.inputs}
     sizes = {wheel.sha256: wheel.size for wheel in lock.arch[Arch.X86_64].wheels}
     if absent := [key for key in required_hashes if store.file(key) is None]:
         needs.network()

@@ -13,7 +13,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.assemble.layer_contents import require
+from imgbuild.assemble.layer_contents import input_paths
 from imgbuild.cache.store import Store
 from imgbuild.deb import debian_root
 from imgbuild.errors import InputError
@@ -150,7 +150,7 @@ def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
 
 
 def _of_packages(recipe: DebianRecipe, store: Store) -> Iterator[BasePath]:
-    paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in recipe.debs}
+    paths = input_paths(recipe, store)
     with store.scratch() as scratch:
         for each in debian_root.members(recipe, paths, scratch):
             folder = AddedFolder(mode=f"{each.mode:04o}", uid=each.uid, gid=each.gid)

@@ -67,7 +67,7 @@ class Inputs:
 
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
         """Fetch every input of `layers` into the store; returns the hashes of those it lacked."""
-        hashes = {key for layer in layers for key in layer_contents.input_hashes(layer.recipe)}
+        hashes = {file.sha256 for layer in layers for file in layer.recipe.inputs}
         return [item.sha256 for item in self.bring(lock, hashes) if not item.layer]
 
     def bring(self, lock: Lock, hashes: Collection[Sha256]) -> list[Input]:

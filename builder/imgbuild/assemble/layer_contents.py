@@ -57,40 +57,6 @@ class MadeLayer(msgspec.Struct, frozen=True, kw_only=True):
     wheels: dict[Sha256, WheelFacts]
 
 
-def input_size(recipe: Recipe) -> int:
-    """Bytes of the files that a recipe names: a measure of its work."""
-    match recipe:
-        case DebianRecipe():
-            return sum(deb.size for deb in recipe.debs)
-        case AddedDebsRecipe():
-            return sum(deb.size for deb in (*recipe.base.debs, *recipe.debs))
-        case AddedFilesRecipe():
-            return sum(file.size for file in recipe.files.values())
-        case WheelsRecipe():
-            return sum(wheel.size for wheel in recipe.wheels)
-        case RegistryRecipe():
-            return recipe.layer.size
-        case _:
-            return 0
-
-
-def input_hashes(recipe: Recipe) -> tuple[Sha256, ...]:
-    """The files and the layer of a registry that a recipe reads, by sha256."""
-    match recipe:
-        case DebianRecipe():
-            return tuple(deb.sha256 for deb in recipe.debs)
-        case AddedDebsRecipe():
-            return tuple(deb.sha256 for deb in (*recipe.base.debs, *recipe.debs))
-        case AddedFilesRecipe():
-            return tuple(file.sha256 for file in recipe.files.values())
-        case WheelsRecipe():
-            return tuple(wheel.sha256 for wheel in recipe.wheels)
-        case RegistryRecipe():
-            return (recipe.layer.digest.removeprefix("sha256:"),)
-        case _:
-            return ()
-
-
 def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> MadeLayer:
     """Make one layer in this process; `advance` gets the count of bytes read."""
     recipe = job.layer.recipe
@@ -129,12 +95,9 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> M
 def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:
     match recipe:
         case DebianRecipe():
-            paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in recipe.debs}
-            return debian_root.members(recipe, paths, scratch)
+            return debian_root.members(recipe, input_paths(recipe, store), scratch)
         case AddedDebsRecipe():
-            debs = (*recipe.base.debs, *recipe.debs)
-            paths = {deb.sha256: require(store, deb.sha256, deb.file) for deb in debs}
-            return debian_root.added_members(recipe, paths, scratch)
+            return debian_root.added_members(recipe, input_paths(recipe, store), scratch)
         case AddedFilesRecipe():
             contents = {
                 path: require(store, file.sha256, file.file).read_bytes()
@@ -184,6 +147,11 @@ def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Mem
         if fnmatch.fnmatchcase(member.path, f"{below}/{pattern}")
     }
     return install_(omit=frozenset(omitted))
+
+
+def input_paths(recipe: Recipe, store: Store) -> dict[Sha256, Path]:
+    """The files in the store that a recipe reads; FetchFailed if one was not fetched."""
+    return {file.sha256: require(store, file.sha256, file.file) for file in recipe.inputs}
 
 
 def require(store: Store, sha256: Sha256, name: str) -> Path:

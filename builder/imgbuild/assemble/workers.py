@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
 
-from imgbuild.assemble.layer_contents import LayerJob, MadeLayer, input_size, make_layer
+from imgbuild.assemble.layer_contents import LayerJob, MadeLayer, make_layer
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.system.amounts import count
@@ -18,8 +18,8 @@ def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) 
     """Make every layer of `jobs`. Finished layers stay in the store, also after an error."""
     if not jobs:
         return []
-    total = sum(input_size(job.layer.recipe) for job in jobs)
-    largest_first = sorted(jobs, key=lambda job: -input_size(job.layer.recipe))
+    total = sum(job.layer.recipe.input_size for job in jobs)
+    largest_first = sorted(jobs, key=lambda job: -job.layer.recipe.input_size)
     with context.reporter.progress(f"assembling {count(len(jobs), 'layer')}", total) as bar:
         if processes == 1 or len(jobs) <= 1:
             return [make_layer(job, context.store, bar.advance) for job in largest_first]

@@ -34,6 +34,7 @@ from imgbuild.doctor.targets import Diagnosis, comparable, diagnose, offer, only
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file
 from imgbuild.pipeline.session import built_layout, open_session
+from imgbuild.smoke.runner import ImageUnderTest
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -135,14 +136,9 @@ def _look(
         report = image.in_sif(locked, Arch.parse(platform.machine()), sif, options, console)
     else:
         built = built_layout(session, name, layout)
-        report = image.in_image(
-            locked,
-            built,
-            single_arch(built, None),
-            options,
-            through=through,
-            store=Store.open(reporter=console),
-        )
+        store = Store.open(reporter=console)
+        test_image = ImageUnderTest(lock=locked, arch=single_arch(built, None), store=store)
+        report = image.in_image(test_image, built, options, through=through)
     answer(report, folded(image.lines(report)))
     if not report.ok:
         raise typer.Exit(WorkFailed.exit_code)

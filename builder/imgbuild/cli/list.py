@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
+from imgbuild.cache.store import Store
 from imgbuild.cli._help import command
 from imgbuild.cli._options import CUDA, FORMAT, GPU
 from imgbuild.cli._output import aligned, answer, terminal_width
@@ -18,7 +19,7 @@ from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
 from imgbuild.doctor import targets
 from imgbuild.doctor.host import read_host
 from imgbuild.doctor.targets import TargetNeeds
-from imgbuild.errors import InputError, NothingSelected
+from imgbuild.errors import ImgbuildError, InputError, NothingSelected
 from imgbuild.lock import lock_file, published
 from imgbuild.matrix import near, notes
 from imgbuild.matrix.model import Matrix
@@ -244,11 +245,11 @@ def list_targets(
     every = table.ordered(table.rows(read, published.shown(read, selected)))
     whole = selection.everything or bool(patterns)
     hidden = [] if whole else [row.target for row in every if row.retired]
+    every = [row for row in every if row.target not in hidden]
+    states = status.states(project, read, [row.target for row in every], _cache())
     rows = []
     for row in every:
-        if row.target in hidden:
-            continue
-        state = status.state(project, read, row.target)
+        state = states[row.target]
         if matches(row, state.condition):
             shown = msgspec.structs.replace(row, state=str(state), reasons=state.reasons)
             rows.append(table.shown(project, shown))
@@ -266,6 +267,15 @@ def list_targets(
         console.info("* recommended; columns of other packages: imgbuild list --wide")
     if hidden and form == "text" and not console.json:
         console.info(f"retired: {len(hidden)}, listed by: imgbuild list --all")
+
+
+def _cache() -> Store | None:
+    """The cache; None if it cannot be used, which is no error here."""
+    try:
+        return Store.open()
+    except (ImgbuildError, OSError) as error:
+        console.detail(f"states of targets are not stored: {error}")
+        return None
 
 
 COMMAND = command(list_targets)

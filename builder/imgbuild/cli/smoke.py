@@ -47,6 +47,7 @@ from imgbuild.report import Tier as TierName
 from imgbuild.sif import container
 from imgbuild.smoke import junit_report, recording, reports, runner, sif
 from imgbuild.smoke.result import RunSettings, SmokeRun, stopped
+from imgbuild.smoke.runner import ImageUnderTest
 from imgbuild.system import boundary, files
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -133,24 +134,27 @@ def image_reports(
 ) -> Iterator[SmokeRun]:
     """The report of each tier, as soon as it has run."""
     tiers, how = options.tiers, options.how
+
+    def _test_image(only: Arch) -> ImageUnderTest:
+        return ImageUnderTest(lock=image.lock(), arch=only, store=store, reporter=console)
+
     if options.through is Through.HERE:
-        locked, only = image.lock(), _here(arch)
-        return runner.smoke_here(locked, only, tiers, store=store, how=how, reporter=console)
+        return runner.smoke_here(_test_image(_here(arch)), tiers, how=how)
     if options.sif is not None:
-        locked, only = image.lock(), container.arch_of(options.sif)
-        return sif.smoke_file(
-            locked, options.sif, only, tiers, store=store, how=how, reporter=console
-        )
+        test_image = _test_image(container.arch_of(options.sif))
+        return sif.smoke_file(test_image, options.sif, tiers, how=how)
     built = image.layout()
-    locked, only = image.lock(), single_arch(built, arch)
+    test_image = _test_image(single_arch(built, arch))
     if options.record and image.project is not None:
-        config = built.image(only).config.digest
-        recording.require_locked(image.project, locked, only, config, str(built.path))
+        config = built.image(test_image.arch).config.digest
+        recording.require_locked(
+            image.project, test_image.lock, test_image.arch, config, str(built.path)
+        )
     if options.through is Through.APPTAINER:
-        return sif.smoke_sif(locked, built, only, tiers, store=store, how=how, reporter=console)
+        return sif.smoke_sif(test_image, built, tiers, how=how)
     return runner.smoke(
-        locked, built, only, tiers, through=options.through and options.through.value,
-        store=store, how=how, arbitrary_user=options.arbitrary, reporter=console,
+        test_image, built, tiers, through=options.through and options.through.value, how=how,
+        arbitrary_user=options.arbitrary,
     )  # fmt: skip
 
 

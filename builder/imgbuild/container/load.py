@@ -10,7 +10,8 @@ from imgbuild.container import engine
 from imgbuild.container.engine import Engine
 from imgbuild.errors import WorkFailed
 from imgbuild.oci import archive
-from imgbuild.oci.layout import Layout, Stored
+from imgbuild.oci.image import PlatformImage
+from imgbuild.oci.layout import Layout
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 
@@ -65,7 +66,7 @@ def load(
     return EngineImage(reference=reference, id=present.id)
 
 
-def _same(inspected: engine.InspectedImage, stored: Stored) -> bool:
+def _same(inspected: engine.InspectedImage, stored: PlatformImage) -> bool:
     """Whether an image in an engine is that of a layout.
 
     Its id is the digest of the manifest if the engine stores OCI documents, and otherwise that of

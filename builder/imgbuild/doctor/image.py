@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.cache.store import Store
 from imgbuild.container import apptainer, driver, engine, run_in_image, sandbox
 from imgbuild.container.load import load
 from imgbuild.container.root_folder import root_folder
@@ -23,6 +22,7 @@ from imgbuild.oci.tar import Member, header, padding
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.sif import convert
 from imgbuild.smoke import runner
+from imgbuild.smoke.runner import ImageUnderTest
 from imgbuild.system import process
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
@@ -70,29 +70,23 @@ def in_sif(
 
 
 def in_image(
-    lock: Lock,
-    layout: Layout,
-    arch: Arch,
-    options: InspectOptions,
-    *,
-    through: str,
-    store: Store,
-    reporter: Reporter = SILENT,
+    test_image: ImageUnderTest, layout: Layout, options: InspectOptions, *, through: str
 ) -> Report:
     """Run the checks in the image of `layout`: `through` is docker, podman, apptainer or root."""
+    lock, arch, reporter = test_image.lock, test_image.arch, test_image.reporter
     if through == "apptainer":
         apptainer.require()
-        with store.scratch() as scratch:
+        with test_image.store.scratch() as scratch:
             image = scratch / "image.sif"
             with reporter.step(f"making a SIF of {layout.path.name}"):
                 convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=reporter)
             return in_sif(lock, arch, image, options, reporter)
     if through == "root":
-        return _in_root(lock, layout, arch, options, store, reporter)
+        return _in_root(test_image, layout, options)
     container_engine = engine.require(through, reporter=reporter)
     reference = load(container_engine, layout, arch, lock.target, reporter=reporter).reference
     settings = engine.ContainerOptions(gpus=options.gpus > 0, options=(f"--volume={PLACE}",))
-    with reporter.step(f"{lock.target}: checking inside the image, in {container_engine.kind}"):
+    with test_image.step(f"checking inside the image, in {container_engine.kind}"):
         container = engine.create(container_engine, reference, _command(lock, options), settings)
         try:
             engine.copy_in(container_engine, container, _tar(), PLACE)
@@ -102,17 +96,10 @@ def in_image(
     return _report(lock, arch, done, reporter)
 
 
-def _in_root(
-    lock: Lock,
-    layout: Layout,
-    arch: Arch,
-    options: InspectOptions,
-    store: Store,
-    reporter: Reporter,
-) -> Report:
-    user = lock.settings.user
-    unpacked = root_folder(layout, arch, store, reporter=reporter)
-    with unpacked as root, store.scratch() as scratch:
+def _in_root(test_image: ImageUnderTest, layout: Layout, options: InspectOptions) -> Report:
+    lock, arch, user = test_image.lock, test_image.arch, test_image.lock.settings.user
+    unpacked = root_folder(layout, arch, test_image.store, reporter=test_image.reporter)
+    with unpacked as root, test_image.store.scratch() as scratch:
         settings = run_in_image.running(layout, arch)
         binds = [sandbox.Bind(source=runner.TESTS, target=PLACE)]
         env = run_in_image.environment(settings) | {"HOME": user.home}
@@ -120,7 +107,7 @@ def _in_root(
             fetched = driver.driver_files(scratch)
             binds += fetched.binds
             env |= fetched.env
-        with reporter.step(f"{lock.target}: checking inside the image, in a root folder"):
+        with test_image.step("checking inside the image, in a root folder"):
             done = sandbox.run(
                 root,
                 [*settings.entrypoint, *_command(lock, options)],
@@ -130,7 +117,7 @@ def _in_root(
                 user=(user.uid, user.gid),
                 network=True,
             )
-    return _report(lock, arch, done, reporter)
+    return _report(lock, arch, done, test_image.reporter)
 
 
 def _command(lock: Lock, options: InspectOptions) -> list[str]:

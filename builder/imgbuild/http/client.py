@@ -75,6 +75,31 @@ class Refused(FetchFailed):
         return self.status in DENIED
 
 
+class Authorizer:
+    """How `Http` sends a request: with which certificates and login, and what an answer means.
+
+    Here, with the system's certificates and the login of the address. Safe for several threads.
+    """
+
+    def addressed(self, request: Request) -> Request:
+        """`request` as it may go to its address, at first and where a redirect leads it."""
+        return request
+
+    def context(self, request: Request) -> ssl.SSLContext:
+        """The certificates for `request`; InputError for an invalid file."""
+        from imgbuild.http import session
+
+        return session.shared_trust(os.environ)
+
+    def answer(self, http: Http, request: Request, login: Login | None) -> Response:
+        """The answer to `request`, of any status. `login` is that of its address."""
+        return http.exchange(request, login)
+
+    def refusal(self, http: Http, request: Request, response: Response) -> Exception:
+        """The error for an answer that is no success."""
+        return http.refusal(request, response)
+
+
 class Http:
     """An HTTP client that retries, follows redirects and knows logins. Safe for several threads.
 
@@ -90,17 +115,17 @@ class Http:
         first_wait: float = 0.5,
         timeout: tuple[float, float] = (20.0, 60.0),
         offline: bool = False,
+        authorizer: Authorizer | None = None,
         reporter: Reporter = SILENT,
     ) -> None:
         self.attempts = attempts
         self.offline = offline
         self.credentials = Credentials(reporter)
+        self._authorizer = authorizer or Authorizer()
         self._reporter = reporter
         self._first_wait = first_wait
         self._timeout = timeout
         self._local = threading.local()
-        self._lock = threading.Lock()
-        self._context: ssl.SSLContext | None = None
 
     # -- what stages use
 
@@ -214,6 +239,7 @@ class Http:
 
         The request's body is sent again wherever a redirect leads.
         """
+        request = self._authorizer.addressed(request)
         login = self._login(request)
         first, has_asked = msgspec.structs.replace(request, url=bare(request.url)), False
         if self.offline and urlsplit(first.url).scheme != "file":
@@ -221,7 +247,7 @@ class Http:
             raise FetchFailed(message, hint="run once without --offline")
         here = first
         for _ in range(12):
-            response = self._send(here, login)
+            response = self._authorizer.answer(self, here, login)
             with contextlib.closing(response):
                 if response.status_code in _REDIRECTS and "Location" in response.headers:
                     here, login = self._redirected(here, response.headers["Location"], login)
@@ -231,7 +257,7 @@ class Http:
                     if login is not None:
                         continue
                 if not 200 <= response.status_code < 300:
-                    raise self._refusal(response, here)
+                    raise self._authorizer.refusal(self, here, response)
                 yield response
                 return
         message = f"{first.place}: too many redirects"
@@ -273,6 +299,48 @@ class Http:
         growing = min(30.0, self._first_wait * 2.0 ** max(0, tries - 1)) * spread
         sleep(growing if wait is None else wait)
 
+    # -- what authorizers use
+
+    def exchange(self, request: Request, login: Login | None) -> Response:
+        """The answer to `request`, of any status, which is sent as it is with `login`.
+
+        Transient, or FetchFailed for good, if there is none.
+        """
+        from imgbuild.http import session
+
+        sent = dict(request.headers)
+        if login is not None:
+            token = base64.b64encode(":".join(login).encode()).decode()
+            sent["Authorization"] = f"Basic {token}"
+        try:
+            return self._session(request).request(
+                request.method,
+                request.url,
+                headers=sent,
+                data=request.body() if request.body is not None else None,
+                stream=True,
+                timeout=(self._timeout[0], request.read_timeout or self._timeout[1]),
+                allow_redirects=False,
+            )
+        except session.network_errors() as error:
+            raise self._plain(error, request.place) from None
+
+    def refusal(self, request: Request, response: Response) -> Exception:
+        """Transient for a status that trying again may change, else `Refused`."""
+        from imgbuild.http.session import Transient
+
+        status, reason = response.status_code, self.credentials.scrub(response.reason or "")
+        if status in _RETRIED:
+            return Transient(f"{status} {reason}".strip(), wait=retry_after(response.headers))
+        message = f"{request.place}: {status} {reason}".strip()
+        hint = None
+        if status in DENIED:
+            where = host(request.url)
+            hint = f"give a login for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
+        if status == 407:
+            hint = "the proxy wants a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
+        return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
+
     # -- inside
 
     def _retrying(
@@ -307,26 +375,6 @@ class Http:
         if tries >= self.attempts:
             raise FetchFailed(message, hint="check the network and the proxy, then run it again")
 
-    def _send(self, request: Request, login: Login | None) -> Response:
-        from imgbuild.http import session
-
-        sent = dict(request.headers)
-        if login is not None:
-            token = base64.b64encode(":".join(login).encode()).decode()
-            sent["Authorization"] = f"Basic {token}"
-        try:
-            return self._session(request).request(
-                request.method,
-                request.url,
-                headers=sent,
-                data=request.body() if request.body is not None else None,
-                stream=True,
-                timeout=(self._timeout[0], request.read_timeout or self._timeout[1]),
-                allow_redirects=False,
-            )
-        except session.network_errors() as error:
-            raise self._plain(error, request.place) from None
-
     def _plain(self, error: Exception, place: str) -> Exception:
         # `from None` where this is raised: the originals quote addresses with passwords.
         from imgbuild.http import session
@@ -347,16 +395,16 @@ class Http:
             message = f"{shown}: not an address that can be fetched"
             raise FetchFailed(message) from None
 
-    def _session(self, _: Request) -> Session:
-        from imgbuild.http import session as fetch_session
+    def _session(self, request: Request) -> Session:
+        """The session of this thread with the certificates for `request`."""
+        from imgbuild.http import session
 
-        session: Session | None = getattr(self._local, "session", None)
-        if session is None:
-            with self._lock:
-                if self._context is None:
-                    self._context = fetch_session.shared_trust(os.environ)
-            session = self._local.session = fetch_session.session(self._context)
-        return session
+        context = self._authorizer.context(request)
+        sessions: dict[ssl.SSLContext, Session]
+        sessions = self._local.__dict__.setdefault("sessions", {})
+        if context not in sessions:
+            sessions[context] = session.session(context)
+        return sessions[context]
 
     def _redirected(
         self, request: Request, location: str, login: Login | None
@@ -366,7 +414,7 @@ class Http:
             origin(target)
         except ValueError:
             target = "://"
-        following = self._led(msgspec.structs.replace(request, url=target))
+        following = self._authorizer.addressed(msgspec.structs.replace(request, url=target))
         target_login = self._login(following)
         place, shown = request.place, origin(target) if request.shown else redact(target)
         if urlsplit(target).scheme not in ("http", "https"):  # least of all a file of this machine
@@ -377,25 +425,6 @@ class Http:
             raise FetchFailed(message)
         retained_login = login if origin(target) == origin(request.url) else None
         return msgspec.structs.replace(following, url=bare(target)), target_login or retained_login
-
-    def _led(self, request: Request) -> Request:
-        """`request` as it is sent where a redirect leads it."""
-        return request
-
-    def _refusal(self, response: Response, request: Request) -> Exception:
-        from imgbuild.http.session import Transient
-
-        status, reason = response.status_code, self.credentials.scrub(response.reason or "")
-        if status in _RETRIED:
-            return Transient(f"{status} {reason}".strip(), wait=retry_after(response.headers))
-        message = f"{request.place}: {status} {reason}".strip()
-        hint = None
-        if status in DENIED:
-            where = host(request.url)
-            hint = f"give a login for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
-        if status == 407:
-            hint = "the proxy wants a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
-        return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
 
 
 def _length(response: Response) -> int:

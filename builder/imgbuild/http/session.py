@@ -10,6 +10,7 @@ import http.cookiejar
 import logging
 import os
 import ssl
+import threading
 import urllib.request
 import warnings
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ logging.getLogger("urllib3").setLevel(logging.INFO)
 # Who asks for that is warned once, in our own words (imgbuild.registry.hosts).
 warnings.simplefilter("ignore", low.InsecureRequestWarning)
 
+_LOCK = threading.Lock()  # so that threads do not read the same bundle at once
 BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 # Where distributions keep their certificates, for a Python whose OpenSSL was built for another one.
@@ -83,7 +85,8 @@ def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 def shared_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
     """As `trust`, one context for all: reading a system's bundle takes 0.1 s."""
-    return _shared(tuple((name, environ.get(name, "")) for name in BUNDLES))
+    with _LOCK:
+        return _shared(tuple((name, environ.get(name, "")) for name in BUNDLES))
 
 
 @functools.lru_cache(maxsize=4)

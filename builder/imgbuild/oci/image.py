@@ -61,28 +61,31 @@ class ImageSource(Protocol):
 
 
 class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents of an image on one architecture: `data` is the manifest's."""
+    """The documents of an image on one architecture, and its layers, bottom first."""
 
     arch: Arch
-    descriptor: Descriptor
-    data: bytes
-    manifest: Manifest
-    config: bytes
+    manifest: Descriptor
+    manifest_data: bytes
+    config: Descriptor
+    config_data: bytes
     configuration: Configuration
+    layers: tuple[Descriptor, ...]
 
     @property
-    def layers(self) -> tuple[Descriptor, ...]:
-        """The layers, bottom first."""
-        return self.manifest.layers
+    def diff_ids(self) -> tuple[Digest, ...]:
+        """The diff ids of the layers."""
+        return self.configuration.rootfs.diff_ids
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """How its containers run, as the configuration has it."""
+        return self.configuration.config or {}
 
     @property
     def blobs(self) -> dict[Digest, int]:
         """What a pull downloads: digest → bytes."""
-        document_sizes = {
-            self.descriptor.digest: len(self.data),
-            self.manifest.config.digest: len(self.config),
-        }
-        return document_sizes | {layer.digest: layer.size for layer in self.layers}
+        parts = (self.manifest, self.config, *self.layers)
+        return {part.digest: part.size for part in parts}
 
     @property
     def size(self) -> int:
@@ -137,7 +140,7 @@ def by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, Platfor
     result: dict[Arch, PlatformImage] = {}
     for each in images:
         if each.arch in result:
-            digests = f"{result[each.arch].descriptor.digest} and {each.descriptor.digest}"
+            digests = f"{result[each.arch].manifest.digest} and {each.manifest.digest}"
             message = f"{name} has two images for {each.arch}: {digests}"
             raise InputError(message, hint="name one of them by its digest")
         result[each.arch] = each
@@ -191,8 +194,8 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
         message = f"{name}: the image configuration has {fault}"
         raise IntegrityError(message, hint=AGAIN)
     return PlatformImage(
-        arch=arch, descriptor=descriptor, data=data, manifest=manifest, config=config,
-        configuration=configuration,
+        arch=arch, manifest=descriptor, manifest_data=data, config=manifest.config,
+        config_data=config, configuration=configuration, layers=manifest.layers,
     )  # fmt: skip
 
 
@@ -305,7 +308,7 @@ def _summary(holder: ImageStorage, entry: Descriptor) -> ImageSummary:
         configuration=image.configuration,
         layers=_layers(
             (holder.place(blob_name(layer.digest)) for layer in image.layers),
-            image.configuration.rootfs.diff_ids,
+            image.diff_ids,
         ),
     )
 

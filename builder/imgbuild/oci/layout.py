@@ -20,7 +20,7 @@ from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index, Manifest
-from imgbuild.oci.image import by_arch, manifests, platform_image
+from imgbuild.oci.image import PlatformImage, by_arch, manifests, platform_image
 from imgbuild.oci.reader import LayerFile
 from imgbuild.oci.storage import BLOBS, INDEX_FILE, Folder
 from imgbuild.system import files, known_hashes
@@ -54,23 +54,13 @@ class ImageFiles(msgspec.Struct, frozen=True, kw_only=True):
     layers: Mapping[Digest, Path]
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture in a layout; `settings` is its configuration's `config`."""
-
-    manifest: Descriptor
-    config: Descriptor
-    layers: tuple[Descriptor, ...]
-    diff_ids: tuple[Digest, ...]
-    settings: dict[str, object]
-
-
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """A layout that was read. `top` is the descriptor of its only manifest, or of its index."""
 
     path: Path
     name: str
     top: Descriptor
-    images: dict[Arch, Stored]
+    images: dict[Arch, PlatformImage]
 
     @property
     def digest(self) -> Digest:
@@ -100,7 +90,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         if fault:
             raise IntegrityError(fault, hint="build or pull the image again")
 
-    def image(self, arch: Arch) -> Stored:
+    def image(self, arch: Arch) -> PlatformImage:
         """The image on `arch`; InputError, with the available ones, if there is none."""
         if arch not in self.images:
             message = f"{self.path} has no image for {arch}, only {', '.join(sorted(self.images))}"
@@ -204,17 +194,7 @@ def read(out: Path) -> Layout:
         hint = "build the target first, or pass the folder of a layout"
         raise InputError(message, hint=hint)
     _check_marker(out / MARKER)
-    by_machine = by_arch((platform_image(folder, each) for each in manifests(folder)), out)
-    images = {
-        arch: Stored(
-            manifest=each.descriptor,
-            config=each.manifest.config,
-            layers=each.layers,
-            diff_ids=each.configuration.rootfs.diff_ids,
-            settings=each.configuration.config or {},
-        )
-        for arch, each in by_machine.items()
-    }
+    images = by_arch((platform_image(folder, each) for each in manifests(folder)), out)
     name = folder.entry.annotations.get(REF_NAME, "")
     return Layout(path=out, name=name, top=folder.top, images=images)
 

@@ -110,8 +110,8 @@ def _images(built: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.ImageFil
     for arch in arches:
         stored = built.image(arch)
         images[arch] = layout.ImageFiles(
-            config=built.blob(stored.config.digest).read_bytes(),
-            manifest=built.blob(stored.manifest.digest).read_bytes(),
+            config=stored.config_data,
+            manifest=stored.manifest_data,
             layers={layer.digest: built.blob(layer.digest) for layer in stored.layers},
         )
     return images

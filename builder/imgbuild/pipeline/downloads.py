@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.assemble import folders, layer_contents
+from imgbuild.assemble import folders
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
 from imgbuild.audit.packages.base import unread_debs
@@ -42,7 +42,7 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
         seen.update(layer.id for layer in layers)
         # What an earlier lock reads of a whole file is kept, so that only layers read it again.
         once = _unread(lock, inputs).difference(*needed.values())
-        read = {key for layer in layers for key in layer_contents.input_hashes(layer.recipe)}
+        read = {file.sha256 for layer in layers for file in layer.recipe.inputs}
         needed[lock.target] = (read | once) & lock_inputs.keys()
         named |= lock_inputs
     store = inputs.store

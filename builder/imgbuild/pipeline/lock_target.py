@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from imgbuild import codec
-from imgbuild.assemble import folders, layer_contents
+from imgbuild.assemble import folders
 from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.assemble.layer_contents import LayerJob
 from imgbuild.assemble.workers import assemble_all
@@ -33,7 +33,7 @@ from imgbuild.pipeline import downloads
 from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.plan import current, image_digests, records
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, WheelsRecipe, plan
+from imgbuild.plan.plan import Layer, plan
 from imgbuild.plan.records import Records
 from imgbuild.project_paths import Project
 from imgbuild.report import Report, Severity
@@ -158,7 +158,7 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
 
 
 def _input_size(layer: Layer) -> int:
-    return layer_contents.input_size(layer.recipe)
+    return layer.recipe.input_size
 
 
 def _locked_layers(
@@ -198,23 +198,16 @@ def _locked_layers(
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
     """Read what needs whole files while they are available: for the audit, and for the SBOM."""
     read_elves(layers, inputs)
-    files: list[Wheel | Deb] = []
-    for layer in layers:
-        if isinstance(layer.recipe, WheelsRecipe):
-            files += layer.recipe.wheels
-        elif isinstance(layer.recipe, DebianRecipe | AddedDebsRecipe):
-            files += layer.recipe.debs
-    packages.look(((file.sha256, file) for file in files), inputs.store)
+    files = [file for layer in layers for file in layer.recipe.contents]
+    packages.look(
+        ((file.sha256, file) for file in files if isinstance(file, Wheel | Deb)), inputs.store
+    )
 
 
 def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:
     """Read the shared objects of the layers' wheels for the audit, while they are available."""
-    wheels = [
-        wheel
-        for layer in layers
-        if isinstance(layer.recipe, WheelsRecipe)
-        for wheel in layer.recipe.wheels
-    ]
+    files = [file for layer in layers for file in layer.recipe.contents]
+    wheels = [file for file in files if isinstance(file, Wheel)]
     with Library(inputs.store) as library:
         located = ((wheel, inputs.store.file(wheel.sha256)) for wheel in wheels)
         library.prefetch_elves([library.wheel(wheel, path) for wheel, path in located if path])

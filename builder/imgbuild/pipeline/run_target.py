@@ -122,16 +122,15 @@ def built(session: Session, target: RunTarget, arch: Arch) -> Layout:
 
 def download_size(lock: Lock, target_digests: TargetDigests, arch: Arch, store: Store) -> int:
     """The bytes of the inputs that a build on `arch` needs and `store` lacks, parts excepted."""
-    from imgbuild.assemble.layer_contents import input_hashes
     from imgbuild.assemble.mirror_items import inputs, lacking
     from imgbuild.cache.transfer import begun
 
     layer_records = image_digests.layer_records(target_digests)
     needed = {
-        key
+        file.sha256
         for layer in plan(lock, arch).layers
         if store.blob(layer_records[layer.id].digest) is None
-        for key in input_hashes(layer.recipe)
+        for file in layer.recipe.inputs
     }
     items = [item for item in inputs(lock, arch) if item.sha256 in needed]
     missing = {item.sha256: item.size for item in lacking(items, store)}

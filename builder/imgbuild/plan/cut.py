@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Iterable
 
 from imgbuild.errors import InputError
@@ -48,6 +49,7 @@ def cut_wheels(
     ]
 
 
+@functools.lru_cache(maxsize=4096)  # most targets have the same packages and rules
 def _rank(package: str, order: tuple[str, ...]) -> int:
     matches = (
         place for place, pattern in enumerate(order) if fnmatch.fnmatchcase(package, pattern)

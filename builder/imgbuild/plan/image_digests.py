@@ -121,14 +121,7 @@ def digests_of(
             size=document.size,
             floors=floors.get(arch),
             layers=tuple(
-                LayerDigests(
-                    name=layer.name,
-                    id=layer.id,
-                    digest=record.digest,
-                    size=record.size,
-                    diff_id=record.diff_id,
-                    unpacked=record.unpacked,
-                )
+                LayerDigests(name=layer.name, id=layer.id, **msgspec.structs.asdict(record))
                 for layer, record in zip(planned.layers, document.layers, strict=True)
             ),
         )

@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
 from imgbuild.lock.lock_file import AddedFile, AddedFolder, Lock, published_part
-from imgbuild.lock.resolution import Deb, RegistryLayer, Resolution, Wheel
+from imgbuild.lock.resolution import Deb, LockedFile, RegistryLayer, Resolution, Wheel
 from imgbuild.matrix.model import Drop, User
 from imgbuild.plan.cut import cut_wheels
 from imgbuild.values import Arch, Digest, digest_of
@@ -28,7 +28,26 @@ MOST_LAYERS = 120  # of an extension with the image below it: engines allow at m
 SYSTEM = ("/usr/", "/bin", "/sbin")  # the folders of a base's programs
 
 
-class DebianRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="debian"):
+class _Recipe(msgspec.Struct, frozen=True):
+    """What a layer is made from."""
+
+    @property
+    def inputs(self) -> tuple[LockedFile, ...]:
+        """The locked files that are read to make the layer."""
+        return ()
+
+    @property
+    def contents(self) -> tuple[LockedFile, ...]:
+        """Those of them that the layer adds to the image."""
+        return self.inputs
+
+    @property
+    def input_size(self) -> int:
+        """The bytes of the inputs: a measure of the work."""
+        return sum(file.size for file in self.inputs)
+
+
+class DebianRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="debian"):
     """A root file system of Debian packages, with the effects of their maintainer scripts.
 
     If `hardened`, no file has a setuid or setgid bit.
@@ -40,15 +59,25 @@ class DebianRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     user: User
     hardened: bool = False
 
+    @property
+    def inputs(self) -> tuple[LockedFile, ...]:
+        """The packages."""
+        return self.debs
 
-class RegistryRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="registry"):
+
+class RegistryRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="registry"):
     """A layer of an image in a registry; `image` is its reference."""
 
     image: str
     layer: RegistryLayer
 
+    @property
+    def inputs(self) -> tuple[LockedFile, ...]:
+        """The layer itself."""
+        return (self.layer.locked,)
 
-class VenvRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
+
+class VenvRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
     """The empty virtual environment: pyvenv.cfg, links to the interpreter, activation script."""
 
     prefix: str
@@ -56,7 +85,7 @@ class VenvRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     interpreter: str
 
 
-class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
+class WheelsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
     """Installed wheels, sorted by sha256. `omit`: package → patterns of paths to leave out."""
 
     prefix: str
@@ -64,8 +93,13 @@ class WheelsRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     wheels: tuple[Wheel, ...]
     omit: dict[str, tuple[str, ...]] = {}
 
+    @property
+    def inputs(self) -> tuple[LockedFile, ...]:
+        """The wheels."""
+        return self.wheels
 
-class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="files"):
+
+class FilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="files"):
     """imgbuild's own files: entry point; home, work and cache folders; links by absolute path.
 
     `passwd` and `group` are the files of a registry base, to which the user is added. Any user can
@@ -81,18 +115,24 @@ class FilesRecipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     private: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class AddedDebsRecipe(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="added-debs"
-):
+class AddedDebsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="added-debs"):
     """Debian packages on top of a base: the difference between the roots with and without them."""
 
     base: DebianRecipe
     debs: tuple[Deb, ...]
 
+    @property
+    def inputs(self) -> tuple[LockedFile, ...]:
+        """The packages of the base and those on top of it."""
+        return (*self.base.debs, *self.debs)
 
-class AddedFilesRecipe(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="added-files"
-):
+    @property
+    def contents(self) -> tuple[LockedFile, ...]:
+        """The packages on top of the base."""
+        return self.debs
+
+
+class AddedFilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="added-files"):
     """A user's files and links by absolute path, on top of the layer `below`.
 
     `folders` are those of their folders in the base whose owner is not root or whose mode is not
@@ -103,6 +143,11 @@ class AddedFilesRecipe(
     links: dict[str, str]
     below: FilesRecipe
     folders: dict[str, AddedFolder] = {}
+
+    @property
+    def inputs(self) -> tuple[LockedFile, ...]:
+        """The files, without the links."""
+        return tuple(self.files.values())
 
 
 Recipe = (

@@ -114,7 +114,7 @@ def _entry(
         },
         arch={
             arch: ListedPlatform(
-                digest=platform.descriptor.digest, size=platform.size, layers=len(platform.layers)
+                digest=platform.manifest.digest, size=platform.size, layers=len(platform.layers)
             )
             for arch, platform in sorted(image.images.items())
         },

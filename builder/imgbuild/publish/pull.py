@@ -58,7 +58,9 @@ def pull(
     moved = sum(layer.size for digest, layer in layers.items() if near[digest] is None)
     paths = _checked(client, reference, images.values(), near, store)
     if not unchanged:
-        small_documents = [data for image in images.values() for data in (image.config, image.data)]
+        small_documents = [
+            data for image in images.values() for data in (image.config_data, image.manifest_data)
+        ]
         placed = [(layers[digest], path) for digest, path in paths.items()]
         layout.keep(
             output, _top(registry_image), [*small_documents, top.data], placed, name(reference)
@@ -66,7 +68,7 @@ def pull(
     return Pulled(
         reference=f"{reference.repository}@{top.digest}",
         digest=top.digest,
-        arch={platform_arch: image.descriptor.digest for platform_arch, image in images.items()},
+        arch={platform_arch: image.manifest.digest for platform_arch, image in images.items()},
         output=output,
         size=size,
         moved=moved,
@@ -108,7 +110,7 @@ def _checked(
     layers: dict[Digest, Descriptor] = {}
     diff_ids: dict[Digest, set[Digest]] = {}
     for image in images:
-        for layer, diff_id in zip(image.layers, image.configuration.rootfs.diff_ids, strict=True):
+        for layer, diff_id in zip(image.layers, image.diff_ids, strict=True):
             layers[layer.digest] = layer
             if not checked_layers.is_noted(store, layer.digest, diff_id):
                 diff_ids.setdefault(layer.digest, set()).add(diff_id)
@@ -144,4 +146,6 @@ def _download(
     locked = locked_blob(reference.repository, layer)
     request = client.file_request(reference.repository, locked, layer=True)
     with expected(request.shown):
-        return fetch(request, Context(store, client.http, client.reporter), bar.advance, stop)
+        return fetch(
+            request, Context(store, client.http.client, client.reporter), bar.advance, stop
+        )

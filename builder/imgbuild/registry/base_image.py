@@ -56,10 +56,9 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
             diff_id=diff_id,
             media_type=documents.LAYER_TYPES[layer.media_type],
         )
-        for layer, diff_id in zip(image.layers, image.configuration.rootfs.diff_ids, strict=True)
+        for layer, diff_id in zip(image.layers, image.diff_ids, strict=True)
     )
-    settings = image.configuration.config or {}
-    return BaseImage(manifest=image.descriptor.digest, layers=layers, settings=settings)
+    return BaseImage(manifest=image.manifest.digest, layers=layers, settings=image.settings)
 
 
 def fetch_layers(

@@ -14,9 +14,10 @@ from imgbuild.http.request import Request
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import hosts
+from imgbuild.registry.authorizer import pulling
 from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.manifests import REFUSED, expected
-from imgbuild.registry.transport import RegistryHttp, pulling
+from imgbuild.registry.transport import RegistryHttp
 from imgbuild.system import files
 from imgbuild.system.threads import Stop
 from imgbuild.values import Digest, digest_of
@@ -66,7 +67,7 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
 
     def _read(response: Response) -> bytes:
         data = bytearray()
-        for chunk in http.chunks(response):
+        for chunk in http.client.chunks(response):
             data += chunk
             if len(data) > descriptor.size:
                 raise _mismatch(repository, descriptor, "more bytes")
@@ -116,7 +117,7 @@ def download(
         path.open("r+b", buffering=0) as file,
         expected(request.shown),
     ):
-        Download(request, file, http, advance, http.reporter, Stop()).run()
+        Download(request, file, http.client, advance, http.reporter, Stop()).run()
 
 
 def locked_blob(repository: Repository, descriptor: Descriptor) -> LockedFile:

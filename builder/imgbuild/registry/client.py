@@ -14,9 +14,11 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest
+from imgbuild.http.client import Http
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import blobs, manifests, pages, referrers, uploads
+from imgbuild.registry.authorizer import RegistryAuthorizer
 from imgbuild.registry.image_reference import Reference, Repository
 from imgbuild.registry.manifests import REFUSED, NotFound
 from imgbuild.registry.transport import RegistryHttp
@@ -80,15 +82,16 @@ class Client:
         origin: bool = False,
         reporter: Reporter = SILENT,
     ) -> None:
-        self.http = RegistryHttp(
-            plain_http=plain_http,
-            origin=origin,
+        authorizer = RegistryAuthorizer(plain_http, reporter)
+        http = Http(
             offline=offline,
             attempts=attempts,
             first_wait=first_wait,
             timeout=timeout,
+            authorizer=authorizer,
             reporter=reporter,
         )
+        self.http = RegistryHttp(http, authorizer, origin=origin)
         self.reporter = reporter
         self._chunk = chunk
 
@@ -157,7 +160,7 @@ class Client:
 
     def context(self, context: Context) -> Context:
         """`context` for downloads from registries."""
-        return msgspec.structs.replace(context, http=self.http)
+        return msgspec.structs.replace(context, http=self.http.client)
 
     def download(
         self,

@@ -81,8 +81,8 @@ def read(client: Client, reference: Reference, arch: Arch | None = None) -> Regi
     _require_type(top.media_type, reference)
     if arch is not None or top.media_type == documents.MANIFEST:
         only = platform(source, arch)
-        _require_type(only.descriptor.media_type, reference)
-        top = Document(only.data, only.descriptor.media_type)
+        _require_type(only.manifest.media_type, reference)
+        top = Document(only.manifest_data, only.manifest.media_type)
         return RegistryImage(top=top, images={only.arch: only})
     entries = codec.decode(top.data, Index, file=str(reference)).manifests
     for entry in entries:

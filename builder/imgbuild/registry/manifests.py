@@ -18,8 +18,9 @@ from imgbuild.http.request import Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Document
 from imgbuild.registry import hosts
+from imgbuild.registry.authorizer import RegistryRefused, pulling, pushing
 from imgbuild.registry.image_reference import Reference, Repository
-from imgbuild.registry.transport import RegistryHttp, RegistryRefused, pulling, pushing
+from imgbuild.registry.transport import RegistryHttp
 from imgbuild.values import DIGEST_PATTERN, Digest, digest_of
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
     """
 
     def _read(response: Response) -> Document:
-        data = http.body(response, LIMIT)
+        data = http.client.body(response, LIMIT)
         actual = digest_of(data)
         reported = response.headers.get("Docker-Content-Digest", "").strip()
         required_digest = reference.digest or (

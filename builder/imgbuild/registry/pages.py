@@ -15,10 +15,11 @@ from imgbuild.http.client import PLAIN
 from imgbuild.http.credentials import origin, redact
 from imgbuild.http.request import Request
 from imgbuild.registry import hosts
+from imgbuild.registry.authorizer import pulling
 from imgbuild.registry.hosts import Endpoint
 from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.manifests import expected
-from imgbuild.registry.transport import RegistryHttp, at, pulling
+from imgbuild.registry.transport import RegistryHttp, at
 
 if TYPE_CHECKING:
     from imgbuild.http.session import Response
@@ -64,10 +65,10 @@ def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryP
 
     def _read(response: Response) -> RegistryPage:
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
-        return RegistryPage(http.body(response, LIMIT), kind, _following(response))
+        return RegistryPage(http.client.body(response, LIMIT), kind, _following(response))
 
     def _first(endpoint: Endpoint) -> tuple[RegistryPage, str]:
-        return http.retrying(at(endpoint, request), _read), endpoint.address
+        return http.client.retrying(at(endpoint, request), _read), endpoint.address
 
     page, server = http.first_result(host, hosts.RESOLVE, _first)
     seen: set[str] = set()
@@ -81,7 +82,7 @@ def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryP
             raise FetchFailed(message, hint="ask the registry's owner")
         seen.add(page.next)
         following = Request(page.next, request.headers, scopes=request.scopes, server=server)
-        page = http.retrying(following, _read)
+        page = http.client.retrying(following, _read)
 
 
 def _following(response: Response) -> str | None:

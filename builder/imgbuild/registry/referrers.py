@@ -18,9 +18,10 @@ from imgbuild.http.request import Request
 from imgbuild.oci import documents
 from imgbuild.oci.documents import Descriptor, Index
 from imgbuild.registry import hosts, manifests, pages
+from imgbuild.registry.authorizer import pulling
 from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.manifests import NotFound
-from imgbuild.registry.transport import RegistryHttp, pulling
+from imgbuild.registry.transport import RegistryHttp
 from imgbuild.values import Digest, digest_of
 
 # How a registry without the API answers; the specification knows only 404.

@@ -24,8 +24,9 @@ from imgbuild.http.credentials import origin
 from imgbuild.http.headers import number
 from imgbuild.http.request import Request
 from imgbuild.registry import blobs, hosts
+from imgbuild.registry.authorizer import RegistryRefused, pulling, pushing
 from imgbuild.registry.image_reference import Repository
-from imgbuild.registry.transport import RegistryHttp, RegistryRefused, pulling, pushing
+from imgbuild.registry.transport import RegistryHttp
 from imgbuild.system.threads import Stopped
 from imgbuild.values import Digest
 
@@ -177,10 +178,10 @@ class _Upload:
                 reason = self._judge(refused)
             if self._sent >= furthest + _PROGRESS:
                 tries, furthest = 0, self._sent
-            self._http.give_up(self._shown, tries, reason, wait)
+            self._http.client.give_up(self._shown, tries, reason, wait)
             self._http.reporter.detail(f"{self._shown}: {reason}; trying again")
             self._tell(0)  # raises if other work has failed
-            self._http.pause(max(1, tries), wait)
+            self._http.client.pause(max(1, tries), wait)
             self._tell(0)
             if self._there():
                 return
@@ -234,7 +235,7 @@ class _Upload:
         end = self._sent + length
         headers = {**OCTETS, "Content-Range": f"{self._sent}-{end - 1}"}
         request = self._with_part("PATCH", self._location or "", headers, self._sent, length)
-        with self._http.send(request) as response:
+        with self._http.client.send(request) as response:
             self._location = self._http.location(response, self._shown)
             received = _received_size(response)
         if received is not None and not self._sent < received <= end:
@@ -247,7 +248,7 @@ class _Upload:
         place = self._location or ""
         place += f"{'&' if '?' in place else '?'}{urlencode({'digest': self._source.digest})}"
         request = self._with_part("PUT", place, OCTETS, start, length)
-        with self._http.send(request) as response:
+        with self._http.client.send(request) as response:
             reported = response.headers.get("Docker-Content-Digest", "").strip()
         if reported.startswith("sha256:") and reported != self._source.digest:
             message = f"{self._shown}: the registry says that it stored {reported}"
@@ -308,7 +309,7 @@ class _Upload:
             return
         request = self._request("GET", self._location, {})
         try:
-            with self._http.send(request) as response:
+            with self._http.client.send(request) as response:
                 received = _received_size(response)
                 with contextlib.suppress(FetchFailed):  # it may not say it again
                     self._location = self._http.location(response, self._shown)
@@ -329,7 +330,7 @@ class _Upload:
             request = self._request("DELETE", place, {})
             with (
                 contextlib.suppress(Transient, FetchFailed),
-                self._http.send(request),
+                self._http.client.send(request),
             ):
                 pass
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
-from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
 from imgbuild.project_paths import Project
 from imgbuild.render import dockerfile, templates, tree
@@ -22,10 +21,9 @@ _COPIED = re.compile(rf"/({tree.COMMON}(?:-\w+|-\"\$TARGETARCH\")?)('/[^'\n]*'|/
 
 
 def files(
-    project: Project, matrix: Matrix, lock: Lock, target_digests: TargetDigests
+    project: Project, matrix: Matrix, lock: Lock, document: dockerfile.Dockerfile
 ) -> dict[str, bytes]:
     """Path beside the lock → content of everything that is kept there of one target."""
-    document = dockerfile.dockerfile(lock, target_digests, matrix)
     text = templates.render("dockerfile.j2", document, images=project.images)
     return {DOCKERFILE: text.encode(), **copied(lock, tuple(lock.arch), matrix)}
 

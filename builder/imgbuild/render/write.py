@@ -55,9 +55,10 @@ def keep(
     project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
 ) -> list[Rendered]:
     """Write Dockerfiles beside their locks, and the bake file of all targets."""
-    rendered = []
+    rendered, ready = [], {}
     for lock in chosen:
-        files = _committed_files(project, matrix, lock)
+        ready[lock.target] = document = _dockerfile(project, matrix, lock)
+        files = committed.files(project, matrix, lock, document)
         committed.write(project, lock.target, files)
         rendered.append(
             Rendered(
@@ -67,7 +68,7 @@ def keep(
                 place=project.images / lock.target / committed.DOCKERFILE,
             )
         )
-    _keep_bake(project, matrix, reporter)
+    _keep_bake(project, matrix, ready, reporter)
     return rendered
 
 
@@ -78,26 +79,31 @@ def keep_new(
 
     Then those of an earlier lock are removed too.
     """
+    ready = {}
     for name in names:
         lock = lock_file.read_lock(project.images, name)
         try:
-            committed.write(project, name, _committed_files(project, matrix, lock))
+            ready[name] = document = _dockerfile(project, matrix, lock)
+            committed.write(project, name, committed.files(project, matrix, lock, document))
         except InputError as error:
             committed.write(project, name, {})
             reason = error.message.removeprefix(f"{name}: ")
             reporter.info(f"{name}: no Dockerfile is written: {reason}; {error.hint}")
-    _keep_bake(project, matrix, reporter)
+    _keep_bake(project, matrix, ready, reporter)
 
 
 def check(
     project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
 ) -> None:
     """LockStale, with every file that does not match its lock."""
-    reasons = []
+    reasons, ready = [], {}
     for lock in chosen:
-        reasons += committed.stale(project, lock.target, _committed_files(project, matrix, lock))
+        ready[lock.target] = document = _dockerfile(project, matrix, lock)
+        files = committed.files(project, matrix, lock, document)
+        reasons += committed.stale(project, lock.target, files)
     path = project.root / bake.FILE
-    if (boundary.content(path) if path.is_file() else None) != _bake(project, matrix, reporter):
+    expected = _bake(project, matrix, ready, reporter)
+    if (boundary.content(path) if path.is_file() else None) != expected:
         reasons.append(f"{path} does not follow from the locks")
     if reasons:
         message = "\n  ".join(("what was rendered is out of date:", *reasons))
@@ -201,19 +207,17 @@ def _addresses(matrix: Matrix, chosen: Chosen) -> Addresses:
     return addresses(lock, matrix, Http(), packages)
 
 
-def _committed_files(project: Project, matrix: Matrix, lock: Lock) -> dict[str, bytes]:
-    return committed.files(project, matrix, lock, image_digests.read_digests(project.images, lock))
-
-
 def _dockerfile(
     project: Project, matrix: Matrix, lock: Lock, arches: Sequence[Arch] | None = None
 ) -> Dockerfile:
     return dockerfile(lock, image_digests.read_digests(project.images, lock), matrix, arches)
 
 
-def _keep_bake(project: Project, matrix: Matrix, reporter: Reporter) -> None:
+def _keep_bake(
+    project: Project, matrix: Matrix, ready: Mapping[str, Dockerfile], reporter: Reporter
+) -> None:
     path = project.root / bake.FILE
-    data = _bake(project, matrix, reporter)
+    data = _bake(project, matrix, ready, reporter)
     if data is None:
         with OpenFolder.open(project.root) as folder:
             folder.remove(bake.FILE)
@@ -221,14 +225,21 @@ def _keep_bake(project: Project, matrix: Matrix, reporter: Reporter) -> None:
         codec.write_bytes(path, data)
 
 
-def _bake(project: Project, matrix: Matrix, reporter: Reporter) -> bytes | None:
-    """The bake file of all targets that have a Dockerfile; None if there is none."""
+def _bake(
+    project: Project, matrix: Matrix, ready: Mapping[str, Dockerfile], reporter: Reporter
+) -> bytes | None:
+    """The bake file of all targets that have a Dockerfile; None if there is none.
+
+    `ready` are the Dockerfiles that need not be made again, by target.
+    """
     dockerfiles = []
     for name in project.locked_targets():
         try:
-            dockerfiles.append(
-                _dockerfile(project, matrix, lock_file.read_lock(project.images, name))
-            )
+            document = ready.get(name)
+            if document is None:
+                lock = lock_file.read_lock(project.images, name)
+                document = _dockerfile(project, matrix, lock)
+            dockerfiles.append(document)
         except ImgbuildError as error:
             reporter.detail(f"{bake.FILE} is without {name}: {error.message}")
     return codec.encode(bake.bake(dockerfiles)) if dockerfiles else None

@@ -1,27 +1,34 @@
 """The state of each target: locked, stale, not locked, or needing more than the default index.
 
-Input: a project, its matrix, selected targets. Output: `State` values, and the targets that a verb
-for many may take on. A target that needs something is never skipped without a message; if it is
-named, it is tried.
+Also the targets that a verb for many may take on. A target that needs something is never skipped
+without a message; if it is named, it is tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from imgbuild.cache.store import Store
 from imgbuild.errors import ImgbuildError, NothingSelected
 from imgbuild.index import pages
-from imgbuild.lock import lock_file
+from imgbuild.lock import lock_file, requirements
+from imgbuild.lock.published import project_row
+from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
-from imgbuild.plan import current
+from imgbuild.plan import current, image_digests
 from imgbuild.project_paths import Project
+from imgbuild.system.boundary import content
+from imgbuild.system.code_digest import code_digest
 from imgbuild.system.reporter import SILENT, Reporter
-from imgbuild.values import Condition, Digest
+from imgbuild.values import Condition, Sha256, sha256
+
+FACT = "current-targets"
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +37,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     condition: Condition
     reasons: tuple[str, ...] = ()
-    digest: Digest | None = None
 
     def __str__(self) -> str:
         if self.condition is Condition.NEEDS:
@@ -45,11 +51,71 @@ def state(project: Project, matrix: Matrix, name: str) -> State:
         condition = Condition.NEEDS if missing else Condition.UNLOCKED
         return State(target=name, condition=condition, reasons=missing)
     try:
-        _, target_digests = current.read_current(project, matrix, name)
+        current.read_current(project, matrix, name)
     except ImgbuildError as error:
         reasons = tuple(line.strip() for line in error.message.splitlines())
         return State(target=name, condition=Condition.STALE, reasons=reasons)
-    return State(target=name, condition=Condition.LOCKED, digest=target_digests.digest)
+    return State(target=name, condition=Condition.LOCKED)
+
+
+def states(
+    project: Project, matrix: Matrix, names: Iterable[str], store: Store | None
+) -> dict[str, State]:
+    """The state of each of `names`, as `state`.
+
+    For each target that is locked, `store` has a hash of all that this follows from, so that it is
+    determined again only after a change. None, or a cache that cannot be written: every time.
+    """
+    place = str(project.matrix.resolve())
+    before = _stored(store, place)
+    hashes = dict(before)
+    answers = {}
+    for name in names:
+        inputs = inputs_hash(project, matrix, name) if store is not None else None
+        if inputs is not None and before.get(name) == inputs:
+            answers[name] = State(target=name, condition=Condition.LOCKED)
+            continue
+        answers[name] = state(project, matrix, name)
+        hashes.pop(name, None)
+        is_locked = answers[name].condition is Condition.LOCKED
+        # Another process may have changed a file meanwhile.
+        if inputs is not None and is_locked and inputs_hash(project, matrix, name) == inputs:
+            hashes[name] = inputs
+    if store is not None and hashes != before:
+        with contextlib.suppress(ImgbuildError):
+            store.put_fact(FACT, place, msgspec.json.encode(hashes))
+    return answers
+
+
+def _stored(store: Store | None, place: str) -> dict[str, Sha256]:
+    """The hashes of the targets of the matrix at `place`; none if there is no valid fact."""
+    data = store.fact(FACT, place) if store is not None else None
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(data or b"{}", type=dict[str, Sha256])
+    return {}
+
+
+def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
+    """A hash of everything that decides whether the lock of `name` is current.
+
+    None if a file cannot be read, or for an extension: published files decide there, too.
+    """
+    if project_row(matrix, name) is not None:
+        return None
+    arches = matrix.targets[name].arch
+    learned = constraints.constraints_path(project.images)
+    try:
+        paths = [
+            lock_file.lock_path(project.images, name),
+            image_digests.digests_path(project.images, name),
+            *(project.images / name / requirements.file_name(arch) for arch in arches),
+            *([learned] if learned.exists() else []),
+        ]
+        expected = lock_file.make_lock(matrix, name, {})
+        parts = [msgspec.json.encode([arches, expected]), *map(content, paths)]
+    except (ImgbuildError, OSError):
+        return None
+    return sha256("".join([code_digest(__name__), *map(sha256, parts)]).encode())
 
 
 def needs(matrix: Matrix, name: str) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ class SifSource(msgspec.Struct, frozen=True, kw_only=True):
 def read(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
     """The image of `layout` on `arch`; IntegrityError if its configuration is invalid."""
     stored = layout.image(arch)
-    config = layout.blob(stored.config.digest).read_bytes()
+    config = stored.config_data
     document = codec.decode(config, _Document, file=f"{layout.path}: {stored.config.digest}")
     try:
         # Of a time in the Go language's form Python 3.11 reads no more than six digits of a second.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,8 @@ from imgbuild.container.request import Mount
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.lock.lock_file import Lock, require_arch
-from imgbuild.oci.layout import Layout, Stored
+from imgbuild.oci.image import PlatformImage
+from imgbuild.oci.layout import Layout
 from imgbuild.oci.tar import Member, header, padding
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Case, Report, Tier, counts, passed
@@ -66,6 +68,24 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
     cases: tuple[Case, ...]
 
 
+class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):
+    """A locked image on one architecture, and the cache for files of its tests."""
+
+    lock: Lock
+    arch: Arch
+    store: Store
+    reporter: Reporter = SILENT
+
+    @property
+    def expected(self) -> Expectation:
+        """What the tests expect to find; InputError if the lock has nothing for `arch`."""
+        return expectation(self.lock, self.arch)
+
+    def step(self, text: str) -> AbstractContextManager[object]:
+        """Report the step `text` with the name of the target, and that it has ended."""
+        return self.reporter.step(f"{self.lock.target}: {text}")
+
+
 def expectation(lock: Lock, arch: Arch) -> Expectation:
     """The content that the tests expect in an image of `lock` on `arch`."""
     wheels = installed_wheels(require_arch(lock, arch))
@@ -92,36 +112,31 @@ def fitting(gpus: int, through: str | None = None) -> tuple[Tier, ...]:
 
 
 def smoke(
-    lock: Lock,
+    test_image: ImageUnderTest,
     layout: Layout,
-    arch: Arch,
     tiers: Sequence[Tier],
     *,
     through: str | None,
-    store: Store,
     how: RunSettings = USUAL,
     arbitrary_user: bool = False,
-    reporter: Reporter = SILENT,
 ) -> Iterator[SmokeRun]:
-    """Run `tiers` in the image of `layout` on `arch`, and yield a report for each.
+    """Run `tiers` in the image of `layout`, and yield a report for each.
 
     `through` is "docker", "podman" or "root"; None means a running engine, else a root folder. With
     `arbitrary_user` the image's files are read-only and the user is not in its /etc/passwd, as on
-    clusters. InputError if the layout has no image for `arch`, ToolMissing if the named engine is
+    clusters. InputError if the layout lacks the architecture, ToolMissing if the named engine is
     not running, WorkFailed if the tests could not run.
     """
-    expected = expectation(lock, arch)
-    image = layout.image(arch)
+    lock, expected, reporter = test_image.lock, test_image.expected, test_image.reporter
+    image = layout.image(test_image.arch)
     container_engine = None if through == "root" else engine.find(through, reporter=reporter)
     if container_engine is None and through in ("docker", "podman"):
         engine.require(through)
     if container_engine is not None:
-        loaded = load(container_engine, layout, arch, lock.target, reporter=reporter)
+        loaded = load(container_engine, layout, test_image.arch, lock.target, reporter=reporter)
         for tier in tiers:
             command = command_line(lock.settings.prefix, tier, how)
-            with reporter.step(
-                f"{lock.target}: smoke tests, tier {tier}, in {container_engine.kind}"
-            ):
+            with test_image.step(f"smoke tests, tier {tier}, in {container_engine.kind}"):
                 settings = _container(tier, how.model, arbitrary_user=arbitrary_user)
                 result = _in_container(
                     container_engine, loaded.reference, command, expected, settings
@@ -132,46 +147,34 @@ def smoke(
                 ran(report, result, container_engine.kind, how, arbitrary_user=arbitrary_user),
             )
         return
-    with root_folder(layout, arch, store, reporter=reporter) as root:
-        settings_ = run_in_image.running(layout, arch)
+    with root_folder(layout, test_image.arch, test_image.store, reporter=reporter) as root:
+        config = run_in_image.running(layout, test_image.arch)
         for tier in tiers:
             smoke_run = smoke_root(
-                lock,
-                root,
-                arch,
-                tier,
-                settings=settings_,
-                store=store,
-                how=how,
-                arbitrary_user=arbitrary_user,
-                reporter=reporter,
+                test_image, root, config, tier, how=how, arbitrary_user=arbitrary_user
             )
             yield of_image(image, smoke_run)
 
 
-def of_image(image: Stored, report: SmokeRun) -> SmokeRun:
+def of_image(image: PlatformImage, report: SmokeRun) -> SmokeRun:
     """`report` with the digests of `image`."""
     manifest, config = image.manifest.digest, image.config.digest
     return msgspec.structs.replace(report, digest=manifest, config=config)
 
 
 def smoke_root(
-    lock: Lock,
+    test_image: ImageUnderTest,
     root: sandbox.Root,
-    arch: Arch,
+    settings: run_in_image.CommandConfig,
     tier: Tier,
     *,
-    settings: run_in_image.CommandConfig,
-    store: Store,
     how: RunSettings = USUAL,
     arbitrary_user: bool = False,
-    reporter: Reporter = SILENT,
 ) -> SmokeRun:
     """Run `tier` in the unpacked image `root`; `settings` is its configuration."""
-    expected = expectation(lock, arch)
-    user = lock.settings.user
-    command = command_line(lock.settings.prefix, tier, how)
-    with store.scratch() as scratch:
+    expected, user = test_image.expected, test_image.lock.settings.user
+    command = command_line(test_image.lock.settings.prefix, tier, how)
+    with test_image.store.scratch() as scratch:
         binds = [sandbox.Bind(source=write(expected, scratch), target=PLACE)]
         env = run_in_image.environment(settings) | {"HOME": user.home}
         if how.model is not None:
@@ -182,7 +185,7 @@ def smoke_root(
             variables, mounts = machine(tier)
             binds += [sandbox.Bind(source=each.source, target=each.target) for each in mounts]
             env |= {**fetched.env, **variables}
-        with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in a root folder"):
+        with test_image.step(f"smoke tests, tier {tier}, in a root folder"):
             result = sandbox.run(
                 root,
                 [*settings.entrypoint, *command],
@@ -193,18 +196,12 @@ def smoke_root(
                 network=False,
                 readonly=arbitrary_user,
             )
-    report = read_report(result, expected, tier, reporter=reporter)
+    report = read_report(result, expected, tier, reporter=test_image.reporter)
     return ran(report, result, "root", how, arbitrary_user=arbitrary_user)
 
 
 def smoke_here(
-    lock: Lock,
-    arch: Arch,
-    tiers: Sequence[Tier],
-    *,
-    store: Store,
-    how: RunSettings = USUAL,
-    reporter: Reporter = SILENT,
+    test_image: ImageUnderTest, tiers: Sequence[Tier], *, how: RunSettings = USUAL
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the active environment: that of VIRTUAL_ENV, or of the python3 on PATH.
 
@@ -217,18 +214,18 @@ def smoke_here(
         raise ToolMissing(message, hint="activate the environment to test")
     prefix = process.run([python, "-I", "-c", "import sys; print(sys.prefix)"])
     for tier in tiers:
-        with store.scratch() as scratch:
+        with test_image.store.scratch() as scratch:
             expected = msgspec.structs.replace(
-                expectation(lock, arch),
+                test_image.expected,
                 prefix=prefix.stdout.strip(),
                 cache=str(scratch),
                 workdir=str(scratch),
             )
             folder = write(expected, scratch)
             words = command_line("", tier, how, str(folder), str(how.model))
-            with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in {expected.prefix}"):
+            with test_image.step(f"smoke tests, tier {tier}, in {expected.prefix}"):
                 result = process.run([python, *words[1:]], check=False)
-        report = read_report(result, expected, tier, reporter=reporter)
+        report = read_report(result, expected, tier, reporter=test_image.reporter)
         yield ran(report, result, "here", how)
 
 

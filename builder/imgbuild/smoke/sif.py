@@ -5,60 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from imgbuild.cache.store import Store
 from imgbuild.container import apptainer
-from imgbuild.lock.lock_file import Lock
 from imgbuild.oci.layout import Layout
 from imgbuild.report import Tier
 from imgbuild.sif import convert
 from imgbuild.smoke import runner
 from imgbuild.smoke.result import RunSettings, SmokeRun, ran
-from imgbuild.system.reporter import SILENT, Reporter
-from imgbuild.values import Arch
+from imgbuild.smoke.runner import ImageUnderTest
 
 
 def smoke_sif(
-    lock: Lock,
+    test_image: ImageUnderTest,
     layout: Layout,
-    arch: Arch,
     tiers: Sequence[Tier],
     *,
-    store: Store,
     how: RunSettings = runner.USUAL,
-    reporter: Reporter = SILENT,
 ) -> Iterator[SmokeRun]:
-    """Run `tiers` in a SIF of the image of `layout` on `arch`, and yield a report for each.
+    """Run `tiers` in a SIF of the image of `layout`, and yield a report for each.
 
     ToolMissing if there is no Apptainer or no mksquashfs, WorkFailed if the tests could not run.
     """
     apptainer.require()
-    with store.scratch() as scratch:
+    reporter = test_image.reporter
+    with test_image.store.scratch() as scratch:
         image = scratch / "image.sif"
         with reporter.step(f"making a SIF of {layout.path.name}"):
-            convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=reporter)
-        for smoke_run in smoke_file(
-            lock, image, arch, tiers, store=store, how=how, reporter=reporter
-        ):
-            yield runner.of_image(layout.image(arch), smoke_run)
+            convert.convert(
+                layout, test_image.arch, image, convert.ConvertOptions(), reporter=reporter
+            )
+        for smoke_run in smoke_file(test_image, image, tiers, how=how):
+            yield runner.of_image(layout.image(test_image.arch), smoke_run)
 
 
 def smoke_file(
-    lock: Lock,
+    test_image: ImageUnderTest,
     image: Path,
-    arch: Arch,
     tiers: Sequence[Tier],
     *,
-    store: Store,
     how: RunSettings = runner.USUAL,
-    reporter: Reporter = SILENT,
 ) -> Iterator[SmokeRun]:
-    """Run `tiers` in the SIF `image` of the target of `lock`, and yield a report for each.
+    """Run `tiers` in the SIF `image`, and yield a report for each.
 
     ToolMissing if there is no Apptainer, WorkFailed if the tests could not run.
     """
-    expected = runner.expectation(lock, arch)
+    expected, image_settings = test_image.expected, test_image.lock.settings
     program = apptainer.require()
-    with store.scratch() as scratch:
+    with test_image.store.scratch() as scratch:
         binds = {runner.PLACE: runner.write(expected, scratch)}
         if how.model is not None:
             binds[runner.MODEL] = how.model
@@ -70,13 +62,13 @@ def smoke_file(
             settings = apptainer.ApptainerOptions(
                 binds={**binds, **{mount.target: mount.source for mount in mounts}},
                 work=work,
-                workdir=lock.settings.workdir,
+                workdir=image_settings.workdir,
                 gpus=tier in runner.GPU_TIERS,
                 user=runner.ARBITRARY_USER,
                 env=variables,
             )
-            command = runner.command_line(lock.settings.prefix, tier, how)
-            with reporter.step(f"{lock.target}: smoke tests, tier {tier}, in apptainer"):
+            command = runner.command_line(image_settings.prefix, tier, how)
+            with test_image.step(f"smoke tests, tier {tier}, in apptainer"):
                 result = apptainer.run(program, image, command, settings)
-            report = runner.read_report(result, expected, tier, reporter=reporter)
+            report = runner.read_report(result, expected, tier, reporter=test_image.reporter)
             yield ran(report, result, "apptainer", how, arbitrary_user=True)

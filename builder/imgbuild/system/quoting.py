@@ -22,6 +22,7 @@ HINT = "change it where it comes from: matrix.yaml, the lock, or the command lin
 WIDTH = 100
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./!-]*")
 _CONTROL = re.compile(f"[{CONTROLS}]")
+_NO_URL = re.compile(rf"[{CONTROLS}\s\\#$]")
 # An underscore between letters or digits is none of emphasis (CommonMark 0.31, section 6.2).
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|#~&$]|(?<![^\W_])_|_(?![^\W_])")
 
@@ -127,7 +128,7 @@ def requirement(package: str, version: str, hashes: Iterable[str], url: str = ""
 
     InputError if one of its parts could be read as more than that.
     """
-    _refuse(url, re.compile(rf"[{CONTROLS}\s\\#$]"))
+    _refuse(url, _NO_URL)
     name = f"{plain(package)} @ {url}" if url else f"{plain(package)}=={plain(version)}"
     return Quoted(" ".join((name, *(f"--hash=sha256:{plain(text)}" for text in hashes))))
 

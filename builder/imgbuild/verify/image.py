@@ -137,16 +137,16 @@ def _document(summary: PlatformImage, expected: Expected) -> ImageDocuments:
 
 def _manifest(summary: PlatformImage, expected: Expected) -> str:
     target_digests = digest_of(_document(summary, expected).manifest)
-    if summary.descriptor.digest != target_digests:
-        message = f"the digest is {summary.descriptor.digest}; digests.json has {target_digests}"
+    if summary.manifest.digest != target_digests:
+        message = f"the digest is {summary.manifest.digest}; digests.json has {target_digests}"
         raise Failed(message)
     return target_digests
 
 
 def _config(summary: PlatformImage, expected: Expected) -> str:
     target_digests = _document(summary, expected).config
-    if summary.config != target_digests:
-        actual = digest_of(summary.config)
+    if summary.config_data != target_digests:
+        actual = summary.config.digest
         message = f"the digest is {actual}; digests.json has {digest_of(target_digests)}"
         raise Failed(message)
     return digest_of(target_digests)
@@ -154,7 +154,7 @@ def _config(summary: PlatformImage, expected: Expected) -> str:
 
 def _layers(summary: PlatformImage, expected: Expected) -> str:
     _document(summary, expected)
-    target_digests, layers = expected.layers[summary.arch], summary.manifest.layers
+    target_digests, layers = expected.layers[summary.arch], summary.layers
     for number, (layer, other) in enumerate(zip(layers, target_digests, strict=False), start=1):
         if (layer.digest, layer.size) != (other.digest, other.size):
             message = (

@@ -21,6 +21,7 @@ from imgbuild.oci import layout
 from imgbuild.plan import current
 from imgbuild.project_paths import Project
 from imgbuild.render import committed, contexts, write
+from imgbuild.render.dockerfile import dockerfile
 from imgbuild.smoke import records
 from imgbuild.values import Arch
 from tests.support import inprocess_project, render_sample
@@ -224,7 +225,8 @@ def test_rendering_leaves_a_folder_of_another_name_alone(project, tmp_path):
 def test_rendering_removes_only_what_it_made(project):
     """The files that the present Dockerfile copies; of others the check of rendered files says."""
     matrix = render_sample.matrix()
-    expected = committed.files(project, matrix, LOCK, render_sample.digests_of(LOCK))
+    document = dockerfile(LOCK, render_sample.digests_of(LOCK), matrix)
+    expected = committed.files(project, matrix, LOCK, document)
     committed.write(project, LOCK.target, expected)
     folder = project.images / LOCK.target
     (folder / "files/notes.txt").write_text("mine")

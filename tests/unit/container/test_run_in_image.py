@@ -42,6 +42,8 @@ def test_the_configuration_is_that_of_the_lock(built_sample: tuple[Sample, Layou
 
 def test_an_invalid_configuration_is_an_error(built_sample: tuple[Sample, Layout]) -> None:
     _, layout = built_sample
-    broken = msgspec.structs.replace(layout.image(ARCH), settings={"Env": "PATH=/bin"})
+    image = layout.image(ARCH)
+    configuration = msgspec.structs.replace(image.configuration, config={"Env": "PATH=/bin"})
+    broken = msgspec.structs.replace(image, configuration=configuration)
     with pytest.raises(IntegrityError, match="invalid image configuration for x86_64"):
         run_in_image.running(msgspec.structs.replace(layout, images={ARCH: broken}), ARCH)

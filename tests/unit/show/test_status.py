@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from imgbuild.cache.store import Store
 from imgbuild.errors import NothingSelected
+from imgbuild.lock import extension
+from imgbuild.matrix import constraints
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix, PackageIndex, Wanted
 from imgbuild.matrix.select import Selected
-from imgbuild.project_paths import Project
+from imgbuild.plan import current, image_digests
+from imgbuild.plan.plan import plan
+from imgbuild.project_paths import Project, find
 from imgbuild.show import status
 from imgbuild.system.console import console
 from imgbuild.values import Condition
-from tests.support import inprocess_project, samples
+from tests.support import extended, inprocess_project, samples
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 
 FAR = {"torch": "pytorch", "triton": "pytorch"}
@@ -126,3 +134,104 @@ def test_filters_that_leave_nothing(sample: Sample, imgbuild: Command) -> None:
     assert imgbuild("list", "--cuda", "13", "--state", "locked").status == 3
     (row,) = inprocess_project.json_of(imgbuild("list", "--cuda", "12", "--json"))
     assert (row["target"], row["state"]) == (TARGET, Condition.LOCKED)
+
+
+CHANGES: dict[str, Callable[[Sample], object]] = {
+    "matrix.yaml": lambda sample: sample.edit('{value: "1", reason', '{value: "0", reason'),
+    "lock.json": lambda sample: _replace(sample, "lock.json", '"25.0"', '"25.1"'),
+    "digests.json": lambda sample: _replace(sample, "digests.json", '"size": ', '"size": 1'),
+    "an unreadable lock": lambda sample: _file(sample, "lock.json").write_bytes(b"\xff"),
+    "requirements": lambda sample: _replace(sample, "requirements-x86_64.txt", "25.0", "25.1"),
+    "no requirements": lambda sample: _file(sample, "requirements-x86_64.txt").unlink(),
+    "constraints.yaml": lambda sample: _constraint(sample, "vllm>=0.9"),
+    "no digests": lambda sample: _file(sample, "digests.json").unlink(),
+    "no lock": lambda sample: _file(sample, "lock.json").unlink(),
+}  # fmt: skip
+
+
+def _file(sample: Sample, name: str) -> Path:
+    return sample.folder / "images" / TARGET / name
+
+
+def _replace(sample: Sample, name: str, old: str, new: str) -> None:
+    text = _file(sample, name).read_text()
+    assert old in text
+    _file(sample, name).write_text(text.replace(old, new, 1))
+
+
+def _constraint(sample: Sample, needs: str) -> None:
+    entry = Constraint(package="trl", versions="==0.18.2", needs=needs)
+    constraints.constraints_path(sample.folder / "images").write_bytes(constraints.encode([entry]))
+
+
+def _states(sample: Sample) -> dict[str, status.State]:
+    project = find(sample.folder)
+    names = (TARGET, UNLOCKED)
+    return status.states(project, load(project.matrix), names, Store.open())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_stored_state_is_not_used_after_a_change(sample: Sample, change: str) -> None:
+    first = _states(sample)
+    assert first[TARGET].condition is Condition.LOCKED
+    assert _states(sample) == first
+    CHANGES[change](sample)
+    project = find(sample.folder)
+    matrix = load(project.matrix)
+    expected = {name: status.state(project, matrix, name) for name in (TARGET, UNLOCKED)}
+    assert expected[TARGET].condition is not Condition.LOCKED
+    assert _states(sample) == _states(sample) == expected
+
+
+def test_constraints_that_are_satisfied_leave_a_target_locked(sample: Sample) -> None:
+    _constraint(sample, "vllm>=0.8")
+    assert _states(sample)[TARGET].condition is Condition.LOCKED
+    _constraint(sample, "vllm>=0.9")
+    assert _states(sample)[TARGET].condition is Condition.STALE
+
+
+def test_a_stored_state_saves_reading_the_lock(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = _states(sample)
+    monkeypatch.delattr(current, "read_current")
+    assert _states(sample) == first
+    _replace(sample, "lock.json", "25.0", "25.1")
+    with pytest.raises(AttributeError):
+        _states(sample)
+
+
+def test_an_invalid_fact_is_the_same_as_none(sample: Sample) -> None:
+    first = _states(sample)
+    for data in (b"", b"\xff", b"[1]", b'{"cu124-vllm": "no hash"}'):
+        Store.open().put_fact(status.FACT, str(sample.matrix.resolve()), data)
+        assert _states(sample) == first
+
+
+def test_targets_are_listed_where_no_cache_can_be_written(
+    sample: Sample, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_cache = imgbuild("list", "--json")
+    (sample.folder / "file").touch()
+    monkeypatch.setenv("IMGBUILD_CACHE", str(sample.folder / "file"))
+    without = imgbuild("list", "--json")
+    assert (without.status, without.stdout) == (0, with_cache.stdout)
+    assert without.stderr == with_cache.stderr
+    assert "states of targets are not stored" in imgbuild("list", "-v").stderr
+
+
+def test_a_change_of_an_added_file_is_seen_in_spite_of_the_cache(tmp_path: Path) -> None:
+    path = extended.repository(tmp_path)
+    matrix, project = extended.read(path), Project(matrix=path)
+    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    records = extended.records(plan(lock, arch) for arch in lock.arch)
+    current.write_locked(project, lock, image_digests.digests_of(lock, records))
+
+    def _condition() -> Condition:
+        return status.states(project, matrix, [extended.OWN], Store.open())[extended.OWN].condition
+
+    assert _condition() is Condition.LOCKED
+    (tmp_path / "train.sh").write_bytes(b"other")
+    assert _condition() is Condition.STALE
+    (tmp_path / "train.sh").write_bytes(extended.SCRIPT)
+    assert _condition() is Condition.LOCKED

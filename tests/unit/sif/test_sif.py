@@ -11,7 +11,8 @@ import pytest
 
 from imgbuild.cli import _sif as verb
 from imgbuild.errors import InputError, IntegrityError, ToolMissing
-from imgbuild.oci import layout
+from imgbuild.oci import documents, layout
+from imgbuild.oci import image as oci_image
 from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import Reader
@@ -117,7 +118,10 @@ def written(tmp_path, document):
     blobs.mkdir(parents=True)
     (blobs / digest[7:]).write_bytes(data)
     part = Descriptor("application/json", digest, len(data))
-    stored = layout.Stored(manifest=part, config=part, layers=(), diff_ids=(), settings={})
+    stored = oci_image.PlatformImage(
+        arch=Arch.X86_64, manifest=part, manifest_data=b"", config=part, config_data=data,
+        configuration=documents.Configuration(architecture="amd64"), layers=(),
+    )  # fmt: skip
     return layout.Layout(path=tmp_path, name="", top=part, images={Arch.X86_64: stored})
 
 

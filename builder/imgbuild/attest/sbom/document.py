@@ -16,16 +16,13 @@ from imgbuild.attest.sbom.licences import Licence
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import default_index_of
-from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
 from imgbuild.plan.image_digests import LayerDigests, TargetDigests
 from imgbuild.plan.plan import (
-    AddedDebsRecipe,
     AddedFilesRecipe,
-    DebianRecipe,
     FilesRecipe,
     Layer,
     VenvRecipe,
-    WheelsRecipe,
     installed_wheels,
     plan,
 )
@@ -132,15 +129,8 @@ def _places(
     """The sha256 of a wheel, deb or added file → the layer that it is in."""
     places: dict[Sha256, LayerDigests] = {}
     for layer in layers:
-        recipe = layer.recipe
-        files: tuple[LockedFile, ...] = ()
-        if isinstance(recipe, WheelsRecipe):
-            files = recipe.wheels
-        elif isinstance(recipe, DebianRecipe | AddedDebsRecipe):
-            files = recipe.debs
-        elif isinstance(recipe, AddedFilesRecipe):
-            files = tuple(recipe.files.values())
-        places.update((file.sha256, target_digests[layer.id]) for file in files)
+        place = target_digests[layer.id]
+        places.update((file.sha256, place) for file in layer.recipe.contents)
     return places
 
 

@@ -1,0 +1,286 @@
+"""How requests to registries are authorized: logins, tokens, certificates, errors and warnings.
+
+Tokens and logins are sent only to the endpoint that asked for them. Requests to another host or
+port, to which it redirects or where it places an upload, are anonymous, and so are all that follow
+from there: otherwise a registry could use the user's logins for other registries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild.http.client import Authorizer, Http, Refused
+from imgbuild.http.credentials import Login, bare, host, origin
+from imgbuild.http.request import Request
+from imgbuild.registry import hosts, logins, tokens
+from imgbuild.registry.hosts import Endpoint
+from imgbuild.registry.tokens import AcceptedHeader
+from imgbuild.system.reporter import SILENT, Reporter
+
+if TYPE_CHECKING:
+    import ssl
+
+    from imgbuild.http.session import Response
+
+READING = ("GET", "HEAD")
+_ERROR_BYTES = 64 * 1024
+_Key = tuple[str, tuple[str, ...], bool]  # origin, scopes, whether it is anonymous
+_WARNING = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One error in a registry's own words."""
+
+    code: str = ""
+    message: str = ""
+
+
+class Failures(msgspec.Struct, frozen=True):
+    """The body of a refusal, as the specification has it."""
+
+    errors: list[Failure] = []
+
+
+class RegistryRefused(Refused):
+    """A registry's refusal: its status, its message without the address, and its error codes."""
+
+    reason: str = ""
+    codes: tuple[str, ...] = ()
+
+
+def pulling(name: str) -> str:
+    """The scope to read the repository `name`."""
+    return f"repository:{name}:pull"
+
+
+def pushing(name: str) -> str:
+    """The scope to read and write the repository `name`."""
+    return f"repository:{name}:pull,push"
+
+
+class RegistryAuthorizer(Authorizer):
+    """Authorizes requests to the registries that were described; `plain_http` are without TLS."""
+
+    def __init__(self, plain_http: Collection[str] = (), reporter: Reporter = SILENT) -> None:
+        self.reporter = reporter
+        self._plain_http = frozenset(plain_http)
+        self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
+        self._grants: dict[_Key, AcceptedHeader] = {}
+        self._warnings: set[tuple[str, str]] = set()
+        self._contexts: dict[hosts.Certificates, ssl.SSLContext] = {}
+        self._granting = threading.Lock()
+        self._lock = threading.Lock()
+
+    def endpoints(self, registry: str) -> tuple[Endpoint, ...]:
+        """The endpoints of `registry`, in order; InputError for an invalid description."""
+        with self._lock:
+            if registry not in self._endpoints:
+                self._endpoints[registry] = hosts.endpoints(
+                    registry, self._plain_http, reporter=self.reporter
+                )
+            return self._endpoints[registry]
+
+    def addressed(self, request: Request) -> Request:
+        """`request` with its endpoint's address and scope, anonymous on any other server."""
+        if not request.server:
+            endpoint = self._endpoint(bare(request.url))
+            if endpoint is None:
+                return request
+            scopes = request.scopes or _scopes(request.url, endpoint)
+            request = msgspec.structs.replace(request, scopes=scopes, server=endpoint.address)
+        away = origin(request.url) != origin(request.server)
+        return msgspec.structs.replace(request, anonymous=True) if away else request
+
+    def context(self, request: Request) -> ssl.SSLContext:
+        """The certificates of the endpoint of `request`, wherever it redirects to."""
+        endpoint = self._endpoint(f"{request.server}/") if request.server else None
+        shown = endpoint.certificates if endpoint else hosts.Certificates()
+        if request.anonymous:  # the client's own certificate is a login too
+            shown = msgspec.structs.replace(shown, own=())
+        if shown == hosts.Certificates():
+            return super().context(request)
+        with self._lock:
+            if shown not in self._contexts:
+                self._contexts[shown] = hosts.context(shown)
+            return self._contexts[shown]
+
+    def answer(self, http: Http, request: Request, login: Login | None) -> Response:
+        """The answer to `request`, of any status, with the login or token that it asks for."""
+        response = self._answer(http, request, login)
+        self._pass_on(http, response)
+        return response
+
+    def refusal(self, http: Http, request: Request, response: Response) -> Exception:
+        """The error for an answer that is no success, in the registry's own words."""
+        from imgbuild.http.session import Transient
+
+        failure = http.refusal(request, response)
+        failures = _failures(http, response)
+        words = http.credentials.scrub("; ".join(_worded(entry) for entry in failures))
+        if isinstance(failure, Transient):
+            failure.reason += f" ({words})" if words else ""
+            return failure
+        if not isinstance(failure, Refused):
+            return failure
+        hint = failure.hint
+        if failure.denied:
+            hint = f"docker login {host(request.url)}, with an account that may do this"
+            if request.anonymous:
+                hint = (
+                    f"{host(request.server)} sent it to {host(request.url)}, which is not given"
+                    " the login"
+                )
+        message = f"{failure.message}: {words}" if words else failure.message
+        refusal = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
+        refusal.reason = message.removeprefix(f"{request.place}: ")
+        refusal.codes = tuple(entry.code for entry in failures)
+        return refusal
+
+    # -- inside
+
+    def _answer(self, http: Http, request: Request, login: Login | None) -> Response:
+        """The answer, after another one to its challenge if there was one."""
+        if request.anonymous and request.method not in READING:
+            return http.exchange(request, None)
+        endpoint = None if request.anonymous else self._endpoint(request.url)
+        headers = {**request.headers, **(endpoint.headers if endpoint else {})}
+        request = msgspec.structs.replace(request, headers=headers)
+        key = (origin(request.url), request.scopes, request.anonymous)
+        grant = self._renewed(http, request, key, login)
+        response = http.exchange(_with(request, grant), None)
+        challenge_header = response.headers.get("WWW-Authenticate", "")
+        if response.status_code != 401:
+            return response
+        if not challenge_header:  # against the specification, so only a plain login can be meant
+            plain = self._registry_login(request.url, login).login
+            if grant is not None or request.anonymous or plain is None:
+                return response
+            response.close()
+            return http.exchange(request, plain)
+        with contextlib.ExitStack() as stack, self._granting:
+            stack.callback(response.close)
+            accepted = self._grants.get(key)
+            if accepted is None or accepted is grant:
+                challenges = tokens.challenges(challenge_header)
+                accepted = self._authorize(http, request, challenges, login)
+            if accepted is None:
+                stack.pop_all()
+                return response
+            self._grants[key] = accepted
+        return http.exchange(_with(request, accepted), None)
+
+    def _renewed(
+        self, http: Http, request: Request, key: _Key, login: Login | None
+    ) -> AcceptedHeader | None:
+        """The grant for `key`, renewed if it expires soon; None if none was needed."""
+        grant = self._grants.get(key)
+        if grant is None or not grant.old:
+            return grant
+        with self._granting:
+            if self._grants[key] is grant:
+                renewed = self._authorize(http, request, [grant.challenge], login)
+                self._grants[key] = renewed or msgspec.structs.replace(grant, until=None)
+            return self._grants[key]
+
+    def _authorize(
+        self,
+        http: Http,
+        request: Request,
+        challenges: list[tokens.Challenge],
+        login: Login | None,
+    ) -> AcceptedHeader | None:
+        """What answers the first of the challenges that can be answered; None if there is none."""
+        registry_login = (
+            logins.RegistryLogin()
+            if request.anonymous
+            else self._registry_login(request.url, login)
+        )
+        for secret in registry_login.secrets:
+            http.credentials.hide(secret)
+        ask = partial(_ask_token_server, http)
+        for challenge in sorted(challenges, key=lambda candidate: candidate.scheme != "bearer"):
+            grant = tokens.answer(challenge, request, registry_login, ask)
+            if grant is not None:
+                http.credentials.hide(grant.header.partition(" ")[2])
+                return grant
+        return None
+
+    def _registry_login(self, url: str, login: Login | None) -> logins.RegistryLogin:
+        """What to log in with at `url`; `login` is what netrc or keyring has for it."""
+        endpoint, registry_login = self._endpoint(url), logins.find(host(url), self.reporter)
+        if (
+            registry_login == logins.RegistryLogin()
+            and endpoint is not None
+            and not endpoint.mirror
+        ):
+            registry_login = logins.find(endpoint.host, self.reporter)
+        if registry_login == logins.RegistryLogin() and login is not None:
+            registry_login = logins.RegistryLogin(login)
+        return registry_login
+
+    def _endpoint(self, url: str) -> Endpoint | None:
+        """The endpoint that an address belongs to, among those of the hosts that were asked for."""
+        with self._lock:
+            endpoints = [
+                endpoint
+                for host_endpoints in self._endpoints.values()
+                for endpoint in host_endpoints
+            ]
+        within = [endpoint for endpoint in endpoints if url.startswith(f"{endpoint.address}/")]
+        near = [endpoint for endpoint in endpoints if origin(endpoint.address) == origin(url)]
+        return next(iter(within or near), None)
+
+    def _pass_on(self, http: Http, response: Response) -> None:
+        """Print warnings in the registry's answer, each once."""
+        for quoted in _WARNING.findall(response.headers.get("Warning", "")):
+            text = http.credentials.scrub(re.sub(r"\\(.)", r"\1", quoted))
+            shown = "".join(letter if letter.isprintable() else " " for letter in text[:500])
+            reported = (origin(response.url), shown)
+            with self._lock:
+                new = reported not in self._warnings
+                self._warnings.add(reported)
+            if new:
+                self.reporter.warn(f"{host(response.url)} says: {shown}")
+
+
+def _ask_token_server(http: Http, request: Request, login: Login | None) -> bytes | None:
+    """The body of a token server's answer; None if it refuses."""
+    with contextlib.closing(http.exchange(request, login)) as response:
+        if response.status_code in (400, 401, 403, 404):
+            return None
+        if not 200 <= response.status_code < 300:
+            raise http.refusal(request, response)
+        return http.body(response, 1 << 20, decode=True)
+
+
+def _failures(http: Http, response: Response) -> list[Failure]:
+    """The errors in the body of a refusal; none if it holds something else."""
+    with contextlib.suppress(Exception):  # whatever it is, it is only there to explain
+        data = http.body(response, _ERROR_BYTES, decode=True)
+        return msgspec.json.decode(data, type=Failures).errors[:3]
+    return []
+
+
+def _scopes(url: str, endpoint: Endpoint) -> tuple[str, ...]:
+    """The scope of a complete address: to read its repository."""
+    match = re.match(r"(.+)/(?:blobs|manifests|tags|referrers)/", url[len(endpoint.address) + 1 :])
+    return (pulling(match[1]),) if match else ()
+
+
+def _with(request: Request, grant: AcceptedHeader | None) -> Request:
+    if grant is None:
+        return request
+    headers = {**request.headers, "Authorization": grant.header}
+    return msgspec.structs.replace(request, headers=headers)
+
+
+def _worded(failure: Failure) -> str:
+    parts = (" ".join(part.split())[:200] for part in (failure.code, failure.message))
+    return ": ".join(part for part in parts if part)
