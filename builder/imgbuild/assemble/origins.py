@@ -20,6 +20,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.lock import extension
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.model import LockedProject
 from imgbuild.lock.published import Overlay
 from imgbuild.matrix.model import Matrix
 from imgbuild.registry import base_image
@@ -53,7 +54,8 @@ class Origins:
         """The origins of the inputs of `lock`."""
         sources = LockSources(lock, self._matrix, self._context)
         yield partial(self._added_files, lock)
-        yield partial(self._project_wheels, lock)
+        if lock.project is not None:
+            yield partial(self._project_wheels, lock.project)
         if self._mirror is not None:
             yield partial(self._from_mirror, self._mirror, lock, sources)
         if self._context.http.offline or (self._mirror is not None and self._mirror.only):
@@ -84,11 +86,10 @@ class Origins:
             for path, data in extension.contents(lock, self._matrix).items():
                 self._store.add_bytes(data, files[path].sha256)
 
-    def _project_wheels(self, lock: Lock, items: Sequence[Input]) -> None:
+    def _project_wheels(self, project: LockedProject, items: Sequence[Input]) -> None:
         """The wheels of the user's own packages, made again."""
         hashes = {item.sha256 for item in items}
-        packages = lock.project.packages if lock.project else {}
-        for package, item in packages.items():
+        for package, item in project.packages.items():
             _, data = direct.editable_wheel(package, item)
             if sha256(data) in hashes:
                 self._store.add_bytes(data, sha256(data))
