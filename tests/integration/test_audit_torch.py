@@ -18,8 +18,8 @@ from imgbuild.audit.checks import linking
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import open_package_set
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
 from imgbuild.lock import lock_file
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.load import load

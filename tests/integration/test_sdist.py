@@ -9,9 +9,9 @@ import pytest
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.judge import CHECKS
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
+from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
 from imgbuild.matrix.load import load

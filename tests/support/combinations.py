@@ -31,8 +31,8 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.pinned import pick
 from imgbuild.audit.packages.reading import open_content
 from imgbuild.audit.source.facts import ElfFacts
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.lock.resolution import Wheel

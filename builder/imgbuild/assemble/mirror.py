@@ -21,8 +21,9 @@ import msgspec
 from imgbuild import codec
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import KEPT, Refused, check_space, fetch
+from imgbuild.cache.download import KEPT, check_space, fetch
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError
+from imgbuild.http.client import Refused
 from imgbuild.registry.image_reference import Repository, parse_repository
 from imgbuild.system import files, threads
 from imgbuild.system.amounts import count, size_text

@@ -13,9 +13,10 @@ import msgspec
 
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import FileRequest, Http, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt
 from imgbuild.errors import LockStale
+from imgbuild.http.client import Http
 from imgbuild.index.pages import Indexes, places
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, LockedFile

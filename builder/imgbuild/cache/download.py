@@ -31,8 +31,6 @@ from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.system.threads import Stop, Stopped
 from imgbuild.values import Bytes, Sha256
 
-__all__ = ["FileRequest", "Http", "Refused", "fetch", "fetch_all"]
-
 _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
 GONE = (404, 410)  # the server does not have it, or not any more
 KEPT = "what was downloaded is kept"

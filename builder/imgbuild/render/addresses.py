@@ -6,8 +6,8 @@ import urllib.parse
 from collections.abc import Callable, Iterable
 
 from imgbuild.assemble import sources
-from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, InputError
+from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.cache.download import Http
 from imgbuild.errors import ImgbuildError, InputError, LockStale
+from imgbuild.http.client import Http
 from imgbuild.lock import lock_file, requirements
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix

@@ -15,9 +15,9 @@ from imgbuild.assemble.mirror import Mirror, MirrorOrigin
 from imgbuild.assemble.mirror_items import Input, inputs_of_all
 from imgbuild.assemble.origins import Origins
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.lock.extension import make_lock as make_extension
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel

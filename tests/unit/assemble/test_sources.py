@@ -11,9 +11,9 @@ import pytest
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.sources import LockSources
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
+from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix.model import Matrix, PackageIndex

@@ -13,9 +13,9 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import bundle
 from imgbuild.attest.bundle import LockBundle, Sources
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
+from imgbuild.http.client import Http
 from imgbuild.index.pages import places
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock_file import Lock

@@ -4,9 +4,9 @@ import pytest
 
 from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.reading import find_modules, module_name, parse_metadata
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.http.client import Http
 from tests.support import audited, wheels
 from tests.support.servers import Site, serve
 from tests.unit.cache.test_transfer import Recorder
