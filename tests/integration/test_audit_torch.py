@@ -57,7 +57,9 @@ def torch() -> Iterator[tuple[Wheel, Path]]:
     assert wheel.version == "2.6.0"
     store = Store.open()
     if store.file(wheel.sha256) is None:
-        Inputs(load(ROOT / "matrix.yaml"), Context(store, Http())).bring(lock, {wheel.sha256})
+        Inputs(load(ROOT / "matrix.yaml"), Context(store, Http())).fetch_missing(
+            lock, {wheel.sha256}
+        )
     path = store.file(wheel.sha256)
     assert path is not None
     yield wheel, path

@@ -66,15 +66,15 @@ class SharedObjects:
 
     def files(self, package: str) -> Mapping[str, int]:
         unread = dict.fromkeys(self.unread.get(package, ()), 1000)
-        return unread | {facts.file: 1000 for owner, facts in self.elves() if owner == package}
+        return unread | {facts.file: 1000 for owner, facts in self.elf_facts() if owner == package}
 
-    def elves(self) -> Iterable[tuple[str, ElfFacts]]:
-        for name, elves in self.packages_.items():
-            for facts in elves:
+    def elf_facts(self) -> Iterable[tuple[str, ElfFacts]]:
+        for name, elf_facts in self.packages_.items():
+            for facts in elf_facts:
                 yield name.split(" ")[0], facts
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        files = [facts.file for owner, facts in self.elves() if owner == package]
+        files = [facts.file for owner, facts in self.elf_facts() if owner == package]
         import_roots = {file.partition("/")[0].partition(".")[0] for file in files}
         return find_modules(
             [*files, *(file for file in self.sources if file.split("/")[0] in import_roots)]

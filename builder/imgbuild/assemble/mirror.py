@@ -173,7 +173,9 @@ class Mirror:
                 self._client = Client(plain_http=self._plain_http)
             return self._client
 
-    def bring(self, requested: Sequence[Input], context: Context, *, title: str) -> set[Digest]:
+    def fetch_missing(
+        self, requested: Sequence[Input], context: Context, *, title: str
+    ) -> set[Digest]:
         """Fetch those of `requested` that the mirror has into the store; returns their digests.
 
         A mirror that does not answer, or serves different bytes, is skipped with a warning, unless
@@ -190,7 +192,7 @@ class Mirror:
             try:
                 digests = threads.each(
                     largest_first,
-                    lambda item, stop: self._bring(item, context, bar, stop),
+                    lambda item, stop: self._fetch(item, context, bar, stop),
                     retained=KEPT,
                 )
             except FetchFailed as error:
@@ -212,7 +214,7 @@ class Mirror:
         self._given_up = True
         reporter.warn(f"the mirror {self.repository} is skipped: {error.message}")
 
-    def _bring(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
+    def _fetch(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
         """One file; None if the mirror does not have it."""
         request = self.client.file_request(self.repository, item.locked, layer=item.layer)
         try:

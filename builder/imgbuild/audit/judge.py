@@ -161,7 +161,7 @@ class _AuditRun:
 def _floors(package_set: PackageSet, terms: Terms) -> Floors:
     from imgbuild.audit.checks.floors import floors
 
-    return floors([facts for _, facts in package_set.elves()], terms.cuda)
+    return floors([facts for _, facts in package_set.elf_facts()], terms.cuda)
 
 
 def waive(

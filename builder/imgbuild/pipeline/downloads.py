@@ -80,7 +80,7 @@ def _unread(lock: Lock, inputs: Inputs) -> set[Sha256]:
             hashes |= {
                 library_wheel.wheel.sha256
                 for library_wheel in library_wheels
-                if library_wheel.stored_elves() is None
+                if library_wheel.stored_elf_facts() is None
             }
             hashes |= {deb.sha256 for deb in unread_debs(resolution.debs, inputs.store)}
     return hashes

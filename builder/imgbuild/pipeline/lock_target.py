@@ -195,7 +195,7 @@ def _locked_layers(
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
     """Read what needs whole files while they are available: for the audit, and for the SBOM."""
-    read_elves(layers, inputs)
+    read_elf_facts(layers, inputs)
     files: list[Wheel | Deb] = []
     for layer in layers:
         if isinstance(layer.recipe, WheelsRecipe):
@@ -205,7 +205,7 @@ def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
     packages.look(((file.sha256, file) for file in files), inputs.store)
 
 
-def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:
+def read_elf_facts(layers: Iterable[Layer], inputs: Inputs) -> None:
     """Read the shared objects of the layers' wheels for the audit, while they are available."""
     wheels = [
         wheel
@@ -215,4 +215,4 @@ def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:
     ]
     with Library(inputs.store) as library:
         located = ((wheel, inputs.store.file(wheel.sha256)) for wheel in wheels)
-        library.prefetch_elves([library.wheel(wheel, path) for wheel, path in located if path])
+        library.prefetch_elf_facts([library.wheel(wheel, path) for wheel, path in located if path])

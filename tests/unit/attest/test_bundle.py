@@ -188,7 +188,7 @@ def test_added_files_travel_and_come_into_the_cache(sample: Sample, tmp_path: Pa
     pulled_bundle = bundle.read_folder(tmp_path / "pulled")
     assert pulled_bundle == lock_bundle
     store = Store.open()
-    bundle.bring(pulled_bundle, store)
+    bundle.store_added_files(pulled_bundle, store)
     stored_file = store.file(key)
     assert stored_file is not None
     assert stored_file.read_bytes() == extended.SCRIPT

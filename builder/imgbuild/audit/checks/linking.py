@@ -46,7 +46,7 @@ class _Linker:
         self._package_set = package_set
         self._known: Libraries = libraries.load()
         self._map = LibraryMap(
-            package_set.elves(), base, package_set.arch.value, _requires(package_set)
+            package_set.elf_facts(), base, package_set.arch.value, _requires(package_set)
         )
         self._loading = Loading(package_set, self._map, self._known)
         self._sure = bool(base) and not package_set.partial  # whether anything not found is missing

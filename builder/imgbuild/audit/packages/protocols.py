@@ -83,5 +83,5 @@ class LinkedPackages(InstalledPackages, Protocol):
     def metadata(self, package: str) -> WheelMetadata | None:
         """METADATA of a package."""
 
-    def elves(self) -> Iterable[tuple[str, ElfFacts]]:
+    def elf_facts(self) -> Iterable[tuple[str, ElfFacts]]:
         """Every shared object, with its package."""

@@ -162,9 +162,9 @@ def test_the_bar_counts_each_package_that_is_read_once(store, demo, tmp_path):
             library_wheel = library.wheel(*demo)
             library_wheel.module("demo.a")
             library_wheel.module("demo.b")
-            library_wheel.elves()
+            library_wheel.elf_facts()
             assert seen.done == 1
-            library.prefetch_elves([library.wheel(*other)])
+            library.prefetch_elf_facts([library.wheel(*other)])
             assert seen.done == 2
         library.wheel(*other).module("other.a")
     assert (seen.bars, seen.units, seen.done) == ([(0, 2)], ["packages read"], 2)
