@@ -18,8 +18,7 @@ from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.cves import records
 from imgbuild.cves.installed import InstalledSource
-from imgbuild.cves.osv_advisories import advisories
-from imgbuild.cves.records import ID, LIMIT, OsvRecord
+from imgbuild.cves.records import ID, LIMIT, OsvRecord, advisories
 from imgbuild.cves.severity import Rating, highest
 from imgbuild.cves.source import Advisory, SourceAnswer
 from imgbuild.errors import FetchFailed, InputError

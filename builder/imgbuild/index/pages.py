@@ -16,7 +16,7 @@ import threading
 import urllib.parse
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 from packaging.utils import (
@@ -25,7 +25,8 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.http.client import Http, Refused, TextPage
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.system.boundary import NONSENSE, reading
@@ -88,29 +89,6 @@ class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
         return is_local(self.address)
 
 
-class PageLike(Protocol):
-    """What is read of a downloaded page."""
-
-    @property
-    def url(self) -> str:
-        """Where it came from, redirects followed."""
-
-    @property
-    def text(self) -> str:
-        """Its text."""
-
-    @property
-    def content_type(self) -> str:
-        """Its media type."""
-
-
-class Pages(Protocol):
-    """The part of `fetch.Http` that indexes need."""
-
-    def text(self, url: str, accept: str = "*/*") -> PageLike:
-        """The page at `url`; FetchFailed if there is none."""
-
-
 def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
     """An index's address for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
 
@@ -149,7 +127,7 @@ class Indexes:
     """
 
     _known: ClassVar[
-        weakref.WeakKeyDictionary[Pages, dict[tuple[IndexAddress, str], tuple[IndexFile, ...]]]
+        weakref.WeakKeyDictionary[Http, dict[tuple[IndexAddress, str], tuple[IndexFile, ...]]]
     ] = weakref.WeakKeyDictionary()
 
     def __init__(
@@ -157,7 +135,7 @@ class Indexes:
         places: Mapping[str, IndexAddress],
         assigned: Mapping[str, str],
         default: str,
-        http: Pages,
+        http: Http,
     ) -> None:
         self.places = places
         self._assigned = assigned
@@ -229,7 +207,7 @@ class Indexes:
             return read_json_api(page)
 
 
-def _shown(page: PageLike) -> str:
+def _shown(page: TextPage) -> str:
     return "the page " + page.url.partition("?")[0]
 
 
@@ -243,12 +221,12 @@ def is_local(url: str) -> bool:
     return urllib.parse.urlsplit(url).scheme == "file"
 
 
-def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:
+def absent_is_none(ask: Callable[[], TextPage]) -> TextPage | None:
     """The page, or None where the server says 404 or 410; other failures pass."""
     try:
         return ask()
-    except FetchFailed as error:
-        if getattr(error, "status", None) in (404, 410):
+    except Refused as error:
+        if error.status in (404, 410):
             return None
         raise
 
@@ -263,7 +241,7 @@ def owner(name: str) -> str | None:
         return None
 
 
-def read_page(page: PageLike) -> list[IndexFile]:
+def read_page(page: TextPage) -> list[IndexFile]:
     """The files of a project page or of a flat page of links, in its own order."""
     if "json" in page.content_type or page.text.startswith("{"):
         return read_json(json.loads(page.text), page.url)
@@ -349,7 +327,7 @@ def read_html(text: str, url: str) -> list[IndexFile]:
     return files
 
 
-def read_json_api(page: PageLike) -> dict[str, IndexFile]:
+def read_json_api(page: TextPage) -> dict[str, IndexFile]:
     """The files that a JSON API lists, by name. Its addresses may be relative to the page."""
     document = json.loads(page.text)
     return {

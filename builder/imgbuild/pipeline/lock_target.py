@@ -21,8 +21,7 @@ from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import AuditFailed, InputError, IntegrityError
-from imgbuild.learn.constraints_file import add_constraints
-from imgbuild.learn.loop import learn_from_errors, settle
+from imgbuild.learn.loop import add_constraints, learn_from_errors, settle
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel

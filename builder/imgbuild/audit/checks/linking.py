@@ -23,7 +23,7 @@ from imgbuild.audit.checks.floors import GLIBC
 from imgbuild.audit.checks.loading import Loading
 from imgbuild.audit.packages import variants
 from imgbuild.audit.packages.library_map import LibraryMap, is_private
-from imgbuild.audit.packages.protocols import LinkedPackages
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import required
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -36,13 +36,13 @@ _RUNTIME = re.compile(r"@(?:GLIBC|GCC|GLIBCXX|CXXABI|GOMP|OMP|OACC|ZLIB|LIBATOMI
 _PYTHON = ("Py", "_Py")
 
 
-def check(package_set: LinkedPackages, base: Sequence[ElfFacts] = ()) -> list[Finding]:
+def check(package_set: PackageSet, base: Sequence[ElfFacts] = ()) -> list[Finding]:
     """All findings; `base` are the base's libraries, empty if unknown."""
     return list(_Linker(package_set, base).run())
 
 
 class _Linker:
-    def __init__(self, package_set: LinkedPackages, base: Sequence[ElfFacts]) -> None:
+    def __init__(self, package_set: PackageSet, base: Sequence[ElfFacts]) -> None:
         self._package_set = package_set
         self._known: Libraries = libraries.load()
         self._map = LibraryMap(
@@ -295,7 +295,7 @@ def _apart(package: str, other: str) -> str:
     return f"choose versions of {package} and {other} that were built for each other"
 
 
-def _requires(package_set: LinkedPackages) -> dict[str, frozenset[str]]:
+def _requires(package_set: PackageSet) -> dict[str, frozenset[str]]:
     """Package → all packages that it requires, directly or not; markers are ignored."""
     direct = {package: required(package_set.metadata(package)) for package in package_set.packages}
     requirements = {}

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from imgbuild.audit.names.lookup import index, lookup, only_typing, search_module
+from imgbuild.audit.names.lookup import index, look_up, only_typing, search_module
 from imgbuild.audit.names.model import LookupResult, Modules, Searchable
 from imgbuild.audit.source.facts import (
     Assigned,
@@ -109,7 +109,7 @@ def member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupRe
         lookup_result = follow(modules, lookup_result)
         definition = lookup_result.definition
     if isinstance(definition, ModuleFacts):
-        return lookup(modules, definition.module, name)
+        return look_up(modules, definition.module, name)
     if not isinstance(definition, Class):
         return LookupResult(state="unknown", trace=lookup_result.trace)
     chain = ancestors(modules, lookup_result)
@@ -208,7 +208,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
         for line in reversed(table.scoped.get(scope, ())):
             if line.bound == name:
                 module, other = import_target(line)
-                return lookup(modules, module, other) if other else module_of(modules, module)
+                return look_up(modules, module, other) if other else module_of(modules, module)
         nested = table.members.get(f"{scope}.{name}")
         if nested:
             return LookupResult(state="defined", definition=nested[-1], home=facts)
@@ -221,7 +221,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
     for entry in typed:
         module, other = getattr(entry, "module", ""), getattr(entry, "name", "")
         if module and other:
-            return lookup(modules, module, other)
+            return look_up(modules, module, other)
     return LookupResult(state="unknown")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from imgbuild.audit.names.model import LookupResult, Modules, Opaque, Searchable
+from imgbuild.audit.names.model import LookupResult, Modules, Searchable
 from imgbuild.audit.source.facts import (
     Assigned,
     Class,
@@ -19,6 +19,7 @@ from imgbuild.audit.source.facts import (
     Guard,
     Import,
     ModuleFacts,
+    Opaque,
     import_target,
 )
 
@@ -48,7 +49,7 @@ _FEW = 8
 Entry = Function | Class | Assigned | Import
 
 
-def lookup(modules: Modules, module: str, name: str) -> LookupResult:
+def look_up(modules: Modules, module: str, name: str) -> LookupResult:
     """The result of `from module import name`."""
     return _search(modules, module, name, ())
 
