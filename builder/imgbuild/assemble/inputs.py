@@ -1,4 +1,4 @@
-"""The inputs of layers: fetches those that the store lacks, and reads the files of wheels."""
+"""The inputs of layers: fetches what the cache lacks, and reads the files of wheels."""
 
 from __future__ import annotations
 

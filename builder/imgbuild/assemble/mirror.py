@@ -1,4 +1,4 @@
-"""The mirror: a repository of a private registry that is asked for inputs before any index.
+"""A mirror of inputs in a private registry: its setting (IMGBUILD_MIRROR), and downloads from it.
 
 Files of the mirror are checked against the hashes of the lock like any other: a mirror changes
 where files come from, never what they are; no lock and no digest contains it.

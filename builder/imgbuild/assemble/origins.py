@@ -1,4 +1,4 @@
-"""Origins of inputs and published layers: each is asked for what is still missing.
+"""Where inputs and published layers come from, in which order (separate: a policy of its own).
 
 Inputs of a lock: the user's own files, the mirror, indexes and Debian archives, the base image's
 registry, and builds of sdists. Layers of a published target: its layout, or the mirror and its

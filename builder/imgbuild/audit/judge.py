@@ -1,4 +1,4 @@
-"""Runs all checks on a package set and applies waivers: a report with findings in a fixed order."""
+"""Runs all checks on a package set and applies waivers (`accept:`): the report of findings."""
 
 from __future__ import annotations
 

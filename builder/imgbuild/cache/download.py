@@ -1,4 +1,4 @@
-"""Downloads files by size and sha256: into the store, with four threads, or to an open file.
+"""Downloads files by size and sha256: parallel, resumed, checked; too little disk space.
 
 A download that was interrupted continues from its last byte: the partial file is kept in the store
 under the hash of the whole. A file with another size or sha256 than the lock's is never added, and

@@ -1,4 +1,4 @@
-"""Variables of this machine whose value is a path: what a container sees of them.
+"""Variables whose value is a path (HF_HOME, …): what a container sees of them, and mounts.
 
 The table is `paths` in data/variables.yaml. `passed` applies it for `run` and `smoke`; a job script
 for Slurm has the table (images/templates/slurm/paths.j2), since its variables are those of the job.

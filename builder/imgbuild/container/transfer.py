@@ -1,4 +1,4 @@
-"""Transfers an image of a layout into Docker or podman; only layers that the engine lacks are sent.
+"""Transfers image layers into Docker or podman (separate: `docker` is imported only if needed).
 
 An engine on this machine pulls from a registry on the loopback (see `container.loopback`): it
 requests the layers that it lacks. Docker unpacks them when it has all, one after another; to pull

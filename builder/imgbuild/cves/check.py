@@ -1,4 +1,4 @@
-"""The vulnerabilities of an image: what a source of advisories has, and what is accepted."""
+"""Known vulnerabilities of an image: which count, which are accepted and until when."""
 
 from __future__ import annotations
 

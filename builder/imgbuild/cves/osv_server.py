@@ -1,4 +1,4 @@
-"""Advisories from a server with OSV's API (google.github.io/osv.dev/api).
+"""Advisories of a server with OSV's API (IMGBUILD_OSV): queries, cached for a day.
 
 `POST /v1/querybatch` lists the advisories about a version, `GET /v1/vulns/ID` returns one of them.
 Both are kept in the cache: the first for a day, the second until the advisory is modified.

@@ -1,4 +1,4 @@
-"""Advisories in OSV's form (ossf.github.io/osv-schema, 1.7): what is read of a record."""
+"""Advisories in OSV's form (ossf.github.io/osv-schema, 1.7): affected ranges, fixes, ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The root file system of a Debian base, made from .deb files with no chroot and no script.
+"""The root file system of a Debian base, and the effects of maintainer scripts, applied to it.
 
 The members of the base layer, in byte order, depend on the packages, the reviewed table of effects,
 the architecture and the image's user, and on nothing else.

@@ -1,4 +1,4 @@
-"""Sessions of requests with the system's certificates and proxies, and its errors in plain words.
+"""HTTP sessions: User-Agent, proxies, TLS certificates, slow servers, network errors in words.
 
 Imported only when something is downloaded: requests is slow to import.
 """

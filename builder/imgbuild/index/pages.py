@@ -1,4 +1,4 @@
-"""Wheel indexes: which one has a package, which files it lists, when each was uploaded.
+"""Package indexes: PEP 503 and 691 pages, flat pages, upload times, which index has a package.
 
 Reads PEP 503 HTML, PEP 691 JSON, a flat page of links, and the JSON API beside a simple index. An
 index is asked only for the packages that a target assigns to it, and a package is looked up in one

@@ -1,4 +1,4 @@
-"""Versions between which an incompatibility appears or disappears.
+"""In which version of a package an incompatibility appears or disappears, by search.
 
 Modules are read by range from wheels that are not downloaded; answers are kept in the store.
 """

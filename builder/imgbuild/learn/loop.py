@@ -1,4 +1,4 @@
-"""settle: solve, audit, learn, solve again, until there is no error or nothing more is learned.
+"""Solves, audits, learns and solves again, until nothing is found; writes constraints.yaml.
 
 No wheel is downloaded for it: the audit reads Python code and METADATA by ranges. Each constraint
 is written down as soon as it is learned, so that an interrupted run continues where it stopped.

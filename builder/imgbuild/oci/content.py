@@ -1,4 +1,4 @@
-"""Reads the content of members in pieces of at most 1 MiB, and checks its size and CRC."""
+"""Reads the contents of members in pieces of at most 1 MiB; checks their sizes and CRCs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolves paths of an image inside a folder that is its root; they cannot lead out of it.
+"""Paths of an image inside a folder that is its root, resolved so that none leads out of it.
 
 Folders are opened one component at a time without following links; a component that is a link is
 resolved inside the root.

@@ -1,4 +1,4 @@
-"""From a lock to its audit: which files it needs, the package set, the report.
+"""Audits a lock: which files it needs, the package set, and the kept report.
 
 Facts of a wheel are kept by its hash, and the report by everything that it depends on: a second
 audit reads no wheel and fetches nothing.

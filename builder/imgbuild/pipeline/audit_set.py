@@ -1,4 +1,4 @@
-"""The audit of packages that no lock names: pins of an index, or an installed environment.
+"""Audits packages without a lock: pins of an index, or an installed environment.
 
 Reports are kept by everything that they depend on, as those of locks are: pins until the next day,
 when an index may have other files; an environment until a file of it changes.

@@ -1,4 +1,4 @@
-"""What locking targets downloads: known before the first file is asked for."""
+"""What locking targets downloads, computed before the first request, for the progress bar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a target of the matrix to its lock and digests on disk.
+"""Locks one target: solve, audit, learn, plan, digests, and files on disk (separate: one step).
 
 settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
 

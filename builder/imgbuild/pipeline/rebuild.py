@@ -1,4 +1,4 @@
-"""Builds an image again from the lock that is attached to it, without a checkout or a matrix.
+"""Builds an image again from the lock that is attached to it, without a checkout.
 
 published image or folder → the lock that is attached → fetch → assemble → OCI layout
 """

@@ -1,4 +1,4 @@
-"""The program as a list of steps: read this first.
+"""Lock, check and audit of several targets, step by step: read this first. Security updates.
 
     lock:   settle (resolve → audit → learn → resolve) → lock → plan → fetch → assemble (digests
             only) → audit of whole files → digests → render

@@ -1,4 +1,4 @@
-"""Uploads the inputs of locks to a mirror, and reports what the mirror has.
+"""`registry mirror push` and `status`: uploads inputs of locks, and reports what is there.
 
 A blob is uploaded once, even if several targets need it; an artifact is uploaded after all its
 blobs, and its tags last.

@@ -1,4 +1,4 @@
-"""The current download addresses of a lock's wheels and sdists, for texts that are not kept."""
+"""The current download addresses (URLs) of a lock's wheels and sdists, for rendered texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From locks to their texts: those that are committed beside a lock, and those on request.
+"""`imgbuild render`: every format of a lock, to files, a folder or stdout.
 
 lock and digests → render → files beside the lock, a folder, or stdout
 """

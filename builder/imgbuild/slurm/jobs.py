@@ -1,4 +1,4 @@
-"""Job scripts for Slurm, rendered from images/templates/slurm.
+"""Job scripts for Slurm: allocation, container, variables, mounts, paths; by templates.
 
 Values that an #SBATCH line, a list of mounts or a shell would read differently are refused.
 """

@@ -1,4 +1,4 @@
-"""Folders by descriptor: what a project, a layout or the cache has is used without following links.
+"""Folders opened by descriptor: reads, writes and removes files without following links.
 
 A checkout or a shared folder may have a symbolic link, a pipe or a folder of another user wherever
 imgbuild writes. So a name is resolved part by part, relative to the descriptor of a folder that the

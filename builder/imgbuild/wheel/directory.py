@@ -1,4 +1,4 @@
-"""Reads the directory of a zip, strictly enough that no two readers can see different files in it.
+"""The directory and local headers of a zip, read so that no two readers differ.
 
 Central directory and local headers must agree. Not accepted: two end records, gaps, overlaps, data
 before the first or after the last record, encryption, compression other than deflate, and sizes

@@ -1,4 +1,4 @@
-"""Facts of a shared object or program, read from a stream that need not fit into memory.
+"""Reads ELF files: symbols, needed libraries, versions, RUNPATH, numpy's ABI, GPU code.
 
 `read_elf` returns None for a file that is not ELF, is damaged or would be refused by a loader. A
 large file is read once from end to end; section headers are at its end and symbol tables at either

@@ -1,4 +1,4 @@
-"""`data/audit/libraries.yaml`: packages of libraries and symbols, libraries loaded by name."""
+"""`data/audit/libraries.yaml`: libraries of the driver or the system, libraries loaded by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver, GPU and glibc that an image needs, computed from its shared objects."""
+"""The oldest driver, glibc and GPU that an image runs on, computed from its shared objects."""
 
 from __future__ import annotations
 

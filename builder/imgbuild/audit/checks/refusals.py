@@ -1,4 +1,4 @@
-"""Code that raises while a module is imported, for what is installed or absent.
+"""Code that raises while a module is imported, for what is installed (separate: it evaluates code).
 
 Statements, calls and decorators are evaluated with the arguments that they are given. A refusal is
 found only if every way through the code ends in an exception that it raises itself.

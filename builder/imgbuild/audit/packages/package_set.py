@@ -1,4 +1,4 @@
-"""A package set: all packages of one target on one architecture, as one Python would see them."""
+"""A package set: the installed packages, their modules and files, as one Python sees them."""
 
 from __future__ import annotations
 
