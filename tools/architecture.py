@@ -30,7 +30,9 @@ def tree() -> str:
     lines = []
     for number, level in reversed(list(enumerate(LEVELS, start=1))):
         if {*level} <= {*ROOT_MODULES}:
-            lines.append(f"{number:2}  {', '.join(f'{name}.py' for name in level)}")
+            for index, name in enumerate(level):
+                label = f"{number:2}" if index == 0 else "  "
+                lines.append(f"{label}  {f'{name}.py':{WIDTH}} {purpose(PACKAGE / f'{name}.py')}")
             continue
         folders = [name for name in level if (PACKAGE / name).is_dir()]
         for index, name in enumerate(folders):
