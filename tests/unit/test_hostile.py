@@ -25,7 +25,7 @@ from imgbuild.audit.packages.reading import find_modules, read_elf_facts, read_i
 from imgbuild.deb import archive as debs
 from imgbuild.deb.closure import DebianArchive, close
 from imgbuild.deb.control import paragraphs
-from imgbuild.http.client import Http, TextPage
+from imgbuild.http.client import TextPage
 from imgbuild.index import pages
 from imgbuild.lock import lock_file
 from imgbuild.matrix import load as matrices
@@ -304,9 +304,8 @@ def test_pages_of_an_index():
     html = b'<base href="/x/"><a href="demo-1.0-py3-none-any.whl#sha256=0" data-yanked>demo</a>' * 3
     api = {"releases": {"1.0": [{"filename": "demo-1.0.tar.gz", "url": "a", "digests": {}}]}}
 
-    class Web(Http):
+    class Web:
         def __init__(self, page: bytes, api: bytes) -> None:
-            super().__init__()
             self.page, self.api = page, api
 
         def text(self, url: str, accept: str = "*/*") -> TextPage:

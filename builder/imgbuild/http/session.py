@@ -1,6 +1,7 @@
 """HTTP sessions: User-Agent, proxies, TLS certificates, slow servers, network errors in words.
 
-Imported only when something is downloaded: requests is slow to import.
+Imported only when something is downloaded: requests is slow to import. A server that sends too
+slowly is given up: a byte a minute would hold a command forever.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import threading
 import urllib.parse
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 from packaging.utils import (
@@ -25,8 +25,7 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-from imgbuild.errors import InputError, IntegrityError
-from imgbuild.http.client import Http, Refused, TextPage
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.system.boundary import NONSENSE, reading
@@ -89,6 +88,32 @@ class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
         return is_local(self.address)
 
 
+class PageLike(Protocol):
+    """What is read of a downloaded page."""
+
+    @property
+    def url(self) -> str:
+        """Where it came from, redirects followed."""
+
+    @property
+    def text(self) -> str:
+        """Its text."""
+
+    @property
+    def content_type(self) -> str:
+        """Its media type."""
+
+
+class Pages(Protocol):
+    """The part of `http.client.Http` that indexes need.
+
+    The key of a kept audit has the code of this module, and must not depend on that of HTTP.
+    """
+
+    def text(self, url: str, accept: str = "*/*") -> PageLike:
+        """The page at `url`; FetchFailed if there is none."""
+
+
 def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
     """An index's address for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
 
@@ -127,7 +152,7 @@ class Indexes:
     """
 
     _known: ClassVar[
-        weakref.WeakKeyDictionary[Http, dict[tuple[IndexAddress, str], tuple[IndexFile, ...]]]
+        weakref.WeakKeyDictionary[Pages, dict[tuple[IndexAddress, str], tuple[IndexFile, ...]]]
     ] = weakref.WeakKeyDictionary()
 
     def __init__(
@@ -135,7 +160,7 @@ class Indexes:
         places: Mapping[str, IndexAddress],
         assigned: Mapping[str, str],
         default: str,
-        http: Http,
+        http: Pages,
     ) -> None:
         self.places = places
         self._assigned = assigned
@@ -207,7 +232,7 @@ class Indexes:
             return read_json_api(page)
 
 
-def _shown(page: TextPage) -> str:
+def _shown(page: PageLike) -> str:
     return "the page " + page.url.partition("?")[0]
 
 
@@ -221,12 +246,12 @@ def is_local(url: str) -> bool:
     return urllib.parse.urlsplit(url).scheme == "file"
 
 
-def absent_is_none(ask: Callable[[], TextPage]) -> TextPage | None:
+def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:
     """The page, or None where the server says 404 or 410; other failures pass."""
     try:
         return ask()
-    except Refused as error:
-        if error.status in (404, 410):
+    except FetchFailed as error:
+        if getattr(error, "status", None) in (404, 410):
             return None
         raise
 
@@ -241,7 +266,7 @@ def owner(name: str) -> str | None:
         return None
 
 
-def read_page(page: TextPage) -> list[IndexFile]:
+def read_page(page: PageLike) -> list[IndexFile]:
     """The files of a project page or of a flat page of links, in its own order."""
     if "json" in page.content_type or page.text.startswith("{"):
         return read_json(json.loads(page.text), page.url)
@@ -327,7 +352,7 @@ def read_html(text: str, url: str) -> list[IndexFile]:
     return files
 
 
-def read_json_api(page: TextPage) -> dict[str, IndexFile]:
+def read_json_api(page: PageLike) -> dict[str, IndexFile]:
     """The files that a JSON API lists, by name. Its addresses may be relative to the page."""
     document = json.loads(page.text)
     return {

@@ -11,7 +11,6 @@ import contextlib
 import os
 import stat
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn, Self
 
 from imgbuild.errors import IntegrityError
@@ -34,12 +33,7 @@ class RootFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._forget()
         os.close(self._root)
 

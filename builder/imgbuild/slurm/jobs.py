@@ -1,6 +1,8 @@
 """Job scripts for Slurm: allocation, container, variables, mounts, paths; by templates.
 
-Values that an #SBATCH line, a list of mounts or a shell would read differently are refused.
+Values that an #SBATCH line, a list of mounts or a shell would read differently are refused. A
+script has the table of variables whose value is a path (see `container.path_variables`), since they
+are those that are set when the job runs.
 """
 
 from __future__ import annotations

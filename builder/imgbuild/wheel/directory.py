@@ -7,6 +7,7 @@ that deflate cannot reach.
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
     """The number of members, and size and offset of the central directory."""
     tail_size = min(total, END.size + FULL16)
     tail = files.read(path, total - tail_size, tail_size)
-    ends = [at for at in _signatures(tail, b"PK\5\6") if _reaches_end(tail, at)]
+    places = (match.start() for match in re.finditer(re.escape(b"PK\5\6"), tail))
+    ends = [at for at in places if _reaches_end(tail, at)]
     if not ends:
         refuse(label, None, "not a zip file: no end record at its end")
     if len(ends) > 1 or tail.rfind(b"PK\5\6") != ends[0]:
@@ -92,14 +94,6 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
         what = f"its directory ends at byte {start + size}, its end record starts at {stop}"
         refuse(label, None, what)
     return count, size, start
-
-
-def _signatures(data: bytes, signature: bytes) -> list[int]:
-    offsets, at = [], data.find(signature)
-    while at >= 0:
-        offsets.append(at)
-        at = data.find(signature, at + 1)
-    return offsets
 
 
 def _reaches_end(tail: bytes, at: int) -> bool:

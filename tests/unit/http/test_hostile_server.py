@@ -220,7 +220,7 @@ def test_an_answer_that_is_no_page_of_an_index_is_named(tmp_path):
 
 
 def test_the_address_of_a_page_is_shown_without_its_query():
-    class Web(Http):
+    class Web:
         def text(self, url: str, accept: str = "") -> client.TextPage:
             return client.TextPage(f"{url}?signature=secret", "{", "application/json", 200)
 

@@ -50,11 +50,9 @@ _BASES: dict[str, Iterable[str]] = {
     **{name: dir(Exception) for name in dir(builtins) if name.endswith(("Error", "Exception"))},
 }
 _DEPTH = 30
-# Class decorators that keep a class's attributes, by their last part.
-_KEEPS = frozenset(
+# Class decorators that keep a class's attributes and its constructor, by their last part.
+PLAIN_DECORATORS = frozenset(
     [
-        "dataclass",
-        "config",
         "final",
         "runtime_checkable",
         "total_ordering",
@@ -64,13 +62,20 @@ _KEEPS = frozenset(
         "auto_docstring",
         "add_start_docstrings",
         "add_end_docstrings",
+        "export",
+    ]
+)
+# Those that keep its attributes.
+_KEEPS = PLAIN_DECORATORS | frozenset(
+    [
+        "dataclass",
+        "config",
         "dataclass_transform",
         "unique",
         "support_torch_compile",
         "register",
         "instance",
         "default",
-        "export",
     ]
 )
 

@@ -85,7 +85,7 @@ class NameIndex:
 
 def index(facts: ModuleFacts) -> NameIndex:
     """The index of a module, cached."""
-    return _index(_Same(facts))
+    return _index(SameFacts(facts))
 
 
 def only_typing(guards: tuple[Guard, ...]) -> bool:
@@ -93,7 +93,7 @@ def only_typing(guards: tuple[Guard, ...]) -> bool:
     return any(guard.kind == "typing" for guard in guards)
 
 
-class _Same:
+class SameFacts:
     """A module's facts, compared by identity: comparing their content would cost too much."""
 
     __slots__ = ("facts",)
@@ -105,11 +105,11 @@ class _Same:
         return id(self.facts)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.facts is self.facts
+        return isinstance(other, SameFacts) and other.facts is self.facts
 
 
 @functools.lru_cache(maxsize=8192)
-def _index(same: _Same) -> NameIndex:
+def _index(same: SameFacts) -> NameIndex:
     return NameIndex(same.facts)
 
 

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from imgbuild.audit.names import classes
+from imgbuild.audit.names.lookup import SameFacts
 from imgbuild.audit.names.model import LookupResult, Modules
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
 
@@ -84,28 +85,13 @@ def _by_scope(facts: tuple[Fact, ...]) -> dict[str, list[Fact]]:
     return table
 
 
-class _Same:
-    """A module's facts, compared by identity: comparing their content would cost too much."""
-
-    __slots__ = ("facts",)
-
-    def __init__(self, facts: ModuleFacts) -> None:
-        self.facts = facts
-
-    def __hash__(self) -> int:
-        return id(self.facts)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.facts is self.facts
-
-
 def scopes(facts: ModuleFacts) -> Scopes:
     """The scopes of a module, cached."""
-    return _scopes(_Same(facts))
+    return _scopes(SameFacts(facts))
 
 
 @lru_cache(maxsize=8192)
-def _scopes(same: _Same) -> Scopes:
+def _scopes(same: SameFacts) -> Scopes:
     return Scopes(same.facts)
 
 
