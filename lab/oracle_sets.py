@@ -18,9 +18,10 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from imgbuild.cache.download import Http
+from imgbuild.http.client import Http
 from imgbuild.index.candidates import best
 from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.solve import uv
 from imgbuild.system import uv_program
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags

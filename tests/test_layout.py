@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import fnmatch
 import graphlib
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +16,8 @@ from tests.layers import CALLERS, EXTENDING, IMPORTERS, LEVELS, ROOT_MODULES
 from tests.support.source_code import ROOT, calls, imports, internal_imports, modules
 
 KNOWN = modules()
+# How the first line of a module with one importer in its folder gives the reason for that.
+SEPARATE = re.compile(r"\(separate: [^()]+\)\.$")
 
 
 def test_nothing_else_lies_at_the_root():
@@ -119,6 +122,72 @@ def test_class_names_are_unique():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert not {name for name, number in name_counts.items() if number > 1}
+
+
+def test_a_module_for_one_of_its_folder_says_why_it_is_separate():
+    """Otherwise it is a part of its only importer. The first line ends: `(separate: reason).`"""
+    importers: dict[str, set[str]] = {}
+    for name in KNOWN:
+        for other in internal_imports(name, KNOWN):
+            importers.setdefault(other, set()).add(name)
+    single = {
+        name
+        for name, users in importers.items()
+        if len(users) == 1
+        and not any(map(_is_folder, (name, *users)))
+        and {_folder(name)} == set(map(_folder, users))
+    }
+    explained = {
+        name
+        for name, tree in KNOWN.items()
+        if SEPARATE.search((ast.get_docstring(tree) or "").partition("\n")[0])
+    }
+    assert single - explained == set(), (
+        "merge them into their importers, or say why they are separate"
+    )
+    assert explained - single == set(), "these have other importers: the reason no longer holds"
+
+
+def test_a_protocol_has_no_single_implementation_in_its_own_folder():
+    """Its user can name that class instead."""
+    classes = {
+        node.name: (name, node)
+        for name, tree in KNOWN.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    protocols = {name for name, (_, node) in classes.items() if "Protocol" in _bases(node)}
+    assert protocols
+    single = []
+    for protocol in protocols:
+        needed = _members(protocol, classes)
+        implementations = {
+            other for other in classes.keys() - protocols if needed <= _members(other, classes)
+        }
+        if len(implementations) == 1:
+            (other,) = implementations
+            if _folder(classes[other][0]) == _folder(classes[protocol][0]):
+                single.append(f"{protocol}: {other}")
+    assert not single
+
+
+def _bases(node: ast.ClassDef) -> list[str]:
+    """The names of base classes, without their modules and parameters."""
+    return [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases]
+
+
+def _members(name: str, classes: dict[str, tuple[str, ast.ClassDef]]) -> set[str]:
+    """The methods and attributes of a class of the package, inherited ones included."""
+    if name not in classes:
+        return set()
+    _, node = classes[name]
+    members = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    for each in ast.walk(node):
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            members.add(each.target.id)
+        elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
+            members.add(each.attr)  # self.name = …
+    return members.union(*(_members(base, classes) for base in _bases(node)))
 
 
 def _matches(name: str, pattern: str) -> bool:

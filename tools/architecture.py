@@ -30,7 +30,9 @@ def tree() -> str:
     lines = []
     for number, level in reversed(list(enumerate(LEVELS, start=1))):
         if {*level} <= {*ROOT_MODULES}:
-            lines.append(f"{number:2}  {', '.join(f'{name}.py' for name in level)}")
+            for index, name in enumerate(level):
+                label = f"{number:2}" if index == 0 else "  "
+                lines.append(f"{label}  {f'{name}.py':{WIDTH}} {purpose(PACKAGE / f'{name}.py')}")
             continue
         folders = [name for name in level if (PACKAGE / name).is_dir()]
         for index, name in enumerate(folders):
@@ -55,6 +57,17 @@ def purpose(path: Path) -> str:
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
+def _line(path: Path) -> str:
+    """A module: its path, its purpose, and the names of its public functions and classes."""
+    names = [
+        f"`{node.name}`"
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    ]
+    public = f" ({', '.join(names)})" if names else ""
+    return f"- `{path.relative_to(PACKAGE)}`: {purpose(path)}{public}"
+
+
 def modules() -> str:
     """A section for each level, highest first, with a line for each module."""
     lines: list[str] = []
@@ -62,12 +75,12 @@ def modules() -> str:
         lines.append(f"## Level {number}\n")
         for name in level:
             if not (PACKAGE / name).is_dir():
-                lines.append(f"- `{name}.py`: {purpose(PACKAGE / f'{name}.py')}")
+                lines.append(_line(PACKAGE / f"{name}.py"))
                 continue
             for folder in sorted(path.parent for path in (PACKAGE / name).rglob("__init__.py")):
                 lines.append(f"\n**{folder.relative_to(PACKAGE)}/**: {purpose(folder)}\n")
                 lines += [
-                    f"- `{path.relative_to(PACKAGE)}`: {purpose(path)}"
+                    _line(path)
                     for path in sorted(folder.glob("*.py"))
                     if path.name != "__init__.py"
                 ]

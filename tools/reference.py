@@ -55,8 +55,8 @@ def pages() -> dict[str, str]:
 
 
 MODULES = """\
-Every module of `builder/imgbuild/` with the first line of its docstring. A folder imports only from
-lower levels ([architecture](../../ARCHITECTURE.md)).
+Every module of `builder/imgbuild/`: the first line of its docstring, and its public functions and
+classes. A folder imports only from lower levels ([architecture](../../ARCHITECTURE.md)).
 """
 
 

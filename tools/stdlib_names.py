@@ -23,12 +23,10 @@ import mypy
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.audit.source.stdlib import FILE
-
 Release = tuple[int, int]
 VERSIONS: list[Release] = [(3, minor) for minor in range(10, 15)]
 TYPESHED = Path(mypy.__file__).parent / "typeshed" / "stdlib"
-OUTPUT = Path(__file__).parents[1] / "builder" / "imgbuild" / FILE
+OUTPUT = Path(__file__).parents[1] / "builder/imgbuild/data/audit/stdlib.yaml"
 HEAD = """\
 # Names of the standard library that not all of Python {first} to {last} have on Linux, by the
 # versions that have them: modules, names in modules, and classes that are subscriptable

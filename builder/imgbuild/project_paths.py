@@ -1,4 +1,4 @@
-"""The paths of a project: `matrix.yaml`, the folder `images` next to it, and the outputs.
+"""The paths of a project: `matrix.yaml`, `images/`, `build/`; finds it, or the catalogue.
 
 imgbuild's own matrix, locks and test records are installed with it as data, the catalogue. It is
 used where there is no other matrix, and is never written to.

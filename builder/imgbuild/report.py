@@ -1,4 +1,4 @@
-"""Findings and test cases, in one format for audit, smoke tests and doctor."""
+"""Findings, severities, test cases and reports: one format for audit, smoke tests and doctor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that all stages share: architectures, digests, sizes, package names."""
+"""Architectures (x86_64, arm64), digests, sizes and package names: values of all stages."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import pytest
 
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
 from imgbuild.index.pages import SIMPLE, read_page
 from imgbuild.lock.resolution import Wheel
 from imgbuild.solve import uv

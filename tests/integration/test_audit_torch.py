@@ -18,8 +18,8 @@ from imgbuild.audit.checks import linking
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import open_package_set
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
 from imgbuild.lock import lock_file
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.load import load
@@ -57,7 +57,9 @@ def torch() -> Iterator[tuple[Wheel, Path]]:
     assert wheel.version == "2.6.0"
     store = Store.open()
     if store.file(wheel.sha256) is None:
-        Inputs(load(ROOT / "matrix.yaml"), Context(store, Http())).bring(lock, {wheel.sha256})
+        Inputs(load(ROOT / "matrix.yaml"), Context(store, Http())).fetch_missing(
+            lock, {wheel.sha256}
+        )
     path = store.file(wheel.sha256)
     assert path is not None
     yield wheel, path

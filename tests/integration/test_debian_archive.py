@@ -13,11 +13,12 @@ import msgspec
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import FileRequest, Http, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.deb import apt
 from imgbuild.deb.debian_version import compare
 from imgbuild.errors import FetchFailed, IntegrityError, ToolMissing
+from imgbuild.http.client import Http
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
 from imgbuild.system import process

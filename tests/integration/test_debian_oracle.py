@@ -19,10 +19,11 @@ import msgspec
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import FileRequest, Http, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.container.sandbox import Root, run
 from imgbuild.deb import apt, debian_root, table
+from imgbuild.http.client import Http
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase

@@ -17,9 +17,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from imgbuild.assemble import sources
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.container import path_variables
+from imgbuild.http.client import Http
 from imgbuild.index.remote_wheel import Blocks, RemoteFile
 from imgbuild.lock.lock_file import Lock, lock_path, read_lock
 from imgbuild.lock.published import load

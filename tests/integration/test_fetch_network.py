@@ -11,8 +11,9 @@ from urllib.parse import urldefrag, urljoin
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import FileRequest, Http, Refused, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
+from imgbuild.http.client import Http, Refused
 from imgbuild.lock.resolution import LockedFile
 from tests.support import downloads
 

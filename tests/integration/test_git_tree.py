@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.lock import addresses
 from imgbuild.lock.addresses import GitAddress
 from imgbuild.solve import git_tree

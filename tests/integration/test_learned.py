@@ -10,11 +10,11 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
+from imgbuild.http.client import Http
 from imgbuild.learn import loop
-from imgbuild.learn.constraints_file import add_constraints
+from imgbuild.learn.loop import add_constraints
 from imgbuild.matrix import constraints
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Wanted

@@ -16,8 +16,8 @@ import pytest
 from imgbuild import project_paths
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
 from imgbuild.matrix import constraints
 from imgbuild.matrix.load import load
 from imgbuild.pipeline import audit_lock

@@ -11,12 +11,10 @@ import pytest
 
 from imgbuild.container import path_variables
 from imgbuild.container.path_variables import PathVariables
-from imgbuild.slurm import paths
+from imgbuild.slurm import jobs
 
 SCRIPTS = Path(__file__).parents[1] / "data/slurm"
-ROWS = [
-    (row, name) for row in path_variables.table() for name in row.names if name not in paths.OWN
-]
+ROWS = [(row, name) for row in path_variables.table() for name in row.names if name not in jobs.OWN]
 
 
 def decide(

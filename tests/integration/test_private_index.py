@@ -15,9 +15,10 @@ import pytest
 import trustme
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import FileRequest, Http, Refused, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError
+from imgbuild.http.client import Http, Refused
 from imgbuild.http.session import BUNDLES
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.system.console import console
@@ -233,7 +234,7 @@ import sys
 if sys.argv[2] == "program":
     sys.modules["keyring"] = None  # as where it is installed for the program alone
 from imgbuild.errors import ImgbuildError
-from imgbuild.cache.download import Http
+from imgbuild.http.client import Http
 try:
     sys.stdout.buffer.write(Http(attempts=2).bytes(sys.argv[1]))
 except ImgbuildError as error:

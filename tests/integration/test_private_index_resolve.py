@@ -9,9 +9,9 @@ import trustme
 
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
+from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.model import PackageIndex, Wanted
@@ -125,7 +125,7 @@ def test_a_private_index_with_tls_and_a_password(private, default, tmp_path, mon
     lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=resolved_wheels)})
     store = Store.open(tmp_path / "cache")
     required_hashes = {wheel.sha256 for wheel in resolved_wheels}
-    Inputs(samples.matrix(), Context(store, Http(attempts=1))).bring(lock, required_hashes)
+    Inputs(samples.matrix(), Context(store, Http(attempts=1))).fetch_missing(lock, required_hashes)
     assert all(store.file(wheel.sha256) for wheel in resolved_wheels)
     output = capfd.readouterr()
     everything = output.out + output.err + msgspec.json.encode(lock).decode()
@@ -311,5 +311,7 @@ def test_a_replaced_file_is_not_fetched(stack, default, tmp_path):
     store = Store.open(tmp_path / "cache")
     required_hashes = {wheel.sha256 for wheel in resolved_wheels if wheel.package == "numpy"}
     with pytest.raises(IntegrityError, match="the lock says"):
-        Inputs(samples.matrix(), Context(store, Http(attempts=1))).bring(lock, required_hashes)
+        Inputs(samples.matrix(), Context(store, Http(attempts=1))).fetch_missing(
+            lock, required_hashes
+        )
     assert not any(store.file(key) for key in required_hashes)

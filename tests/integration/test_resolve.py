@@ -8,9 +8,9 @@ import pytest
 from packaging.version import Version
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
+from imgbuild.http.client import Http
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix

@@ -9,9 +9,9 @@ import pytest
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.judge import CHECKS
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
+from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
 from imgbuild.matrix.load import load
@@ -150,13 +150,13 @@ def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatc
     resolution = Resolution(wheels=(), built=(built_wheel,))
     lock = make_lock(matrix, "small", {host_arch(): resolution})
     forget(store, built_wheel)
-    Inputs(matrix, Context(store, Http())).bring(lock, {built_wheel.wheel.sha256})
+    Inputs(matrix, Context(store, Http())).fetch_missing(lock, {built_wheel.wheel.sha256})
     assert store.file(built_wheel.wheel.sha256) is not None
     forget(store, built_wheel)
     other = msgspec.structs.replace(built_wheel, env={"DEMO": "other"})
     lock = make_lock(matrix, "small", {host_arch(): Resolution(wheels=(), built=(other,))})
     with pytest.raises(IntegrityError, match="the lock says"):
-        Inputs(matrix, Context(store, Http())).bring(lock, {built_wheel.wheel.sha256})
+        Inputs(matrix, Context(store, Http())).fetch_missing(lock, {built_wheel.wheel.sha256})
 
 
 TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"

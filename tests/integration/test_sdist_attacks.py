@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError, NoSolution
+from imgbuild.http.client import Http
 from imgbuild.matrix.load import load
 from imgbuild.solve import sdist_wheel
 from imgbuild.solve.build_root import host_root

@@ -26,7 +26,8 @@ import json, sys
 from pathlib import Path
 from imgbuild.errors import ImgbuildError
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http, FileRequest, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
+from imgbuild.http.client import Http
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.cache.store import Store
 

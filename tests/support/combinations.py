@@ -31,8 +31,8 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.pinned import pick
 from imgbuild.audit.packages.reading import open_content
 from imgbuild.audit.source.facts import ElfFacts
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.lock.resolution import Wheel
@@ -171,7 +171,7 @@ class Laboratory:
 
     def _read_members(self, library_wheel: LibraryWheel, members: tuple[str, ...]) -> None:
         """Read those of the named shared objects that it has, and no others."""
-        facts_by_file = {facts.file: facts for facts in library_wheel.stored_elves() or ()}
+        facts_by_file = {facts.file: facts for facts in library_wheel.stored_elf_facts() or ()}
         missing = [
             member
             for member in members
@@ -179,8 +179,8 @@ class Laboratory:
         ]
         for member in missing:
             facts_by_file[member] = self._read_elf(library_wheel, member)
-        if missing or library_wheel.stored_elves() is None:
-            library_wheel.keep_elves(tuple(facts_by_file.values()))
+        if missing or library_wheel.stored_elf_facts() is None:
+            library_wheel.keep_elf_facts(tuple(facts_by_file.values()))
 
     def _read_elf(self, library_wheel: LibraryWheel, file: str) -> ElfFacts:
         local = self.store_of_the_machine.file(library_wheel.wheel.sha256)

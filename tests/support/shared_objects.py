@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from imgbuild.audit.binaries.elf import symbol_hash
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import WheelMetadata, find_modules
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
 from imgbuild.audit.source.module import read_module
@@ -35,57 +35,66 @@ PYTHON = library("usr/bin/python3.11", defines=["PyErr_SetString"], soname="")
 BASE = (LIBC, LIBSTDCXX, PYTHON)
 
 
-@dataclass(frozen=True)
-class SharedObjects:
+class SharedObjects(PackageSet):
     """Packages as {"torch 2.6.0": [facts, …]}; `sources` are Python files by their path.
 
     `unread` are files of packages without facts.
     """
 
-    packages_: Mapping[str, Sequence[ElfFacts]]
-    sources: Mapping[str, str] = field(default_factory=dict)
-    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unread: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    partial: bool = False
-    python: str = "3.11"
-    arch: Arch = Arch.X86_64
-    glibc: str = "2.36"
+    def __init__(
+        self,
+        packages: Mapping[str, Sequence[ElfFacts]],
+        sources: Mapping[str, str] | None = None,
+        requires: Mapping[str, tuple[str, ...]] | None = None,
+        unread: Mapping[str, tuple[str, ...]] | None = None,
+        partial: bool = False,
+        python: str = "3.11",
+        arch: Arch = Arch.X86_64,
+        glibc: str = "2.36",
+    ) -> None:
+        self._packages = packages
+        self._sources = sources or {}
+        self._requires = requires or {}
+        self._unread = unread or {}
+        self.partial, self.python, self.arch, self.glibc = partial, python, arch, glibc
 
     @property
     def packages(self) -> tuple[str, ...]:
-        return tuple(sorted(name.split(" ")[0] for name in self.packages_))
+        return tuple(sorted(name.split(" ")[0] for name in self._packages))
 
     def version(self, package: str) -> str | None:
-        return dict(name.split(" ") for name in self.packages_).get(package)
+        return dict(name.split(" ") for name in self._packages).get(package)
 
     def metadata(self, package: str) -> WheelMetadata | None:
         version = self.version(package)
         if version is None:
             return None
-        return WheelMetadata(name=package, version=version, requires=self.requires.get(package, ()))
+        return WheelMetadata(
+            name=package, version=version, requires=self._requires.get(package, ())
+        )
 
     def files(self, package: str) -> Mapping[str, int]:
-        unread = dict.fromkeys(self.unread.get(package, ()), 1000)
-        return unread | {facts.file: 1000 for owner, facts in self.elves() if owner == package}
+        unread = dict.fromkeys(self._unread.get(package, ()), 1000)
+        return unread | {facts.file: 1000 for owner, facts in self.elf_facts() if owner == package}
 
-    def elves(self) -> Iterable[tuple[str, ElfFacts]]:
-        for name, elves in self.packages_.items():
-            for facts in elves:
+    def elf_facts(self) -> Iterator[tuple[str, ElfFacts]]:
+        for name, elf_facts in self._packages.items():
+            for facts in elf_facts:
                 yield name.split(" ")[0], facts
 
     def modules_of(self, package: str) -> Mapping[str, str]:
-        files = [facts.file for owner, facts in self.elves() if owner == package]
+        files = [facts.file for owner, facts in self.elf_facts() if owner == package]
         import_roots = {file.partition("/")[0].partition(".")[0] for file in files}
         return find_modules(
-            [*files, *(file for file in self.sources if file.split("/")[0] in import_roots)]
+            [*files, *(file for file in self._sources if file.split("/")[0] in import_roots)]
         )
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
-        file = find_modules(self.sources).get(name)
+        file = find_modules(self._sources).get(name)
         if file is None:
             return None
         package = file.endswith("__init__.py")
-        return read_module(self.sources[file].encode(), name, file, package=package)
+        return read_module(self._sources[file].encode(), name, file, package=package)
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Do nothing: all facts are in memory."""

@@ -21,7 +21,7 @@ from imgbuild.attest.signing.forms import Bundle
 from imgbuild.attest.signing.statements import Envelope
 from imgbuild.audit.packages import sdist_code
 from imgbuild.audit.packages.content import LocalContent
-from imgbuild.audit.packages.reading import find_modules, read_elves, read_index, read_modules
+from imgbuild.audit.packages.reading import find_modules, read_elf_facts, read_index, read_modules
 from imgbuild.deb import archive as debs
 from imgbuild.deb.closure import DebianArchive, close
 from imgbuild.deb.control import paragraphs
@@ -98,7 +98,7 @@ def test_wheels_of_an_audit(tmp_path, given):
         content = LocalContent(given(data), "demo-1.0-py3-none-any.whl")
         files = read_index(content).files
         read_modules(content, find_modules(files))
-        read_elves(content)
+        read_elf_facts(content)
 
     hostile.attack(wheel(tmp_path), read)
 
@@ -117,7 +117,7 @@ def test_source_files_of_an_audit(tmp_path, given):
 def test_shared_objects(tmp_path):
     def read(data: bytes) -> None:
         path = wheels.make(tmp_path, {"demo/native.so": data}, method=zipfile.ZIP_STORED)
-        read_elves(LocalContent(path, "demo.whl"))
+        read_elf_facts(LocalContent(path, "demo.whl"))
 
     hostile.attack(Path("/bin/true").read_bytes(), read)
 

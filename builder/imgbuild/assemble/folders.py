@@ -1,4 +1,4 @@
-"""Folders of the base that added files are in: the layer that adds the files has them too.
+"""Folders of the base that hold added files: their modes and owners in a layer.
 
 The lock records mode and owner of those that are not plain: without that the layer writer would
 make /root a folder that everyone can read.

@@ -1,4 +1,4 @@
-"""The inputs of layers: fetches those that the store lacks, and reads the files of wheels."""
+"""The inputs of layers: fetches what the cache lacks, and reads the files of wheels."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Inputs:
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
         """Fetch every input of `layers` into the store; returns the hashes of those it lacked."""
         hashes = {file.sha256 for layer in layers for file in layer.recipe.inputs}
-        return [item.sha256 for item in self.bring(lock, hashes) if not item.layer]
+        return [item.sha256 for item in self.fetch_missing(lock, hashes) if not item.layer]
 
-    def bring(self, lock: Lock, hashes: Collection[Sha256]) -> list[Input]:
+    def fetch_missing(self, lock: Lock, hashes: Collection[Sha256]) -> list[Input]:
         """Fetch the inputs of `lock` with these hashes into the store; returns those it lacked.
 
         FetchFailed if an input is not available; offline, before any request if one needs a server.

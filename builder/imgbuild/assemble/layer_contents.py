@@ -1,4 +1,4 @@
-"""The embedded builder: layers of a plan to blobs in the store, with no daemon and no root.
+"""Makes one layer of a plan: the files of its recipe, written as a blob to the cache.
 
 Makes one layer, or only its record; `workers` makes several at a time.
 """

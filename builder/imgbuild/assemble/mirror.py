@@ -1,4 +1,4 @@
-"""The mirror: a repository of a private registry that is asked for inputs before any index.
+"""A mirror of inputs in a private registry: its setting (IMGBUILD_MIRROR), and downloads from it.
 
 Files of the mirror are checked against the hashes of the lock like any other: a mirror changes
 where files come from, never what they are; no lock and no digest contains it.
@@ -21,8 +21,9 @@ import msgspec
 from imgbuild import codec
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import KEPT, Refused, check_space, fetch
+from imgbuild.cache.download import KEPT, check_space, fetch
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError
+from imgbuild.http.client import Refused
 from imgbuild.registry.image_reference import Repository, parse_repository
 from imgbuild.system import files, threads
 from imgbuild.system.amounts import count, size_text
@@ -172,7 +173,9 @@ class Mirror:
                 self._client = Client(plain_http=self._plain_http)
             return self._client
 
-    def bring(self, requested: Sequence[Input], context: Context, *, title: str) -> set[Digest]:
+    def fetch_missing(
+        self, requested: Sequence[Input], context: Context, *, title: str
+    ) -> set[Digest]:
         """Fetch those of `requested` that the mirror has into the store; returns their digests.
 
         A mirror that does not answer, or serves different bytes, is skipped with a warning, unless
@@ -189,7 +192,7 @@ class Mirror:
             try:
                 digests = threads.each(
                     largest_first,
-                    lambda item, stop: self._bring(item, context, bar, stop),
+                    lambda item, stop: self._fetch(item, context, bar, stop),
                     retained=KEPT,
                 )
             except FetchFailed as error:
@@ -211,7 +214,7 @@ class Mirror:
         self._given_up = True
         reporter.warn(f"the mirror {self.repository} is skipped: {error.message}")
 
-    def _bring(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
+    def _fetch(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
         """One file; None if the mirror does not have it."""
         request = self.client.file_request(self.repository, item.locked, layer=item.layer)
         try:

@@ -1,4 +1,4 @@
-"""Origins of inputs and published layers: each is asked for what is still missing.
+"""Where inputs and published layers come from, in which order (separate: a policy of its own).
 
 Inputs of a lock: the user's own files, the mirror, indexes and Debian archives, the base image's
 registry, and builds of sdists. Layers of a published target: its layout, or the mirror and its
@@ -75,7 +75,7 @@ class Origins:
                 yield partial(self._refuse_registry, place)
             if self._mirror is not None:
                 title = f"layers of {target.name}"
-                yield partial(self._mirror.bring, context=self._context, title=title)
+                yield partial(self._mirror.fetch_missing, context=self._context, title=title)
             if self._mirror is None or not self._mirror.only:
                 yield partial(self._from_image, place)
 
@@ -101,14 +101,14 @@ class Origins:
 
         It is asked for files of the user's own folders too: another machine may not have these.
         """
-        mirror.bring(items, self._context, title=lock.target)
+        mirror.fetch_missing(items, self._context, title=lock.target)
         left = lacking(items, self._store)
         parts = sources.locate({item.sha256 for item in left}).ingredients
         if parts:
             named = inputs_of_all(lock)
             every = sorted(parts | {deb.sha256 for deb in host_debs(lock)})
             missing = lacking((named[key] for key in every), self._store)
-            mirror.bring(missing, self._context, title=f"{lock.target}, inputs of sdists")
+            mirror.fetch_missing(missing, self._context, title=f"{lock.target}, inputs of sdists")
 
     def _from_image(self, image: str, items: Sequence[Input]) -> None:
         """Layers of an image in a registry."""

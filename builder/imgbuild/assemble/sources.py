@@ -14,9 +14,10 @@ import msgspec
 
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import FileRequest, Http, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt
 from imgbuild.errors import LockStale
+from imgbuild.http.client import Http
 from imgbuild.index.pages import GIT_ADDRESS, PROJECT, Indexes, IndexFile, places
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock

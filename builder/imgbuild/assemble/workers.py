@@ -1,4 +1,4 @@
-"""Several layers at once, each in a process, the largest first; no byte depends on it."""
+"""Makes several layers at once, each in a worker process (`--jobs`), the largest first."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is attached to an image: SBOM, provenance, signatures, its lock."""
+"""What is attached to an image: SBOMs, provenance, signatures, its lock."""

@@ -153,7 +153,7 @@ def read_folder(folder: Path) -> LockBundle:
     return read(contents, str(folder))
 
 
-def bring(lock_bundle: LockBundle, store: Store) -> None:
+def store_added_files(lock_bundle: LockBundle, store: Store) -> None:
     """Put the added files into the cache, where a build looks for them."""
     for key, data in lock_bundle.added.items():
         if store.file(key) is None:

@@ -1,4 +1,4 @@
-"""Where an image comes from: an in-toto statement with SLSA provenance, version 1.
+"""Provenance: an in-toto statement (SLSA 1) of inputs, commit, builder and CI (GITHUB_*).
 
 It has the image's digest, the request (target, architectures, lock, matrix), every input file, and
 the builder. It has no time: the same lock, commit and run give the same bytes.

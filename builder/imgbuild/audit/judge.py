@@ -1,4 +1,4 @@
-"""Runs all checks on a package set and applies waivers: a report with findings in a fixed order."""
+"""Runs all checks on a package set and applies waivers (`accept:`): the report of findings."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class _AuditRun:
 def _floors(package_set: PackageSet, terms: Terms) -> Floors:
     from imgbuild.audit.checks.floors import floors
 
-    return floors([facts for _, facts in package_set.elves()], terms.cuda)
+    return floors([facts for _, facts in package_set.elf_facts()], terms.cuda)
 
 
 def waive(

@@ -1,4 +1,4 @@
-"""Layers of which the content was compared with the diff id, remembered by their digests."""
+"""Layers whose content was compared with the diff id, remembered so that it is done once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context of every stage that fetches something: cache, network and reporter."""
+"""What every stage that fetches gets: cache, HTTP client, offline or not, reporter, progress."""
 
 from __future__ import annotations
 

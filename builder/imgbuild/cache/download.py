@@ -1,4 +1,4 @@
-"""Downloads files by size and sha256: into the store, with four threads, or to an open file.
+"""Downloads files by size and sha256: parallel, resumed, checked; too little disk space.
 
 A download that was interrupted continues from its last byte: the partial file is kept in the store
 under the hash of the whole. A file with another size or sha256 than the lock's is never added, and
@@ -31,8 +31,6 @@ from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.system.threads import Stop, Stopped
 from imgbuild.values import Bytes, Sha256, sha256
-
-__all__ = ["FileRequest", "Http", "Refused", "fetch", "fetch_all", "received"]
 
 _PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
 GONE = (404, 410)  # the server does not have it, or not any more

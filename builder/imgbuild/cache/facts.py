@@ -1,4 +1,4 @@
-"""Facts: small data derived from inputs, each in a file with a checksum of its own."""
+"""Facts in the cache: small results derived from inputs, each with a checksum."""
 
 from __future__ import annotations
 

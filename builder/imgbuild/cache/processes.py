@@ -1,4 +1,4 @@
-"""The processes that use a cache: the names that they use, and what dead ones left.
+"""The processes that use a cache, and removal of what dead ones left (separate: lock files).
 
 Each has a file under `live/`, which it keeps locked, and a folder of that name under `scratch/`.
 """

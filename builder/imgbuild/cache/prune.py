@@ -1,4 +1,4 @@
-"""The entries of the cache: listing, pruning by size and age, finding damaged ones."""
+"""`cache prune`, `clear` and `verify`: removes entries by size and age, and damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the cache is, and how large it may become."""
+"""Where the cache is (IMGBUILD_CACHE) and how large it may become (IMGBUILD_CACHE_SIZE)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cache folder that users share, and one that only this user may write to."""
+"""A cache folder that several users share, and its permissions (separate: a security boundary)."""
 
 from __future__ import annotations
 

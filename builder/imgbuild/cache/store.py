@@ -1,4 +1,4 @@
-"""The cache: files and layers under the name of their own hash, shared by all processes of a user.
+"""The cache on disk: files and layers by their hash, locks, scratch folders, partial files.
 
     files/ab/SHA256          input files: wheels, debs, sdists
     blobs/sha256/SHA256      layers

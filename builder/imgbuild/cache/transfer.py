@@ -1,4 +1,4 @@
-"""The downloads of one run, announced together before the first of them and drawn as one bar."""
+"""The progress bar of all downloads of one run, with their total size announced first."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The jobs of a CI: choose, write as a script, report."""
+"""CI jobs of targets: `ci.yaml`, which jobs, a shell script of them, results, reports."""

@@ -1,4 +1,4 @@
-"""Chooses the targets that need CI jobs: those whose digest changed or is not published."""
+"""Which targets need CI jobs: those whose digest changed or is not published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CI jobs of a target: their steps, machines and dependencies. Pure functions.
+"""The CI jobs of a target: their steps, runners, GPUs and dependencies. Pure functions.
 
     TARGET@x86_64, TARGET@arm64    check → audit (→ cves) → size → build → smoke (→ push, by digest)
     TARGET@x86_64-gpu, …           gate → pull → smoke

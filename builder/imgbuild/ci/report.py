@@ -1,4 +1,4 @@
-"""Reports the outcome of each target from the results of its jobs, for people and for issues."""
+"""Reports the outcome of each target of a CI run: lines, Markdown, and the text of an issue."""
 
 from __future__ import annotations
 

@@ -6,16 +6,21 @@ what the step's command wrote with `--json`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from imgbuild import codec
-from imgbuild.ci.jobs import CiJob, Step
-from imgbuild.errors import InputError
+from imgbuild.cache.store import Store
+from imgbuild.ci.jobs import CiJob, TargetJobs
+from imgbuild.errors import InputError, LockStale
+from imgbuild.project_paths import Project
+from imgbuild.smoke import recording, reports
+from imgbuild.smoke.recording import Recorded
 from imgbuild.system import boundary
+from imgbuild.system.reporter import SILENT, Reporter
 
 LONGEST = 2000  # characters of an error that a report keeps; the log has all of it
 SIGNALS = 128  # a shell adds the signal that ended a command to this
@@ -71,11 +76,6 @@ def read(folder: Path, job: CiJob) -> JobResult:
         exit_code=steps[failed].exit_code if failed else 0,
         seconds=sum(state.seconds for state in steps.values()),
     )
-
-
-def has_step(folder: Path, job: CiJob, step: Step) -> bool:
-    """Whether `step` of `job` has ended for its digest."""
-    return _state(folder, job, step) is not None
 
 
 def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
@@ -145,3 +145,27 @@ def _last(text: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def record_results(
+    project: Project,
+    folder: Path,
+    targets: Iterable[TargetJobs],
+    store: Store,
+    reporter: Reporter = SILENT,
+) -> tuple[Recorded, ...]:
+    """Add each tier that ran in a job of `targets`, passed or failed, to the test records.
+
+    Runs that cannot be recorded (tests that did not start, another image than the locked one) are
+    skipped with a warning.
+    """
+    recorded: list[Recorded] = []
+    for job in (job for target_jobs in targets for job in target_jobs.all):
+        if "smoke" not in job.steps or _state(folder, job, "smoke") is None:
+            continue
+        try:
+            runs = reports.image_runs(folder / job.id)
+            recorded += recording.record(project, runs, store)
+        except (InputError, LockStale) as error:
+            reporter.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")
+    return tuple(recorded)

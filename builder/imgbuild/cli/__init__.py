@@ -1,4 +1,4 @@
-"""The command line: one file per verb, named as the verb. Only `main` ends the process."""
+"""The command line: one file per verb; options, help, tables, `--json`, errors, exit codes."""
 
 from __future__ import annotations
 

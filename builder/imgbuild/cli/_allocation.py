@@ -1,4 +1,4 @@
-"""Options of what is requested from Slurm."""
+"""Options of Slurm allocations: partition, account, time, nodes, GPUs, `--sbatch`."""
 
 from __future__ import annotations
 

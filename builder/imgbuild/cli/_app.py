@@ -1,4 +1,4 @@
-"""The whole program: its verbs by panel of the help, each imported when it is named."""
+"""The program: its verbs by panel of the help, --version, unknown verbs, shell completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The help of verbs, and the list of verbs."""
+"""The help of verbs and the list of verbs: layout, wrapping, options that are given twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the verb that the command line names, and ends the process with its exit status."""
+"""Starts the program: errors and hints on stderr, excerpts of files, exit codes, Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several verbs have. Each name has one definition and one meaning everywhere.
+"""Options that several verbs have: names, help, choices, defaults, shell completion.
 
 | option          | meaning, in every verb that has it                                         |
 | --------------- | -------------------------------------------------------------------------- |

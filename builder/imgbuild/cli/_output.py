@@ -1,4 +1,4 @@
-"""The output of verbs on stdout: JSON or lines, tables, and words for sizes and counts."""
+"""The output of verbs on stdout: `--json`, lines, tables, folding to the terminal's width."""
 
 from __future__ import annotations
 

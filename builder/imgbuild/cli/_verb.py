@@ -1,4 +1,4 @@
-"""How a verb is declared: options with one definition each, in groups that verbs share.
+"""How a verb is declared: options, groups of options, --json, --quiet, --verbose, --matrix.
 
 A verb is a function under the decorator `verb`. A parameter whose type is a `Group` stands for all
 options of that group; the verb gets them as one value. `--json`, `--quiet` and `--verbose` are

@@ -1,4 +1,4 @@
-"""`imgbuild audit`: do packages work together, as far as their files show without a GPU."""
+"""`imgbuild audit`: do packages of a target, of pins or of an environment work together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild build`: from a lock to an image."""
+"""`imgbuild build`: from a lock to an image: formats, builders, `--verify`, `--output`."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ import typer
 
 from imgbuild import codec
 from imgbuild.cache.store import Store
-from imgbuild.ci import recording
 from imgbuild.ci import report as reports
 from imgbuild.ci.choosing import JobPlan, JobQuery
+from imgbuild.ci.results import record_results
 from imgbuild.cli import _ci_options, _smoke_import, ci_script
 from imgbuild.cli._ci_options import Gate, NoGpu, Results
 from imgbuild.cli._help import VerbGroup, add, group
@@ -227,7 +227,7 @@ def report(
         for entry in overview.wrong(strict=strict):
             codec.write_bytes(issues / f"{entry.target}.md", reports.issue(entry).encode())
     if record:
-        recorded = recording.record(project, folder, chosen.targets, Store.open(), console)
+        recorded = record_results(project, folder, chosen.targets, Store.open(), console)
         _smoke_import.report(recorded)
     answer(overview, aligned([reports.HEAD, *reports.rows(overview)]))
     if overview.wrong(strict=strict):

@@ -1,4 +1,4 @@
-"""`imgbuild ci script`: jobs of a CI as a shell script."""
+"""`imgbuild ci script`: jobs of a CI as a shell script (separate: a verb)."""
 
 from __future__ import annotations
 

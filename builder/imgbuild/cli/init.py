@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from imgbuild import project_paths
-from imgbuild.cache.download import Http
 from imgbuild.cli._help import command
 from imgbuild.cli._options import LOCK
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._verb import SELECT, option, verb
 from imgbuild.errors import InputError
+from imgbuild.http.client import Http
 from imgbuild.lock.published import load
 from imgbuild.pipeline.opened import open_project
 from imgbuild.resolve import first_matrix, init, request

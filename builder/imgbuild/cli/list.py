@@ -1,4 +1,4 @@
-"""`imgbuild list`: the targets of the matrix, as a table."""
+"""`imgbuild list`: the targets of the matrix as a table, with filters and columns."""
 
 from __future__ import annotations
 

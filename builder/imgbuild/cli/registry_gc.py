@@ -1,4 +1,4 @@
-"""`imgbuild registry gc`: old dated images in a registry."""
+"""`imgbuild registry gc`: delete old dated images from a registry (separate: a verb)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild registry mirror`: the inputs of locks in your own registry, and builds from it."""
+"""`imgbuild registry mirror`: your own registry with the inputs of locks (separate: a verb)."""
 
 from __future__ import annotations
 

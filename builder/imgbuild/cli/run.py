@@ -1,4 +1,4 @@
-"""`imgbuild run`: run a command in the image of a target."""
+"""`imgbuild run`: a command in an image: mounts, variables, ports, GPUs, user, shm size."""
 
 from __future__ import annotations
 

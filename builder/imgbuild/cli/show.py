@@ -1,4 +1,4 @@
-"""`imgbuild show`: a target on one page, or the part of it that an option names."""
+"""`imgbuild show`: a target on one page; its layers, packages, variables, SBOM, lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild sign`: sign an image in a registry."""
+"""`imgbuild sign`: sign an image in a registry, with a key or without one."""
 
 from __future__ import annotations
 

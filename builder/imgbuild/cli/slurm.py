@@ -1,4 +1,4 @@
-"""`imgbuild slurm`: job scripts for an image."""
+"""`imgbuild slurm`: job scripts that run an image with pyxis, enroot or Apptainer."""
 
 from __future__ import annotations
 

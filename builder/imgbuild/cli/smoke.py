@@ -1,4 +1,4 @@
-"""`imgbuild smoke`: test images from the inside."""
+"""`imgbuild smoke`: run the smoke tests in images, by tier; JUnit reports, test records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild verify`: what an image is, and who signed it."""
+"""`imgbuild verify`: whether an image follows from its lock, and who signed it."""
 
 from __future__ import annotations
 

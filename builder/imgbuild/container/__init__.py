@@ -1,1 +1,1 @@
-"""Container engines and sandboxes: docker, podman, buildx, Apptainer, namespaces."""
+"""Containers: docker, podman, buildx, Apptainer, the sandbox; mounts, GPUs, variables, limits."""

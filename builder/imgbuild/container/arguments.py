@@ -1,4 +1,4 @@
-"""A request as the command line of an engine: one function for each.
+"""`docker run`, `podman run` and `apptainer run` command lines: GPUs, shm size, mounts, ports.
 
 Options: docs.docker.com/reference/cli/docker/container/run, docs.podman.io (podman-run),
 apptainer.org/docs/user (apptainer run). `--ipc=host` is what NVIDIA's documentation of its PyTorch

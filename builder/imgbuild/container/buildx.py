@@ -1,4 +1,4 @@
-"""Runs `docker buildx bake`. buildx itself selects the builder: its current one, or BUILDX_BUILDER.
+"""Runs `docker buildx bake`; buildx selects the builder: its current one, or BUILDX_BUILDER.
 
 buildx draws its own progress on a terminal; elsewhere its plain lines are passed on.
 """

@@ -1,4 +1,4 @@
-"""Control groups that limit the memory and the number of all processes of a command together.
+"""Memory and process limits of a command by control groups (separate: an interface of the kernel).
 
 Like the other modules of the enclosure it uses the standard library alone (see `enclosure`).
 """

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and its driver's libraries for use in a root folder.
+"""The GPUs of this machine, and the NVIDIA driver's libraries for use in a root folder.
 
 Engines put the driver into their containers. For a root folder two folders are mounted: that of
 libcuda.so.1 on the host, and one with links to those of its files that belong to the driver; and

@@ -1,4 +1,4 @@
-"""Runs one command in new namespaces; `sandbox` starts `run` with `python -IS`.
+"""The sandbox's own process: namespaces, user ids, rights, limits, terminal; runs the command.
 
 Four processes: the first stays outside, maps user ids and waits; the second makes the namespaces
 and waits; the third, process 1 of them, makes the root, drops all rights and waits; the fourth

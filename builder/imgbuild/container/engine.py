@@ -1,4 +1,4 @@
-"""Docker and podman: finds them, and creates, starts and removes containers.
+"""Docker and podman: finds them, their versions, and creates, starts and removes containers.
 
 Everything goes through the engine's command and its streams, not through shared folders, so that an
 engine on another machine (DOCKER_HOST, CONTAINER_HOST) works as well.

@@ -1,4 +1,4 @@
-"""Loads an image of a layout into Docker or podman, unless the engine has it."""
+"""`imgbuild load`: an image of a layout into Docker or podman, unless the engine has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A registry on 127.0.0.1 that serves one image of a layout to an engine on this machine.
+"""A registry on 127.0.0.1 from which an engine pulls an image (separate: it listens on a port).
 
 It has the part of the OCI distribution API that a pull needs: GET and HEAD of manifests and blobs,
 with ranges. An engine requests only the layers that it does not have.

@@ -1,4 +1,4 @@
-"""Variables of this machine whose value is a path: what a container sees of them.
+"""Variables whose value is a path (HF_HOME, …): what a container sees of them, and mounts.
 
 The table is `paths` in data/variables.yaml. `passed` applies it for `run` and `smoke`; a job script
 for Slurm has the table (images/templates/slurm/paths.j2), since its variables are those of the job.
@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -57,8 +57,8 @@ class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def table() -> tuple[PathVariables, ...]:
     """The rows, in the order of the file."""
-    text = files.data("variables.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml_data.read(text)["paths"], tuple[PathVariables, ...])
+    tables = yaml_data.load(files.data("variables.yaml"), dict[str, Any])
+    return msgspec.convert(tables["paths"], tuple[PathVariables, ...])
 
 
 def names(use: Use | None = None) -> frozenset[str]:

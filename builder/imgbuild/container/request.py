@@ -1,4 +1,4 @@
-"""What is asked of a container: the same value for Docker, podman, Apptainer and root folders."""
+"""What is asked of a container: command, user, mounts, variables, GPUs, network, shm size."""
 
 from __future__ import annotations
 

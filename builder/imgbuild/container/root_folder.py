@@ -1,4 +1,4 @@
-"""The root folder of an image, for commands without a container engine.
+"""The unpacked root folder of an image, kept in the cache, for commands without an engine.
 
 Layers are unpacked once and kept in the cache, as is the tree of an image, which is made of hard
 links to their files and never changes: an overlay takes what commands write.

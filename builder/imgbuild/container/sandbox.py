@@ -1,4 +1,4 @@
-"""Runs commands in an unpacked image without a container engine, with or without root.
+"""Runs commands in an unpacked image, with or without root: binds, network, user, overlay.
 
 The command runs in its own namespaces, so that nothing stays mounted or running when it ends or
 imgbuild is killed. It sees the image, what is bound and nothing else of the host; it cannot get

@@ -1,4 +1,4 @@
-"""The filter of system calls for commands in the sandbox, made by libseccomp.
+"""The seccomp filter: system calls denied in the sandbox, by libseccomp (separate: a policy).
 
 It denies calls that builds and programs in images do not need and that escapes have used: new
 namespaces and mounts, tracing, kernel keys, bpf, io_uring, modules, and faked terminal input.

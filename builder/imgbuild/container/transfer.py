@@ -1,4 +1,4 @@
-"""Transfers an image of a layout into Docker or podman; only layers that the engine lacks are sent.
+"""Transfers image layers into Docker or podman (separate: `docker` is imported only if needed).
 
 An engine on this machine pulls from a registry on the loopback (see `container.loopback`): it
 requests the layers that it lacks. Docker unpacks them when it has all, one after another; to pull
@@ -10,20 +10,25 @@ the layers of its other images, unless Docker refuses that.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
+import docker
 import msgspec
+from docker.errors import APIError, DockerException, ImageNotFound
 
-from imgbuild.container import docker_api, loopback
+from imgbuild.container import loopback
 from imgbuild.container.engine import Engine
 from imgbuild.container.loopback import LoopbackImage
-from imgbuild.errors import WorkFailed
+from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.oci import archive
 from imgbuild.oci.layout import Layout
 from imgbuild.system import process
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import Arch, Digest
+
+HINT = "see `docker info`; the engine's own log has more"
 
 SHORT = 12  # characters of a layer's digest in Docker's events
 DONE = ("Pull complete", "Already exists")
@@ -89,7 +94,7 @@ def _docker_pull(job: ImageTransfer, served: LoopbackImage, bar: ProgressBar) ->
     layers = job.layout.image(job.arch).layers
     missing = (layer for layer in layers if layer.digest not in job.there)
     sizes = {layer.digest.removeprefix("sha256:")[:SHORT]: layer.size for layer in missing}
-    with docker_api.connect() as api:
+    with connect() as api:
         for event in api.pull(served.repository, served.tag, job.arch):
             if event.get("status") in DONE:
                 bar.advance(sizes.pop(event.get("id", ""), 0))
@@ -111,7 +116,7 @@ def _send(job: ImageTransfer, reporter: Reporter) -> None:
         with _archive(job, reporter) as chunks:
             process.feed(job.engine.command("load"), chunks)
         return
-    with docker_api.connect() as api:
+    with connect() as api:
         if job.there:
             try:
                 with _archive(job, reporter, job.there) as chunks:
@@ -140,3 +145,75 @@ def _archive(
                 bar.advance(len(chunk))
 
         yield _counted()
+
+
+class DockerApi:
+    """A connection to an engine; methods raise WorkFailed with the engine's error."""
+
+    def __init__(self, api: docker.APIClient) -> None:
+        self._api = api
+
+    def pull(self, repository: str, tag: str, arch: Arch) -> Iterator[dict[str, Any]]:
+        """Pull an image; yields the engine's events."""
+        with _failing(f"pull {repository}:{tag}"):
+            yield from _checked(
+                self._api.pull(
+                    repository, tag, stream=True, decode=True, platform=f"linux/{arch.oci}"
+                )
+            )
+
+    def load(self, archive: Iterable[bytes]) -> None:
+        """Load a docker-archive."""
+        with _failing("load"):
+            for _ in _checked(self._api.load_image(archive, quiet=True)):
+                pass
+
+    def tag(self, source: str, reference: str) -> None:
+        """Name the image `source`, REPOSITORY:TAG, also `reference`."""
+        repository, _, tag = reference.rpartition(":")
+        with _failing(f"tag {reference}"):
+            self._api.tag(source, repository, tag)
+
+    def remove(self, reference: str) -> None:
+        """Remove a name, and the image with its last name; no error if it is missing."""
+        with _failing(f"remove {reference}"), contextlib.suppress(ImageNotFound):
+            self._api.remove_image(reference)
+
+
+@contextlib.contextmanager
+def connect() -> Iterator[DockerApi]:
+    """Connect to the engine that DOCKER_HOST or the current context names, else ToolMissing."""
+    try:
+        # An engine that unpacks a large image may be silent for minutes: no time limit.
+        client = docker.from_env(version="auto", timeout=None, use_ssh_client=True)
+    except (DockerException, OSError) as error:
+        message = f"docker does not answer: {error}"
+        raise ToolMissing(message, hint="start Docker, or set DOCKER_HOST") from error
+    with contextlib.closing(client):
+        yield DockerApi(client.api)
+
+
+@contextlib.contextmanager
+def _failing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (DockerException, OSError) as error:
+        if isinstance(error, ImageNotFound):
+            raise
+        explanation: object = error
+        if isinstance(error, APIError):
+            explanation = error.explanation
+            error.response.close()
+        message = f"docker failed to {what}: {explanation}"
+        raise WorkFailed(message, hint=HINT) from error
+
+
+def _checked(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """`events` to their end, which closes the connection; then DockerException for an error."""
+    errors = []
+    for event in events:
+        if "error" in event:
+            errors.append(event["error"])
+        yield event
+    if errors:
+        raise DockerException(errors[0])

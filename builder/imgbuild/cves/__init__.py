@@ -1,1 +1,1 @@
-"""Known vulnerabilities of a locked target: advisories, what is accepted, a VEX document."""
+"""Known vulnerabilities: sources of advisories, what is accepted, severities, VEX."""

@@ -1,4 +1,4 @@
-"""Attaches OpenVEX documents to images in a registry, as statements that may be signed.
+"""`cves --attach-to`: OpenVEX documents attached to images in a registry, and signed.
 
 They are attached again when they change, and the image keeps its digest. The older ones stay: of
 several statements about a vulnerability, the newest counts.

@@ -1,15 +1,14 @@
-"""The vulnerabilities of an image: what a source of advisories has, and what is accepted."""
+"""Known vulnerabilities of an image: which count, which are accepted and until when."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from imgbuild.attest.sbom.packages import Package
 from imgbuild.cves import severity
-from imgbuild.cves.accepted import accepting, expired
 from imgbuild.cves.installed import InstalledSource, installed, order_of, unknown_parts
 from imgbuild.cves.severity import Rating
 from imgbuild.cves.source import Advisory, SourceAnswer
@@ -217,3 +216,17 @@ def _joined(
         sources=tuple(dict.fromkeys(advisory.source for advisory in group)),
         accepted=accepting(accepted, ids, today),
     )
+
+
+def accepting(
+    accepted: Sequence[AcceptedCve], ids: Collection[str], today: datetime.date
+) -> AcceptedCve | None:
+    """The first of `accepted` that is for one of `ids` and has not expired; None without one."""
+    return next(
+        (entry for entry in accepted if entry.id in ids and not expired(entry, today)), None
+    )
+
+
+def expired(entry: AcceptedCve, today: datetime.date) -> bool:
+    """Whether the last day of `entry` is before `today`."""
+    return entry.expires < today

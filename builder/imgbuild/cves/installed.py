@@ -1,4 +1,4 @@
-"""The packages of a locked image as advisories name them: PyPI's, and Debian's source packages."""
+"""The packages of an image as advisories name them: PyPI's, and Debian's source packages."""
 
 from __future__ import annotations
 

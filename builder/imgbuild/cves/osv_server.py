@@ -1,4 +1,4 @@
-"""Advisories from a server with OSV's API (google.github.io/osv.dev/api).
+"""Advisories of a server with OSV's API (IMGBUILD_OSV): queries, cached for a day.
 
 `POST /v1/querybatch` lists the advisories about a version, `GET /v1/vulns/ID` returns one of them.
 Both are kept in the cache: the first for a day, the second until the advisory is modified.
@@ -18,8 +18,7 @@ from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.cves import records
 from imgbuild.cves.installed import InstalledSource
-from imgbuild.cves.osv_advisories import advisories
-from imgbuild.cves.records import ID, LIMIT, OsvRecord
+from imgbuild.cves.records import ID, LIMIT, OsvRecord, advisories
 from imgbuild.cves.severity import Rating, highest
 from imgbuild.cves.source import Advisory, SourceAnswer
 from imgbuild.errors import FetchFailed, InputError

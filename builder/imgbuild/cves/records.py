@@ -1,4 +1,4 @@
-"""Advisories in OSV's form (ossf.github.io/osv-schema, 1.7): what is read of a record."""
+"""Advisories in OSV's form (ossf.github.io/osv-schema, 1.7): affected ranges, fixes, ids."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.cves import severity
-from imgbuild.cves.installed import PYPI
+from imgbuild.cves.installed import PYPI, InstalledSource
 from imgbuild.cves.severity import Rating
+from imgbuild.cves.source import Advisory
 from imgbuild.errors import InputError
 from imgbuild.values import normalize
+
+UPDATES = ("DSA-", "DLA-", "DTSA-")  # Debian's advisories: one for several vulnerabilities
 
 LIMIT = 32 << 20  # bytes of one record; those that list all versions of a kernel have 2 MB
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
@@ -153,3 +156,21 @@ def decode(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
         message = f"{place} is not a valid advisory of OSV: its id is {record.id[:80]!r}"
         raise InputError(message, hint=hint)
     return record
+
+
+def advisories(record: OsvRecord, package: InstalledSource, source: str) -> Iterator[Advisory]:
+    """The advisories of `record` about `package`, one for each vulnerability that it names."""
+    rating, score = record.rating(package.ecosystem, package.name)
+    cves = tuple(part for part in record.parts if part.startswith("CVE-"))
+    split = record.id.startswith(UPDATES) and bool(cves)
+    for ids in [(cve,) for cve in cves] if split else [record.ids]:
+        yield Advisory(
+            ids=ids,
+            package=package,
+            severity=rating,
+            score=score,
+            summary=record.text,
+            fixed=package.lowest_fix(record.fixes(package.ecosystem, package.name)),
+            note=f"{record.id} has the fix" if split else "",
+            source=source,
+        )

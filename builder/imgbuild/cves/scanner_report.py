@@ -16,8 +16,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.cves import severity
 from imgbuild.cves.installed import PYPI, InstalledSource, public_version
-from imgbuild.cves.osv_advisories import advisories
-from imgbuild.cves.records import OsvRecord
+from imgbuild.cves.records import OsvRecord, advisories
 from imgbuild.cves.source import Advisory, SourceAnswer
 from imgbuild.errors import InputError
 from imgbuild.system.amounts import count

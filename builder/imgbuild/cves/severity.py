@@ -1,4 +1,4 @@
-"""How severe a vulnerability is: the words of advisories, and base scores of CVSS."""
+"""Severity of a vulnerability (low to critical): words of advisories, CVSS base scores."""
 
 from __future__ import annotations
 

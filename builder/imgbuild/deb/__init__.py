@@ -1,1 +1,1 @@
-"""The root file system of a Debian base, made without maintainer scripts."""
+"""Debian: archive, packages, and a base's root file system, made without maintainer scripts."""

@@ -1,4 +1,4 @@
-"""Users and groups of the base: passwd, group and their shadow files.
+"""Users and groups of the base: /etc/passwd, group, shadow, gshadow (separate: file formats).
 
 Made from base-passwd's master files, the groups that packages add, and the image's user. No account
 has a password.

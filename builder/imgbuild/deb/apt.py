@@ -1,4 +1,4 @@
-"""Debian's archive: mirrors, and the packages of a base with their hashes.
+"""Debian's archive: mirrors, signed indexes, packages with their hashes, security updates.
 
 Debian's archive keyring signs `InRelease`, which has the hash of `Packages.xz`, which has the hash
 of each package.

@@ -1,4 +1,4 @@
-"""The bundle of certificate authorities and the links by which OpenSSL finds them.
+"""CA certificates of the base: the bundle and OpenSSL's hash links (separate: a file format).
 
 Makes `etc/ssl/certs` and `etc/ca-certificates.conf` from `usr/share/ca-certificates`, as
 `update-ca-certificates` and `openssl rehash` do.

@@ -1,4 +1,4 @@
-"""Which Debian packages a base needs: wanted ones, essential ones, and their dependencies.
+"""Dependencies of Debian packages: which ones a base needs (separate: a pure function).
 
 The result is sorted by name and depends on nothing but the inputs. Recommends are not followed.
 """

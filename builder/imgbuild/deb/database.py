@@ -1,4 +1,4 @@
-"""dpkg's own database: apt works in derived images, and scanners see each package.
+"""dpkg's database: status, info, triggers, diversions, alternatives (separate: a file format).
 
 Writes `var/lib/dpkg` as dpkg does: status, info/*, triggers, diversions, alternatives. One database
 rather than entries in status.d: scanners read both, but `apt-get install` in a derived image needs

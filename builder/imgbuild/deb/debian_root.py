@@ -1,4 +1,4 @@
-"""The root file system of a Debian base, made from .deb files with no chroot and no script.
+"""The root file system of a Debian base, and the effects of maintainer scripts, applied to it.
 
 The members of the base layer, in byte order, depend on the packages, the reviewed table of effects,
 the architecture and the image's user, and on nothing else.
@@ -10,19 +10,41 @@ program that compares times; folders and files of effects have one constant time
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from imgbuild.deb import effects
+import msgspec
+
+from imgbuild.deb import accounts, certificates, database, libraries
 from imgbuild.deb.archive import DebContents, read
-from imgbuild.deb.table import Table, check_scripts, dpkg_configuration, excluded, included, load
+from imgbuild.deb.table import (
+    Alternative,
+    AnyEffect,
+    Compute,
+    Copy,
+    DebFile,
+    DebFolder,
+    DebGroup,
+    DebLink,
+    Diversion,
+    Owner,
+    Table,
+    check_scripts,
+    dpkg_configuration,
+    excluded,
+    included,
+    load,
+)
 from imgbuild.deb.tree import DebTree
 from imgbuild.errors import IntegrityError
 from imgbuild.lock.resolution import Deb
+from imgbuild.matrix.model import User
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe
 from imgbuild.system.boundary import reading
 from imgbuild.system.threads import Stop, each
+from imgbuild.values import Arch
 
 THREADS = min(4, os.cpu_count() or 1)  # lzma works outside Python's lock
 CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
@@ -77,7 +99,7 @@ def _root(recipe: DebianRecipe, packages: Sequence[DebContents], table: Table) -
         for member in package.members:
             tree.add(member, package.name)
     with reading("the Debian packages of the base"):
-        effects.apply(tree, packages, table, recipe.arch, recipe.user)
+        apply_effects(tree, packages, table, recipe.arch, recipe.user)
     if recipe.hardened or not table.set_id:
         tree.clear_set_id()
     tree.file(CONFIGURATION, dpkg_configuration(table))
@@ -88,7 +110,7 @@ def _unpack(
     debs: Sequence[Deb], table: Table, paths: Mapping[str, Path], spool: Path
 ) -> list[DebContents]:
     """All packages, sorted by name, their files' contents in `spool`."""
-    needed, left_out, taken_back = effects.sources(table), excluded(table), included(table)
+    needed, left_out, taken_back = copied_paths(table), excluded(table), included(table)
 
     def _keep(path: str, kind: MemberKind) -> bool:
         # Folders and links stay for now: what is below or behind them decides.
@@ -141,3 +163,94 @@ def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
         for member in all_members
         if member.path in retained or (member.kind is MemberKind.FOLDER and not _out(member.path))
     ]
+
+
+def copied_paths(table: Table) -> frozenset[str]:
+    """Paths (no leading slash) that effects copy from: they must be unpacked even if left out."""
+    copies = (e for entry in table.packages.values() for e in entry.effects if isinstance(e, Copy))
+    return frozenset(copy.source.lstrip("/") for copy in copies)
+
+
+def apply_effects(
+    tree: DebTree, packages: Sequence[DebContents], table: Table, arch: Arch, user: User
+) -> None:
+    """Do to `tree` what the scripts of `packages` would, in order of the packages' names."""
+    entries = [table.packages[p.name] for p in packages if p.name in table.packages]
+    effects = [
+        effect for entry in entries for effect in entry.effects if effect.arch in ("", arch.debian)
+    ]
+    for effect in effects:
+        _simple(tree, effect)
+    alternatives: dict[str, list[Alternative]] = {}
+    for effect in effects:
+        if isinstance(effect, Alternative) and tree.real(effect.path) is not None:
+            alternatives.setdefault(effect.name, []).append(effect)
+    for choices in alternatives.values():
+        _choose(tree, choices)
+    computed = {effect.what for effect in effects if isinstance(effect, Compute)}
+    if "accounts" in computed:
+        groups = [effect for effect in effects if isinstance(effect, DebGroup)]
+        accounts.install(tree, groups, user)
+    if "certificates" in computed:
+        certificates.install(tree)
+    if "libraries" in computed:
+        _libraries(tree, packages, arch)
+    diversions = [effect for effect in effects if isinstance(effect, Diversion)]
+    database.install(tree, packages, arch, alternatives, diversions)
+
+
+def _simple(tree: DebTree, effect: AnyEffect) -> None:
+    match effect:
+        case DebFolder():
+            mode = int(effect.mode, 8)
+            tree.put(Member(path=effect.path, kind=MemberKind.FOLDER, mode=mode, gid=effect.gid))
+        case DebFile():
+            tree.file(effect.path, effect.text.encode(), mode=int(effect.mode, 8), gid=effect.gid)
+        case DebLink():
+            tree.link(effect.path, effect.target)
+        case Copy():
+            tree.file(effect.path, _copied(tree, effect))
+        case Owner():
+            member = tree.real(effect.path)
+            if member is None:
+                message = f"no file {effect.path} in the base, whose owner an effect changes"
+                raise IntegrityError(message, hint="the effects table does not fit these packages")
+            mode = int(effect.mode, 8)
+            tree.put(msgspec.structs.replace(member, gid=effect.gid, mode=mode))
+        case _:
+            pass  # groups, alternatives, diversions and computed files need all packages together
+
+
+def _copied(tree: DebTree, effect: Copy) -> bytes:
+    data = tree.read(effect.source)
+    if not effect.match and not effect.fill:
+        return data
+    lines = data.decode().splitlines()
+    unused = effect.fill.keys() - set(lines)
+    selected = [line for line in lines if re.search(effect.match, line)]
+    if unused or not selected:
+        message = f"{effect.source} has no line {', '.join(sorted(unused)) or effect.match}"
+        raise IntegrityError(message, hint="the effects table does not fit these packages")
+    # A placeholder that is filled with nothing takes its line with it.
+    filled = [effect.fill.get(line, line) for line in selected if effect.fill.get(line) != ""]
+    return ("\n".join(filled) + "\n").encode()
+
+
+def _choose(tree: DebTree, choices: Sequence[Alternative]) -> None:
+    best = max(choices, key=lambda choice: choice.priority)
+    links: Mapping[str, tuple[str, str]] = {
+        best.name: (best.link, best.path),
+        **{slave.name: (slave.link, slave.path) for slave in best.slaves},
+    }
+    for name, (link, path) in links.items():
+        if tree.real(path) is not None:  # man pages are left out
+            tree.link(f"etc/alternatives/{name}", path)
+            tree.link(link, f"/etc/alternatives/{name}")
+
+
+def _libraries(tree: DebTree, packages: Sequence[DebContents], arch: Arch) -> None:
+    version = next(p.control["Version"] for p in packages if p.name == "libc-bin")
+    data, links = libraries.cache(tree, arch, version)
+    for link in links:
+        tree.put(link)
+    tree.file("etc/ld.so.cache", data)

@@ -1,4 +1,4 @@
-"""The reviewed table of what maintainer scripts do: `data/debian/SUITE.yaml` as values.
+"""`data/debian/SUITE.yaml` as values: the reviewed effects of maintainer scripts, left-out files.
 
 Reading it fails for a package whose script is not in the table. A change of the data changes the
 base: raise `plan.DEBIAN_FORMAT`.

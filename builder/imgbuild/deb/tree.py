@@ -1,4 +1,4 @@
-"""The merged root file system of packages and effects: members by path, with /usr merged.
+"""The merged files of Debian packages by path: links, modes, owners, /usr merged.
 
 The result is sorted; it has each path once, and each hard link after the file that it links to.
 """

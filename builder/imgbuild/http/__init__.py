@@ -1,1 +1,1 @@
-"""HTTP requests, with retries and credentials."""
+"""HTTP: retries, timeouts, redirects, proxies, certificates, User-Agent, logins."""

@@ -1,4 +1,4 @@
-"""Names and passwords for servers: from the address itself, netrc, or keyring; never shown.
+"""Names and passwords for servers: from the address, netrc or keyring; redacted in messages.
 
 Looked up in this order: `user:password@` in the address, or in an earlier one of the same server;
 the netrc file ($NETRC, ~/.netrc); and, only once a server has refused (401), the `keyring` module

@@ -1,4 +1,4 @@
-"""Answers `file:` addresses as a simple web server would: a folder is a page of links to its files.
+"""`file:` addresses: a folder is served as a page of links (separate: it replaces a server).
 
 Parts of a file can be requested. A wheel in a user's folder is thereby looked up, read in pieces
 and fetched by the same code as any other.

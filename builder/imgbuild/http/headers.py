@@ -1,4 +1,4 @@
-"""Values of HTTP response headers; None for a header that is missing or malformed."""
+"""Values of HTTP response headers: Content-Range, Retry-After, numbers; None if malformed."""
 
 from __future__ import annotations
 

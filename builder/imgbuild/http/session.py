@@ -1,32 +1,46 @@
-"""Sessions of requests with the system's certificates and proxies, and its errors in plain words.
+"""HTTP sessions: User-Agent, proxies, TLS certificates, slow servers, network errors in words.
 
-Imported only when something is downloaded: requests is slow to import.
+Imported only when something is downloaded: requests is slow to import. A server that sends too
+slowly is given up: a byte a minute would hold a command forever.
 """
 
 from __future__ import annotations
 
 import functools
+import http.client
 import http.cookiejar
+import io
 import logging
 import os
 import ssl
 import threading
+import time
 import urllib.request
 import warnings
 from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import requests
 import requests.adapters
+import urllib3.connection
+import urllib3.connectionpool
 import urllib3.exceptions as low
 
 from imgbuild import __version__
 from imgbuild.errors import FetchFailed, InputError, Signal
-from imgbuild.http import rate
 from imgbuild.http.file_urls import FolderAdapter
+
+if TYPE_CHECKING:
+    import socket
+
+    from _typeshed import WriteableBuffer
+
+RATE = 1024  # bytes per second
+WINDOW = 60.0  # seconds of waiting over which the rate is measured
+DEADLINE = 6 * 3600.0  # seconds of waiting for one answer; a download goes on from its last byte
 
 Response = requests.Response
 Session = requests.Session
@@ -116,14 +130,14 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, ssl_context=self._context, **options)
-        self.poolmanager.pool_classes_by_scheme = rate.POOLS
+        self.poolmanager.pool_classes_by_scheme = POOLS
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
         if not proxy.lower().startswith("socks"):
             options["proxy_ssl_context"] = self._context
         manager = super().proxy_manager_for(proxy, ssl_context=self._context, **options)
         if not proxy.lower().startswith("socks"):  # these have pools of their own
-            manager.pool_classes_by_scheme = rate.POOLS
+            manager.pool_classes_by_scheme = POOLS
         return manager
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
@@ -215,3 +229,71 @@ def _innermost(chain: list[BaseException]) -> str:
         if isinstance(part, OSError) and part.strerror:
             return part.strerror
     return type(chain[-1]).__name__
+
+
+class _Watched(io.RawIOBase):
+    """What a connection receives. TimeoutError if it comes too slowly.
+
+    Only the time spent waiting for the server counts, after its first byte.
+    """
+
+    def __init__(self, source: io.RawIOBase) -> None:
+        super().__init__()
+        self._source: Any = source  # of a socket
+        self._begun = False
+        self._waited = self._all = 0.0
+        self._bytes = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def fileno(self) -> int:
+        """That of the socket."""
+        return int(self._source.fileno())
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill `buffer` with what has arrived."""
+        started = time.monotonic()
+        size: int = self._source.readinto(buffer)
+        if self._begun:
+            waited = time.monotonic() - started
+            self._waited, self._all = self._waited + waited, self._all + waited
+        self._begun = True
+        self._bytes += size
+        if self._waited >= WINDOW:
+            if self._bytes < RATE * self._waited or self._all >= DEADLINE:
+                message = f"the server sends less than {RATE} bytes per second"
+                raise TimeoutError(message)
+            self._waited, self._bytes = 0.0, 0
+        return size
+
+    def close(self) -> None:
+        """Close the socket's file, too."""
+        self._source.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_Watched(self.fp.detach()))
+
+
+class _Connection(urllib3.connection.HTTPConnection):
+    response_class = _Response
+
+
+class _SecureConnection(urllib3.connection.HTTPSConnection):
+    response_class = _Response
+
+
+class _Pool(urllib3.connectionpool.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(urllib3.connectionpool.HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+POOLS = {"http": _Pool, "https": _SecurePool}

@@ -1,1 +1,1 @@
-"""Package indexes: their pages, the files that fit, a local index server for uv."""
+"""Package indexes: pages, which files fit a target, METADATA, a local index server for uv."""

@@ -1,4 +1,4 @@
-"""Which files of an index a target may use on one architecture, and why not the others.
+"""Which files of an index a target may use: platform, glibc, Python, upload date, yanked.
 
 Refusals quote the same reasons.
 """

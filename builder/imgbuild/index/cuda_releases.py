@@ -1,4 +1,4 @@
-"""One CUDA release for all NVIDIA wheels; uv alone would install nvcc 13.5 with runtime 13.0.
+"""One CUDA release for all NVIDIA wheels of a target: constraints, and a check of the result.
 
 NVIDIA declares the exact components of each release in METADATA of the metapackage `cuda-toolkit`.
 From it follow constraints for the resolver and a check of the finished resolution. The cut-off of a

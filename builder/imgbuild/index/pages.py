@@ -1,4 +1,4 @@
-"""Wheel indexes: which one has a package, which files it lists, when each was uploaded.
+"""Package indexes: PEP 503 and 691 pages, flat pages, upload times, which index has a package.
 
 Reads PEP 503 HTML, PEP 691 JSON, a flat page of links, and the JSON API beside a simple index. An
 index is asked only for the packages that a target assigns to it, and a package is looked up in one
@@ -115,7 +115,10 @@ class PageLike(Protocol):
 
 
 class Pages(Protocol):
-    """The part of `fetch.Http` that indexes need."""
+    """The part of `http.client.Http` that indexes need.
+
+    The key of a kept audit has the code of this module, and must not depend on that of HTTP.
+    """
 
     def text(self, url: str, accept: str = "*/*") -> PageLike:
         """The page at `url`; FetchFailed if there is none."""

@@ -26,7 +26,7 @@ Octets = bytes  # inside Blocks, `bytes` is the method
 
 
 class Ranges(Protocol):
-    """The part of `fetch.Http` that reads pieces of files."""
+    """The part of `http.client.Http` that reads pieces of files."""
 
     def part(self, url: str, start: int, length: int) -> bytes:
         """`length` bytes from `start`."""

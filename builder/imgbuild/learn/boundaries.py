@@ -1,4 +1,4 @@
-"""Versions between which an incompatibility appears or disappears.
+"""In which version of a package an incompatibility appears or disappears, by search.
 
 Modules are read by range from wheels that are not downloaded; answers are kept in the store.
 """
@@ -14,7 +14,9 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.audit.main_path import policy, registries
-from imgbuild.audit.names import search
+from imgbuild.audit.names import classes, signatures
+from imgbuild.audit.names.lookup import look_up
+from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.source.facts import Call, Function, ModuleFacts
@@ -184,11 +186,11 @@ def _lacks_module(package_set: PackageSet, subject: str) -> bool | None:
 def _lacks_name(package_set: PackageSet, subject: str) -> bool | None:
     module, _, name = subject.partition(":")
     first, *rest = name.split(".")
-    lookup_result = search.lookup(package_set, module, first)
+    lookup_result = look_up(package_set, module, first)
     for part in rest:
         if lookup_result.state != "defined":
             break
-        lookup_result = search.member(package_set, lookup_result, part)
+        lookup_result = classes.member(package_set, lookup_result, part)
     return _absent(lookup_result)
 
 
@@ -200,13 +202,13 @@ def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
     return True if silent(package_set, dotted(package_set, owner), name) else None
 
 
-def silent(package_set: PackageSet, lookup_result: search.LookupResult, name: str) -> bool:
+def silent(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
     """Whether a class and all its bases are readable, and the word `name` is in none of them.
 
     Then no `__getattr__` that answers from a table can answer for it.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
-    for ancestor in search.ancestors(package_set, search.follow(package_set, lookup_result)):
+    for ancestor in classes.ancestors(package_set, classes.follow(package_set, lookup_result)):
         owner = package_set.owner(ancestor.home.module) if ancestor.home is not None else None
         source = (
             package_set.read(owner, ancestor.home.file)
@@ -220,7 +222,7 @@ def silent(package_set: PackageSet, lookup_result: search.LookupResult, name: st
 
 def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
     callee, _, keyword = subject.removesuffix(")").partition("(")
-    taken = search.signature(package_set, dotted(package_set, callee))
+    taken = signatures.signature(package_set, dotted(package_set, callee))
     return None if taken is None else not taken.takes(keyword)
 
 
@@ -228,14 +230,14 @@ def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
     """Whether an argument is asked for that a call leaves out, or so few places are taken."""
     callee, _, what = subject.removesuffix(")").partition("(")
     lookup_result = dotted(package_set, callee)
-    taken = search.signature(package_set, lookup_result)
+    taken = signatures.signature(package_set, lookup_result)
     if taken is None:
         return None
     if not what.isdecimal():
         return any(
             parameter.name == what and not parameter.default for parameter in taken.parameters
         )
-    definition = search.follow(package_set, lookup_result).definition
+    definition = classes.follow(package_set, lookup_result).definition
     if isinstance(definition, Function) and lookup_result.owner is not None:
         return None  # it is unknown whether self is among the places
     places = [parameter for parameter in taken.parameters if parameter.kind != "keyword"]
@@ -259,21 +261,21 @@ _ASKS: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
 }
 
 
-def _absent(lookup_result: search.LookupResult) -> bool | None:
+def _absent(lookup_result: LookupResult) -> bool | None:
     return None if lookup_result.state == "unknown" else lookup_result.state == "absent"
 
 
-def dotted(package_set: PackageSet, path: str) -> search.LookupResult:
+def dotted(package_set: PackageSet, path: str) -> LookupResult:
     """What a path from the top of a package refers to: "vllm.SamplingParams", or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = package_set.module(first)
     if not isinstance(facts, ModuleFacts):
-        return search.LookupResult(state="unknown" if facts is not None else "absent")
-    lookup_result = search.LookupResult(state="defined", definition=facts, home=facts)
+        return LookupResult(state="unknown" if facts is not None else "absent")
+    lookup_result = LookupResult(state="defined", definition=facts, home=facts)
     for part in rest:
         if lookup_result.state != "defined":
             break
-        lookup_result = search.member(package_set, lookup_result, part)
+        lookup_result = classes.member(package_set, lookup_result, part)
     return lookup_result
 
 

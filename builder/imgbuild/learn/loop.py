@@ -1,4 +1,4 @@
-"""settle: solve, audit, learn, solve again, until there is no error or nothing more is learned.
+"""Solves, audits, learns and solves again, until nothing is found; writes constraints.yaml.
 
 No wheel is downloaded for it: the audit reads Python code and METADATA by ranges. Each constraint
 is written down as soon as it is learned, so that an interrupted run continues where it stopped.
@@ -12,12 +12,14 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild import codec
 from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
 from imgbuild.index.remote_wheel import Blocks
 from imgbuild.learn import removed_attributes
@@ -26,7 +28,7 @@ from imgbuild.learn.learn import joined, learn
 from imgbuild.lock.model import LockedProject
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix import constraints
-from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.constraints import Constraint, constraints_path, encode, merge, read
 from imgbuild.matrix.model import Matrix
 from imgbuild.project.model import DeclaredRequirement
 from imgbuild.report import Finding, Report, Severity
@@ -35,7 +37,7 @@ from imgbuild.solve.direct import NO_DIRECT, Direct, of_arches
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
 from imgbuild.system.amounts import count
-from imgbuild.values import Arch
+from imgbuild.values import Arch, sha256
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
 # The checks that files on a server are enough for.
@@ -244,3 +246,13 @@ def not_learned(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
     message = f"{name} on {arch}: its packages are incompatible, and no other set is known"
     hint = "change a pin; or, if the finding is wrong, waive it in matrix.yaml with a reason"
     return NoSolution(message, reasons=tuple(shown), hint=hint)
+
+
+def add_constraints(
+    images: Path, learned: Iterable[Constraint], store: Store
+) -> tuple[Constraint, ...]:
+    """Write `learned` to the file and return all entries. Safe for several processes at once."""
+    with store.exclusive(f"constraints-{sha256(str(images).encode())}"):
+        entries = merge(read(images), learned)
+        codec.write_bytes(constraints_path(images), encode(entries), below=images.parent)
+    return entries

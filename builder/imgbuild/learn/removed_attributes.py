@@ -17,9 +17,9 @@ from imgbuild.audit.checks.findings import finding, place_of
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.guards import ATTRIBUTE, judge
-from imgbuild.audit.names import search
+from imgbuild.audit.names import classes
+from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.names.scopes import scopes
-from imgbuild.audit.names.search import LookupResult
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import Assigned, Attribute, Class, ModuleFacts
 from imgbuild.learn.boundaries import ReleaseCatalogue, at_time, lacks, silent
@@ -118,7 +118,7 @@ def _read(
         other = package_set.owner(holder.home.module) if holder.home is not None else None
         if package is None or other is None or other == package or other not in policy.load().walk:
             continue
-        open_ended = search.member(package_set, holder, name).state == "unknown"
+        open_ended = classes.member(package_set, holder, name).state == "unknown"
         if (
             open_ended
             and silent(package_set, holder, name)
@@ -154,9 +154,9 @@ def _classes(
     package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
     """The classes that a receiver may be of, one or those of a union, by their path for readers."""
-    lookup_result = search.class_of(package_set, facts, receiver, scope=scope)
+    lookup_result = classes.class_of(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
-    named = search.resolve(package_set, facts, receiver.removesuffix("()"), scope=scope)
+    named = classes.resolve(package_set, facts, receiver.removesuffix("()"), scope=scope)
     if isinstance(lookup_result.definition, Class):
         if named.trace:
             yield named.trace[0].lstrip("*").replace(":", "."), lookup_result

@@ -1,4 +1,4 @@
-"""Checks of a lock beyond its types: it cannot have a value that the checks of a matrix refuse.
+"""Checks of a lock's values beyond their types: paths, labels, users (separate: only checks).
 
 A lock may be another author's, and its texts reach scripts, mounts and the user's own matrix.
 """

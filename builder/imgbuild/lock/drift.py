@@ -1,4 +1,4 @@
-"""The parts of a field in which the matrix and the lock differ, one line for each key."""
+"""Which keys of the matrix and of a lock differ, one line for each (separate: only messages)."""
 
 from __future__ import annotations
 

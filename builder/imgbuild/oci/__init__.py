@@ -1,1 +1,1 @@
-"""The OCI image format: tar, layers, documents, layouts."""
+"""The OCI image format: tar, gzip, layers, documents, layouts, unpacking."""

@@ -1,4 +1,4 @@
-"""An OCI layout as one tar stream, for `docker load` and for copying images as a file.
+"""An OCI or Docker archive as one tar stream, for `docker load` and for copying images.
 
 The stream is made piece by piece, without temporary files, and is the same for the same image and
 tag. Formats:

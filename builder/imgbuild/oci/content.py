@@ -1,11 +1,10 @@
-"""Reads the content of members in pieces of at most 1 MiB, and checks its size and CRC."""
+"""Reads the contents of members in pieces of at most 1 MiB; checks their sizes and CRCs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self, cast
 
 from isal import isal_zlib
@@ -29,12 +28,7 @@ class Files:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()

@@ -1,4 +1,4 @@
-"""The JSON documents of image-spec 1.1: read as values, written as canonical JSON."""
+"""OCI documents (image-spec 1.1): index, manifest, configuration, media types, platforms."""
 
 from __future__ import annotations
 

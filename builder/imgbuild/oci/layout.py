@@ -1,4 +1,4 @@
-"""Writes and reads OCI image layouts: folders with one image, for one or several architectures.
+"""OCI image layouts on disk: writes, reads and checks folders with one image.
 
 skopeo, podman, umoci and containerd can read them. `index.json` is written last, by an atomic
 rename, and blobs that it no longer refers to are removed after that. A killed process thus leaves

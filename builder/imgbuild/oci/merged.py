@@ -1,4 +1,4 @@
-"""The file system that layers make, in memory: facts of every path, and no content.
+"""The merged file system of layers in memory: facts of every path, no contents.
 
 A tree of nodes has what can be compared: type, mode, owner, link target, attributes, sha256 of
 content; and which member of which layer each one is. Layers are read as streams, or by their

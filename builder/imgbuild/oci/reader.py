@@ -1,4 +1,4 @@
-"""The members of layers: tar streams, inflated, with their extended headers applied."""
+"""Reads layers: tar streams, decompressed (gzip, zstd), headers applied, whiteouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders and archives that hold the files of an image: an OCI layout, or what Docker saves."""
+"""Folders and archives that hold an image: an OCI layout, or the output of `docker save`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of a layer and their tar headers, written here so that no library can change the bytes.
+"""Tar headers and members of a layer: modes, times, owners, PAX records; reproducible bytes.
 
 The format is ustar, with a PAX header only if a field needs one (path or link that is not ASCII or
 exceeds ustar's limits, size over 8 GiB). Owner names are empty, and all times are constant.

@@ -1,4 +1,4 @@
-"""Resolves paths of an image inside a folder that is its root; they cannot lead out of it.
+"""Paths of an image inside a folder that is its root, resolved so that none leads out of it.
 
 Folders are opened one component at a time without following links; a component that is a link is
 resolved inside the root.
@@ -11,7 +11,6 @@ import contextlib
 import os
 import stat
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn, Self
 
 from imgbuild.errors import IntegrityError
@@ -34,12 +33,7 @@ class RootFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._forget()
         os.close(self._root)
 

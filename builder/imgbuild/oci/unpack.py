@@ -1,4 +1,4 @@
-"""Unpacks the layers of an image to a root file system on disk, with or without root.
+"""Unpacks the layers of an image to a root file system on disk: owners, whiteouts, hard links.
 
 As root, files have the image's owners; otherwise all belong to the caller. One thread inflates, one
 writes. Nothing is written outside the folder, whatever a layer says (see `tree`).

@@ -1,4 +1,4 @@
-"""From a lock to its audit: which files it needs, the package set, the report.
+"""Audits a lock: which files it needs, the package set, and the kept report.
 
 Facts of a wheel are kept by its hash, and the report by everything that it depends on: a second
 audit reads no wheel and fetches nothing.
@@ -157,7 +157,7 @@ class _Audit:
             library.progress("auditing", len(self._wheels), console),
         ):
             if "elf" in checks or "cuda" in checks:
-                self._read_elves(library)
+                self._read_elf_facts(library)
             package_set = open_package_set(
                 tuple(self._wheels.values()),
                 library,
@@ -195,17 +195,17 @@ class _Audit:
         """Where a wheel is: in the cache, else on a server, from which code is read by ranges."""
         return self._store.file(wheel.sha256) or f"{PREFIX}{wheel.sha256}"
 
-    def _read_elves(self, library: Library) -> None:
+    def _read_elf_facts(self, library: Library) -> None:
         """Read the shared objects of wheels that were never read; these must be downloaded."""
         unread = [
             wheel
             for wheel in self._wheels.values()
-            if library.wheel(wheel, self._place(wheel)).stored_elves() is None
+            if library.wheel(wheel, self._place(wheel)).stored_elf_facts() is None
         ]
         for batch in batches(unread, lambda wheel: wheel.size, bounded=self._drop):
-            fetched = self._supply.bring(batch)
+            fetched = self._supply.fetch_missing(batch)
             here = [library.wheel(wheel, self._file(wheel)) for wheel in batch]
-            library.prefetch_elves(here)
+            library.prefetch_elf_facts(here)
             if self._drop:
                 for library_wheel in here:
                     _ = library_wheel.files  # its directory, while it is here
@@ -242,7 +242,7 @@ class LockFiles:
         store = self._inputs.store
         path = store.file(item.sha256)
         if path is None:
-            self.bring((item, *rest))
+            self.fetch_missing((item, *rest))
             path = store.file(item.sha256)
         if path is None:
             message = f"{item.file} is not in {store.root} after it was fetched"
@@ -251,12 +251,12 @@ class LockFiles:
             )
         return path
 
-    def bring(self, items: Iterable[LockedFile]) -> set[Sha256]:
+    def fetch_missing(self, items: Iterable[LockedFile]) -> set[Sha256]:
         """Fetch and build the missing ones of `items`; returns the hashes of what was fetched."""
         missing = self._lacking(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(missing)
         self.used_up |= self._lacking(located.ingredients)
-        self._inputs.bring(self._lock, missing)
+        self._inputs.fetch_missing(self._lock, missing)
         return missing - self._built
 
     def _lacking(self, hashes: Iterable[Sha256]) -> set[Sha256]:

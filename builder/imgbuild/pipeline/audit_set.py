@@ -1,4 +1,4 @@
-"""The audit of packages that no lock names: pins of an index, or an installed environment.
+"""Audits packages without a lock: pins of an index, or an installed environment.
 
 Reports are kept by everything that they depend on, as those of locks are: pins until the next day,
 when an index may have other files; an environment until a file of it changes.
@@ -346,7 +346,7 @@ def _fetched(
         compiled = _requiring("numpy", remote, package_set)
         selected += [wheel for wheel in compiled if wheel.size <= LARGEST and wheel not in selected]
     selected = [
-        wheel for wheel in selected if package_set.wheels[wheel.package].stored_elves() is None
+        wheel for wheel in selected if package_set.wheels[wheel.package].stored_elf_facts() is None
     ]
     requests = [FileRequest(wheel, lambda url=urls[wheel.sha256]: [url]) for wheel in selected]  # type: ignore[misc]
     return fetch_all(requests, request.context, title="packages compiled against torch or numpy")
@@ -391,7 +391,7 @@ def _unread_binaries(
         wheel.package
         for wheel in compiled
         if not isinstance(files.places[wheel.sha256], Path)
-        and package_set.wheels[wheel.package].stored_elves() is None
+        and package_set.wheels[wheel.package].stored_elf_facts() is None
     ]
     unread = []
     if remote:

@@ -1,4 +1,4 @@
-"""Builds targets from their locks: read lock and digests → assemble → OCI layout or archive."""
+"""Builds targets from their locks: plan, fetch, assemble; an OCI layout or an archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What locking targets downloads: known before the first file is asked for."""
+"""What locking targets downloads, computed before the first request, for the progress bar."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _unread(lock: Lock, inputs: Inputs) -> set[Sha256]:
             hashes |= {
                 library_wheel.wheel.sha256
                 for library_wheel in library_wheels
-                if library_wheel.stored_elves() is None
+                if library_wheel.stored_elf_facts() is None
             }
             hashes |= {deb.sha256 for deb in unread_debs(resolution.debs, inputs.store)}
     return hashes

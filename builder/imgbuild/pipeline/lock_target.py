@@ -1,4 +1,4 @@
-"""From a target of the matrix to its lock and digests on disk.
+"""Locks one target: solve, audit, learn, plan, digests, and files on disk (separate: one step).
 
 settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
 
@@ -21,8 +21,7 @@ from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import AuditFailed, InputError, IntegrityError
-from imgbuild.learn.constraints_file import add_constraints
-from imgbuild.learn.loop import learn_from_errors, settle
+from imgbuild.learn.loop import add_constraints, learn_from_errors, settle
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
@@ -197,17 +196,17 @@ def _locked_layers(
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
     """Read what needs whole files while they are available: for the audit, and for the SBOM."""
-    read_elves(layers, inputs)
+    read_elf_facts(layers, inputs)
     files = [file for layer in layers for file in layer.recipe.contents]
     packages.look(
         ((file.sha256, file) for file in files if isinstance(file, Wheel | Deb)), inputs.store
     )
 
 
-def read_elves(layers: Iterable[Layer], inputs: Inputs) -> None:
+def read_elf_facts(layers: Iterable[Layer], inputs: Inputs) -> None:
     """Read the shared objects of the layers' wheels for the audit, while they are available."""
     files = [file for layer in layers for file in layer.recipe.contents]
     wheels = [file for file in files if isinstance(file, Wheel)]
     with Library(inputs.store) as library:
         located = ((wheel, inputs.store.file(wheel.sha256)) for wheel in wheels)
-        library.prefetch_elves([library.wheel(wheel, path) for wheel, path in located if path])
+        library.prefetch_elf_facts([library.wheel(wheel, path) for wheel, path in located if path])

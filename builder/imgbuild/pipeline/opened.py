@@ -1,4 +1,4 @@
-"""Finds the project that a verb works on, and reports if it is the catalogue of imgbuild."""
+"""Opens the project of a verb, or the catalogue; names the templates that it replaces."""
 
 from __future__ import annotations
 

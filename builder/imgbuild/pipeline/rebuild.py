@@ -1,4 +1,4 @@
-"""Builds an image again from the lock that is attached to it, without a checkout or a matrix.
+"""Builds an image again from the lock that is attached to it, without a checkout.
 
 published image or folder → the lock that is attached → fetch → assemble → OCI layout
 """
@@ -82,7 +82,7 @@ def build(
     place = placed(layout, name, output, several=False, form=form)
     folder = place if form == "oci" else layout
     inputs = _inputs(origin, options)
-    bundle.bring(lock_bundle, inputs.store)
+    bundle.store_added_files(lock_bundle, inputs.store)
     with console.step(f"building {name} for {', '.join(chosen)} as {origin.place} says"):
         built = image_layout.build(
             lock_bundle.lock,

@@ -1,4 +1,4 @@
-"""The image of a target for `imgbuild run`: found, or built first, and the command run in it.
+"""The image of a target for `imgbuild run`: present, or built first; the command run in it.
 
 What builds or converts an image is imported when there is something to build: most runs find the
 image, and start in a third of the time.

@@ -1,4 +1,4 @@
-"""Pins that an index has as an sdist only: their Python code is read from it."""
+"""Audits pins that an index has as an sdist only, from their code (separate: one kind of pin)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program as a list of steps: read this first.
+"""Lock, check and audit of several targets, step by step: read this first. Security updates.
 
     lock:   settle (resolve → audit → learn → resolve) → lock → plan → fetch → assemble (digests
             only) → audit of whole files → digests → render
@@ -17,11 +17,14 @@ import msgspec
 
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache import prune
+from imgbuild.cache.context import Context
+from imgbuild.deb import apt
 from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.model import Base, DebianBase
 from imgbuild.matrix.select import Selected
-from imgbuild.pipeline import lock_target, security_updates
+from imgbuild.pipeline import lock_target
 from imgbuild.pipeline.downloads import downloads
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.opened import report_templates
@@ -33,6 +36,8 @@ from imgbuild.show import image_diff, revisions
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system import files
 from imgbuild.system.console import console
+
+SHOWN_UPDATES = 5
 
 
 class LockResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +86,7 @@ def lock_all(
             inputs.drop(total.missing)
     total.transfer.close()
     bases = [(lock, matrix.bases[matrix.targets[name].base]) for name, lock in settled.items()]
-    security_updates.report(bases, inputs.context)
+    report_security_updates(bases, inputs.context)
     target_digests = [done[item.name] for item in selected if item.name in done]
     write.keep_new(
         project, matrix, [target_digests.target for target_digests in target_digests], console
@@ -156,3 +161,33 @@ def diff_all(
         )
         for item in selected
     ]
+
+
+def report_security_updates(locks: Iterable[tuple[Lock, Base]], context: Context) -> None:
+    """Say, once for each base, which updates the Debian packages of `locks` lack.
+
+    Nothing but a detail is said if the security suite cannot be read: a lock does not need it.
+    """
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    for lock, base in locks:
+        arch, resolution = next(iter(lock.arch.items()))
+        packages = (lock.base.name, tuple(deb.sha256 for deb in resolution.debs))
+        if not isinstance(base, DebianBase) or packages in seen:
+            continue
+        seen.add(packages)
+        try:
+            date, updates = apt.security_updates(base, resolution.debs, arch, context)
+        except ImgbuildError as error:
+            context.reporter.detail(f"security updates of {lock.base.name}: {error.message}")
+            continue
+        if updates:
+            context.reporter.info(_updates_text(lock, date, updates, len(resolution.debs)))
+
+
+def _updates_text(
+    lock: Lock, date: str, updates: tuple[apt.SecurityUpdate, ...], total: int
+) -> str:
+    named = ", ".join(f"{update.package} {update.fixed}" for update in updates[:SHOWN_UPDATES])
+    more = f" and {len(updates) - SHOWN_UPDATES} more" if len(updates) > SHOWN_UPDATES else ""
+    count = "has a security update" if len(updates) == 1 else "have security updates"
+    return f"{lock.base.name}: {len(updates)} of {total} packages {count} ({date}): {named}{more}"

@@ -1,4 +1,4 @@
-"""How the wheels of an image are cut into layers, so that targets share as many as they can."""
+"""How wheels are distributed over layers, so that targets share them (separate: a rule)."""
 
 from __future__ import annotations
 

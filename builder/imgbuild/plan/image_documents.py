@@ -1,4 +1,4 @@
-"""The image configuration of a plan, as canonical JSON.
+"""The image configuration of a plan: labels, ENV, user, history (separate: a format of OCI).
 
 It depends on the plan alone: it contains no version of a tool, no name of a machine and no time.
 """

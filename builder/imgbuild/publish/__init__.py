@@ -1,1 +1,1 @@
-"""Images in a registry: push, pull, tag, list, garbage collection, mirror."""
+"""Images in a registry: push, pull, tag, list, delete old ones; the mirror of inputs."""

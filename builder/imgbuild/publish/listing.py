@@ -1,4 +1,4 @@
-"""Lists the images of a registry by their tags, manifests and configurations; no layer is read."""
+"""`registry ls`: images of a registry by tags, manifests and configurations; no layer is read."""
 
 from __future__ import annotations
 

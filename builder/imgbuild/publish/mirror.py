@@ -1,4 +1,4 @@
-"""Uploads the inputs of locks to a mirror, and reports what the mirror has.
+"""`registry mirror push` and `status`: uploads inputs of locks, and reports what is there.
 
 A blob is uploaded once, even if several targets need it; an artifact is uploaded after all its
 blobs, and its tags last.
@@ -183,7 +183,7 @@ def _fill(
     """Send those of `left` that this part has, and take them out of it."""
     items = [item for item in mirror_items.inputs(part.lock, part.arch) if item.digest in left]
     for batch in batches(items, lambda item: item.size, bounded=drop):
-        fetched = inputs.bring(part.lock, {item.sha256 for item in batch})
+        fetched = inputs.fetch_missing(part.lock, {item.sha256 for item in batch})
         threads.each(
             sorted(batch, key=lambda item: -item.size),
             lambda item, stop: _send(item, repository, client, inputs, bar, stop),

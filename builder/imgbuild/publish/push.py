@@ -1,4 +1,4 @@
-"""Pushes locked targets to a repository: makes and uploads only what the repository lacks.
+"""`imgbuild push`: makes and uploads only what the repository lacks, then sets tags.
 
 survey (HEAD) → mount → assemble what is left → upload → manifests → what is attached → signatures
 → tags

@@ -1,4 +1,4 @@
-"""The blobs, documents and tags that a push of one target puts into a repository."""
+"""The blobs, documents and tags of a push, before any request (separate: a pure function)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags images, and only those of which every part is in the repository."""
+"""`registry tag`: tags an image, only if every part of it is in the repository."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A client of the OCI distribution protocol."""
+"""A client of registries (OCI distribution): manifests, blobs, uploads, logins, tokens, mirrors."""

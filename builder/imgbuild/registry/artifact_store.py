@@ -1,4 +1,4 @@
-"""Documents attached to an image in a registry: OCI artifacts that refer to its manifest.
+"""OCI artifacts attached to an image in a registry: signatures, SBOMs, locks; found and read.
 
 Anyone who may write to a repository may attach to its images, so callers compare what is read here
 with the image.

@@ -1,4 +1,4 @@
-"""Blobs in a registry: check for them, read small ones, download large ones."""
+"""Blobs in a registry: whether they exist, small ones read, large ones downloaded."""
 
 from __future__ import annotations
 

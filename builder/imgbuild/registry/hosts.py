@@ -1,4 +1,4 @@
-"""The endpoints of a registry host: the host itself and its mirrors, with their certificates.
+"""Mirrors and certificates of a registry host: hosts.toml, certs.d, client certificates.
 
 `HOST/hosts.toml` is read in containerd's form, in ~/.config/imgbuild/certs.d and
 /etc/containerd/certs.d; `HOST/*.crt` (authorities), `*.cert` with `*.key` (this client's own) in

@@ -1,4 +1,4 @@
-"""Names of repositories and of their contents: `[host/]name[:tag][@digest]`.
+"""Image references: `[host/]name[:tag][@digest]`, Docker Hub's short names.
 
 As docker reads it, a first part with a dot or a colon, or `localhost`, is a host; without one it is
 Docker Hub, whose own images are `library/…`.

@@ -1,4 +1,4 @@
-"""Logins for registries, from Docker's config.json, podman's auth.json and credential helpers.
+"""Logins for registries: Docker's config.json, podman's auth.json, credential helpers.
 
 Looked for in the order in which Docker does: the program of `credHelpers` for this host, that of
 `credsStore`, then `auths`. Failures are only warnings: the registry may not need a login.

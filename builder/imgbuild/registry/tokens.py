@@ -1,4 +1,4 @@
-"""Answers a WWW-Authenticate challenge with an Authorization header.
+"""Bearer tokens and basic logins for WWW-Authenticate challenges (separate: a protocol).
 
 A login travels over TLS, or stays with the server that asked for it.
 """

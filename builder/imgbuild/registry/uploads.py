@@ -1,4 +1,4 @@
-"""Uploads blobs to a registry: mounted, in one request, or in chunks that can be resumed.
+"""Uploads of blobs: mounts, one request, resumable chunks (separate: a protocol of its own).
 
 Only one piece of a blob is in memory at a time.
 

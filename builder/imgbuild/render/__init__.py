@@ -1,1 +1,1 @@
-"""A lock as text for other tools: Dockerfile, bake file, pylock, definition file, script."""
+"""A lock as text for other tools: Dockerfile, bake file, pylock, script; templates."""

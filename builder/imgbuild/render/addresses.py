@@ -1,4 +1,4 @@
-"""The current download addresses of a lock's wheels and sdists, for texts that are not kept."""
+"""The current download addresses (URLs) of a lock's wheels and sdists, for rendered texts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import urllib.parse
 from collections.abc import Callable, Iterable
 
 from imgbuild.assemble import sources
-from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, InputError
+from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix

@@ -1,4 +1,4 @@
-"""Renders an Apptainer definition file: one architecture, one layer."""
+"""`render --format apptainer`: an Apptainer definition file (separate: an output format)."""
 
 from __future__ import annotations
 

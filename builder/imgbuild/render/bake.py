@@ -1,4 +1,4 @@
-"""Renders one file for `docker buildx bake` that builds every locked target.
+"""docker-bake.json: one file for `docker buildx bake` that builds every locked target.
 
 Names in such a file have no dots, so `cu130-vllm0.20.2` is `cu130-vllm0_20_2` there.
 """

@@ -1,4 +1,4 @@
-"""The rendered files that are committed beside a lock, and whether they are current."""
+"""Dockerfiles and files committed beside a lock: written, compared (separate: not on request)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The build contexts of a Dockerfile: the base as a layout, and a folder of wheels.
+"""Build contexts of a Dockerfile: the base as a layout, and a folder of wheels.
 
 Files are hard links to the cache, or copies on another disk; files of another lock are removed. A
 folder of wheels is locked while a process fills it or builds from it, so that others wait.

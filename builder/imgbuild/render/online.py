@@ -1,4 +1,4 @@
-"""The Dockerfile variant that downloads its inputs, for use without imgbuild.
+"""`render --online`: a Dockerfile that downloads its inputs (separate: an output format).
 
 The steps that install stay without network and check the same hashes.
 """

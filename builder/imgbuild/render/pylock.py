@@ -1,4 +1,4 @@
-"""Renders a lock as a PEP 751 `pylock.toml`, for pip, uv and other installers.
+"""`render --format pylock`: PEP 751's pylock.toml for pip and uv (separate: an output format).
 
 It names hosts, so it is never committed. A package with one version everywhere has one entry with
 its wheels; one that differs has one for each architecture, behind a marker.

@@ -1,4 +1,4 @@
-"""Jinja for templates that may come from another author's checkout.
+"""A restricted Jinja for templates of another author's checkout (separate: a security boundary).
 
 Templates get values of imgbuild and can only write texts: no attribute of Python beyond the
 values, no method that changes or reads anything else, no file but templates. What they write is

@@ -1,4 +1,4 @@
-"""Renders a shell script that installs the packages of a lock without a container.
+"""`render --format script`: a shell script that installs a lock (separate: an output format).
 
 Packages that lose files, and those without a wheel, come after all others: each is installed aside
 or built then.

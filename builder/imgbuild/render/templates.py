@@ -1,4 +1,4 @@
-"""Loads and renders the templates of `images/templates/`; a project's own take precedence.
+"""Templates of `images/templates/` and a project's own: loading, filters, quoting, rendering.
 
 A project may be another author's, so its templates run in `sandbox`. An unknown name in a template
 is an error, not an empty text.

@@ -1,4 +1,4 @@
-"""Members of a layer as shell steps: folders, links, and files beside the Dockerfile."""
+"""Files, folders and links of a layer as shell steps of a Dockerfile."""
 
 from __future__ import annotations
 

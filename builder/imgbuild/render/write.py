@@ -1,4 +1,4 @@
-"""From locks to their texts: those that are committed beside a lock, and those on request.
+"""`imgbuild render`: every format of a lock, to files, a folder or stdout.
 
 lock and digests → render → files beside the lock, a folder, or stdout
 """
@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.cache.download import Http
 from imgbuild.errors import ImgbuildError, InputError, LockStale
+from imgbuild.http.client import Http
 from imgbuild.lock import lock_file, requirements
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix

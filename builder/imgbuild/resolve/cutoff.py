@@ -1,4 +1,4 @@
-"""The `as_of` of a request that names none: some time after the newest version it asks for.
+"""The default `as_of`, the cut-off date of uploads, of a request (separate: a rule of its own).
 
 Packages that work together are released at about the same time, so that a solver that may take
 everything of later years finds package sets that have not been tried.

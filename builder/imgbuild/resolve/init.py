@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, InputError, NothingSelected
+from imgbuild.http.client import Http
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.published import DIGESTS_FILE, LOCK, PublishedTarget
 from imgbuild.matrix.fields import NAME

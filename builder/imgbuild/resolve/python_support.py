@@ -1,4 +1,4 @@
-"""Refuses a Python that no base has, with what each requested package offers for that Python."""
+"""Refuses a Python that no base has, with alternatives (separate: one kind of refusal)."""
 
 from __future__ import annotations
 

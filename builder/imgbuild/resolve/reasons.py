@@ -1,4 +1,4 @@
-"""Why a resolution has each package, and why at that version."""
+"""Why a resolution has each package, and at that version (separate: only explanations)."""
 
 from __future__ import annotations
 

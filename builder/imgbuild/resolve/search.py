@@ -1,4 +1,4 @@
-"""The search of `imgbuild resolve`: which versions have what is asked for, and are audited clean.
+"""The search of `resolve`: tries versions until an audit is clean (separate: an algorithm).
 
 Ranges of extras are kept and newer versions tried first, as long as there is a solution.
 """

@@ -1,1 +1,1 @@
-"""Tables, status, environment variables and differences of targets and images."""
+"""Tables, pages, status, variables, dependencies and differences of targets and images."""

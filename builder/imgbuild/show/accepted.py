@@ -1,4 +1,4 @@
-"""Which differences between two images are accepted: one reviewed list, each entry with its reason.
+"""`data/compare.yaml`: which differences between two images are accepted, with reasons.
 
 Input: `data/compare.yaml`, differences. Output: the same differences, each with the reason of
 the entry that accepts it. An entry may ask that two contents are alike in a way of its own: then

@@ -1,4 +1,4 @@
-"""Whether two images are the same to those who run them, however they were built.
+"""`diff --files`: whether two images have the same files, configuration and behaviour.
 
 Input: two images and a list of accepted differences. Output: a `Comparison`: every difference
 of paths, types, modes, owners, link targets, attributes, content and configuration, each with the

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,10 +17,9 @@ from imgbuild.lock.published import overlay
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.fields import Source
 from imgbuild.matrix.model import Matrix, Variable
-from imgbuild.system import yaml_data
+from imgbuild.system import files, yaml_data
 from imgbuild.values import Arch
 
-FILE = "data/variables.yaml"
 Setter = Literal[
     "entry point", "SIF", "slurm", "smoke", "root folder with GPUs", "kernels", "bytecode"
 ]  # in the order of the output
@@ -79,8 +77,8 @@ class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def rows() -> tuple[VariableRow, ...]:
     """The part `set` of the table: what is set when an image runs."""
-    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml_data.read(text)["set"], tuple[VariableRow, ...])
+    tables = yaml_data.load(files.data("variables.yaml"), dict[str, Any])
+    return msgspec.convert(tables["set"], tuple[VariableRow, ...])
 
 
 def environment(

@@ -1,4 +1,4 @@
-"""One target on one page: versions, digests, sizes, test records, commands to copy."""
+"""`imgbuild show TARGET`: versions, digests, sizes, test records, commands to copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks and digests of a git revision."""
+"""Locks and digests of a git revision (`lock --diff REV`, `diff TARGET@REV`)."""
 
 from __future__ import annotations
 

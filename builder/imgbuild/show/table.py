@@ -1,4 +1,4 @@
-"""The matrix as a table: targets, their versions, their architectures, where they were tested.
+"""The columns and rows of `imgbuild list` and of the README's table of images.
 
 `rows` are values; `cells` and `narrow` are their text, and `markdown` and `images` whole tables.
 """

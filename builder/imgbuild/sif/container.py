@@ -1,4 +1,4 @@
-"""Writes and reads SIF, the file format of Apptainer: a header, descriptors, objects, a squashfs.
+"""SIF, Apptainer's file format: header, descriptors and objects, written and read.
 
 A SIF is little endian. The header has 128 bytes, each of the 48 descriptors 585; a descriptor has
 offset and size of its object, and the file system starts at a multiple of 4096. The file depends on

@@ -1,4 +1,4 @@
-"""The files that enroot and pyxis expect in a squashfs: environment, mounts, start script.
+"""Files that enroot and pyxis read in a squashfs: environment, fstab, rc (separate: a format).
 
 They are those of `enroot import`, so that `enroot create` accepts the squashfs; unlike there, the
 owners of files are kept.

@@ -1,4 +1,4 @@
-"""The layers of an image as one tar stream with the files that a container would see.
+"""Layers flattened to one tar, whiteouts and hard links applied (separate: an algorithm).
 
 The tar has each path once: first folders, links and devices, then files in the order of the layers.
 Nothing is written to disk; memory use is a few hundred bytes for each path.

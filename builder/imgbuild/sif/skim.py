@@ -1,4 +1,4 @@
-"""Reads the names in a layer without most of its contents, which need not be inflated.
+"""Lists a layer's members without inflating their contents (separate: an algorithm).
 
 In imgbuild's layers each larger file is a gzip member (`oci.layer`). Its end can be found without
 inflating it: there is the size of the file, followed by a member that is not compressed. In an

@@ -1,4 +1,4 @@
-"""Makes a squashfs of a tar stream with the system's mksquashfs, without root or unpacking.
+"""Makes a squashfs with mksquashfs: compression, processors, time; no root, no unpacking.
 
 Its bytes depend on the tar, the given time and the version of mksquashfs, but not on the number of
 processors.

@@ -1,1 +1,1 @@
-"""Job scripts and job arrays for Slurm, and its commands."""
+"""Slurm: job scripts, job arrays, Slurm's commands."""

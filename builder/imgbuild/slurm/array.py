@@ -1,4 +1,4 @@
-"""Runs a verb for many targets as one Slurm array, with one task for each target.
+"""Slurm arrays: one task for each target; orders, logs, states, waiting, cancelling.
 
 An order is a folder on the shared disk: the script, order.json, and for each task its log, the
 output of its command and its state, which the task writes atomically. Tasks that an order with the

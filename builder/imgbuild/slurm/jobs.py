@@ -1,6 +1,8 @@
-"""Job scripts for Slurm, rendered from images/templates/slurm.
+"""Job scripts for Slurm: allocation, container, variables, mounts, paths; by templates.
 
-Values that an #SBATCH line, a list of mounts or a shell would read differently are refused.
+Values that an #SBATCH line, a list of mounts or a shell would read differently are refused. A
+script has the table of variables whose value is a path (see `container.path_variables`), since they
+are those that are set when the job runs.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import enum
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,9 +19,14 @@ from packaging.version import Version
 from imgbuild.container import path_variables
 from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import Lock
-from imgbuild.slurm import paths
-from imgbuild.slurm.paths import JobPaths
 from imgbuild.values import Digest
+
+OWN = ("HF_HOME", "TMPDIR")  # the script itself reads and sets them
+# Patterns of the variables that reach the image under Apptainer.
+FAMILIES = (
+    "HF_*", "HUGGING_FACE_*", "WANDB_*", "MLFLOW_*", "NCCL_*", "GLOO_*", "UCX_*", "FI_*", "TORCH_*",
+    "PYTORCH_*", "VLLM_*", "RAY_*", "TRITON_*", "OMP_*", "MKL_*", "OPENBLAS_*",
+)  # fmt: skip
 
 LOG = "%x-%j.log"
 SERVER_WAIT = 3600  # seconds that vLLM has to load its model: network disks are slow
@@ -154,7 +161,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def paths(self) -> JobPaths:
         """What happens to variables whose value is a path."""
-        return paths.job_paths([item.name for item in self.environment], self.passed)
+        return job_paths([item.name for item in self.environment], self.passed)
 
     @property
     def bound(self) -> tuple[str, ...]:
@@ -350,4 +357,47 @@ def words(allocation: Allocation, *, log: bool) -> list[str]:
             for word in allocation.more
             if re.fullmatch(f"({OURS}{f'|{LOGS}' if log else ''})(=.*)?", word)
         ]
+    )
+
+
+class HostOnly(msgspec.Struct, frozen=True):
+    """Variables that are not passed, for one reason."""
+
+    reason: str
+    names: tuple[str, ...]
+
+
+class JobPaths(msgspec.Struct, frozen=True, kw_only=True):
+    """The table for a job script.
+
+    `mounted` has KIND:NAME with KIND folder, file or new. `families` are patterns of other
+    variables that are passed, `named` path variables that `--env` passes.
+    """
+
+    mounted: tuple[str, ...]
+    left_out: tuple[HostOnly, ...]
+    families: tuple[str, ...]
+    named: tuple[str, ...]
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """Patterns of all variables that may reach the image."""
+        return (*self.families, *self.named)
+
+
+def job_paths(values: Collection[str], passed: Collection[str]) -> JobPaths:
+    """The table for a script in which `--env` sets `values`, and passes on the names `passed`."""
+    mounted = []
+    left_out = []
+    for row in path_variables.table():
+        if row.use == "mounted":
+            kind = row.holds.split()[0]
+            mounted += [f"{kind}:{name}" for name in row.names if name not in (*values, *OWN)]
+            continue
+        without = (*values, *passed, *OWN)
+        names = tuple(name for name in row.names if name not in without)
+        left_out += [HostOnly(row.reason, names)] if names else []
+    named = tuple(sorted(path_variables.names().intersection(passed)))
+    return JobPaths(
+        mounted=tuple(mounted), left_out=tuple(left_out), families=FAMILIES, named=named
     )

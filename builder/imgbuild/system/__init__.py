@@ -1,1 +1,1 @@
-"""The terminal, processes, the file system, threads, and texts in the syntax of other languages."""
+"""The operating system: console, processes, files, locks, threads, signals, git, quoting."""

@@ -1,4 +1,4 @@
-"""Sizes and counts in words."""
+"""Sizes and counts as text: 1.5 GB, 2 packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where bytes from elsewhere are read: any failure of a reader becomes one error that names them.
+"""Reads untrusted files and answers: any failure of a reader becomes one error that names it.
 
 Files from indexes and registries, and what users name, may hold anything. Readers refuse what they
 know to be wrong in their own words; whatever else goes wrong with such input, in libraries too,

@@ -1,4 +1,4 @@
-"""Terminal output: results go to stdout, messages and progress to stderr.
+"""Terminal output: colours, progress bars, spinners, -q and -v; messages to stderr.
 
 It respects `-q`, `-v`, `NO_COLOR`, `FORCE_COLOR` and dumb terminals (rich reads the last three).
 rich is imported at the first message on a terminal; elsewhere messages are plain text.

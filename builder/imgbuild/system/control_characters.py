@@ -1,4 +1,4 @@
-"""Control characters and invisible characters in texts from files, servers and programs."""
+"""Escape sequences and invisible characters, made visible in texts from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP raise an exception, as Ctrl-C does, so that unfinished work is cleaned up."""
+"""SIGTERM and SIGHUP raise an exception, as Ctrl-C does, so that work is cleaned up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File locks, durable renames, and errors of the file system with a hint.
+"""Files: locks, atomic replacement, fsync, disk full, XDG folders, errors with a hint.
 
 Locks end with their process, and files are complete or missing, even if the process is killed.
 """

@@ -1,4 +1,4 @@
-"""Folders by descriptor: what a project, a layout or the cache has is used without following links.
+"""Folders opened by descriptor: reads, writes and removes files without following links.
 
 A checkout or a shared folder may have a symbolic link, a pipe or a folder of another user wherever
 imgbuild writes. So a name is resolved part by part, relative to the descriptor of a folder that the
@@ -18,7 +18,6 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from imgbuild.errors import ImgbuildError, InputError
@@ -56,12 +55,7 @@ class OpenFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads git repositories, which may be another author's, without running what they configure.
+"""Runs git read-only in a repository of another author: no hook or filter of it runs.
 
 Only commands that read objects: those that read files of the checkout, such as `git diff` and
 `git status`, would run the filters that its configuration names.

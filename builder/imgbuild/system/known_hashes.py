@@ -1,4 +1,4 @@
-"""Known hashes of files: a file is hashed again only if it has changed.
+"""Hashes of files, remembered: a file is hashed again only if it has changed.
 
 A record holds device, inode, size, mtime and ctime of a file with its hash. A ctime cannot be set:
 every change of content, links or mode moves it. Records lie in a folder that only the user can

@@ -1,4 +1,4 @@
-"""Puts a file of the cache into a folder: as a hard link, or as a copy."""
+"""Places a file of the cache into a folder: as a hard link, or as a copy."""
 
 from __future__ import annotations
 

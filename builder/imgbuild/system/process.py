@@ -1,4 +1,4 @@
-"""Runs commands. With `-v` each is printed so that it can be pasted into a shell.
+"""Runs commands (subprocess): output, exit status, timeouts, signals, `-v` prints them.
 
 `system.programs` says which file a command runs, and with which environment.
 """

@@ -1,4 +1,4 @@
-"""Which file a command runs and what its environment is: nothing of the current folder decides it.
+"""Which program a command runs (PATH), its environment variables, and settings of git.
 
 The current folder is often another author's checkout. A program there, a module that Python
 would import from there, and the configuration of a git repository must not run by themselves.

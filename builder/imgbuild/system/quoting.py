@@ -1,4 +1,4 @@
-"""Texts in the syntax of the language into which they are put.
+"""Quotes texts for shell, Dockerfile, YAML comment, sbatch, requirements and Markdown.
 
 Every rendered file, and each command that is shown, uses these functions. They return `Quoted`,
 which is the mark that a template may write a text as it is. None lets control characters through.

@@ -1,4 +1,4 @@
-"""The interface by which stages report progress and warnings: they print nothing themselves."""
+"""The interface of progress and warnings: stages report through it, and print nothing."""
 
 from __future__ import annotations
 

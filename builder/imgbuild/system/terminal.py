@@ -1,4 +1,4 @@
-"""Joins the terminal of this process to that of a command, as `docker run --tty` does."""
+"""A pseudo-terminal (TTY) for a command in a root folder: size, raw mode, signals."""
 
 from __future__ import annotations
 

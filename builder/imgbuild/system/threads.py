@@ -1,4 +1,4 @@
-"""Runs a function for many items in several threads, for work that mostly waits for a server.
+"""A pool of threads for downloads and uploads: runs a function for many items, stops on errors.
 
 The threads are daemons that share one list: an executor would wait for slow reads after Ctrl-C.
 """

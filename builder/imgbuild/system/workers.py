@@ -1,4 +1,4 @@
-"""Calls functions of imgbuild in several new Python processes.
+"""Worker processes: calls functions of imgbuild in several new Python processes.
 
 Not the processes of `multiprocessing`: these would import from the current folder, before any of
 imgbuild's code runs. A call is a pickle on the worker's stdin, its replies are pickles on stdout.

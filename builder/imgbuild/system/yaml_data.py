@@ -1,12 +1,20 @@
-"""Reads the YAML files that come with imgbuild, by libyaml where PyYAML has it."""
+"""Reads the YAML files of the package's folder `data` as values, by libyaml where PyYAML has it."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
 import yaml
 
+T = TypeVar("T")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load(path: Path, kind: type[T]) -> T:
+    """The file at `path`, which `files.data` gives, as a value of `kind`."""
+    return msgspec.convert(read(path.read_bytes()), kind)
 
 
 def read(text: str | bytes) -> Any:

@@ -1,4 +1,4 @@
-"""The checks of an image and their outcomes, in the order in which they were made."""
+"""The outcomes of the checks of `verify`: verified, failed, unchecked, lacking."""
 
 from __future__ import annotations
 

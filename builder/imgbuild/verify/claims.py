@@ -1,4 +1,4 @@
-"""Checks the documents attached to an image against its lock, and who signed them."""
+"""Signatures, SBOMs, provenance, VEX and tags of an image (separate: claims, not content)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that the documents and layers of an image are those of its lock."""
+"""Checks that the documents and layers of an image are those that follow from its lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifies an image: its signatures, provenance, SBOMs and content."""
+"""`imgbuild verify`: the order of all checks of an image, and their outcome."""
 
 from __future__ import annotations
 

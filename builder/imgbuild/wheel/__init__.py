@@ -1,1 +1,1 @@
-"""A wheel as a value: its files, its metadata, how it installs; the members of an sdist."""
+"""Wheels and sdists as values: zip, METADATA, RECORD, tags, how they install, conflicts."""

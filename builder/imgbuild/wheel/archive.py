@@ -1,4 +1,4 @@
-"""Reads a wheel: its files, the position of their data, and the texts of its `.dist-info`.
+"""Reads a wheel: its files and texts of `.dist-info`, checked for damage and unsafe paths.
 
 `read` makes every check that needs no inflating; `verify` makes the others. Source: PyPA's
 specification of the binary distribution format.

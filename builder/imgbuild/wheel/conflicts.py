@@ -1,4 +1,4 @@
-"""Finds paths that two packages install with different contents.
+"""Paths that two packages install with different contents, and `drop:` of the matrix.
 
 It compares path, CRC-32 and size of the files of each package. A conflict is an error unless
 `matrix.yaml` says, under `drop`, which package's file is left out.

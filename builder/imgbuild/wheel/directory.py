@@ -1,4 +1,4 @@
-"""Reads the directory of a zip, strictly enough that no two readers can see different files in it.
+"""The directory and local headers of a zip, read so that no two readers differ.
 
 Central directory and local headers must agree. Not accepted: two end records, gaps, overlaps, data
 before the first or after the last record, encryption, compression other than deflate, and sizes
@@ -7,6 +7,7 @@ that deflate cannot reach.
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -14,7 +15,6 @@ import msgspec
 
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import Files
-from imgbuild.wheel.local import check_local
 from imgbuild.wheel.zipformat import (
     CENTRAL,
     DEFLATED,
@@ -23,6 +23,7 @@ from imgbuild.wheel.zipformat import (
     END64,
     FULL16,
     FULL32,
+    LOCAL,
     LOCATOR64,
     MAX_RATIO,
     STORED,
@@ -67,7 +68,8 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
     """The number of members, and size and offset of the central directory."""
     tail_size = min(total, END.size + FULL16)
     tail = files.read(path, total - tail_size, tail_size)
-    ends = [at for at in _signatures(tail, b"PK\5\6") if _reaches_end(tail, at)]
+    places = (match.start() for match in re.finditer(re.escape(b"PK\5\6"), tail))
+    ends = [at for at in places if _reaches_end(tail, at)]
     if not ends:
         refuse(label, None, "not a zip file: no end record at its end")
     if len(ends) > 1 or tail.rfind(b"PK\5\6") != ends[0]:
@@ -92,14 +94,6 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
         what = f"its directory ends at byte {start + size}, its end record starts at {stop}"
         refuse(label, None, what)
     return count, size, start
-
-
-def _signatures(data: bytes, signature: bytes) -> list[int]:
-    offsets, at = [], data.find(signature)
-    while at >= 0:
-        offsets.append(at)
-        at = data.find(signature, at + 1)
-    return offsets
 
 
 def _reaches_end(tail: bytes, at: int) -> bool:
@@ -193,3 +187,61 @@ def _check_sizes(name: str, method: int, compressed: int, size: int, label: str)
         refuse(label, name, f"is stored, but its sizes differ ({compressed} and {size} bytes)")
     if method == DEFLATED and (compressed == 0 or size > compressed * MAX_RATIO):
         refuse(label, name, f"cannot inflate from {compressed} to {size} bytes (a zip bomb?)")
+
+
+def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, label: str) -> int:
+    """The offset of the data of `record`; IntegrityError if its local header does not agree.
+
+    The member must end exactly at `limit`, where the next one or the directory starts.
+    """
+    member, name = record.member, record.member.name
+    fixed_end = record.start + LOCAL.size
+    if fixed_end + len(record.raw_name) > limit:
+        refuse(label, name, f"its local header at byte {record.start} overlaps what follows")
+    head = files.read(path, record.start, LOCAL.size + len(record.raw_name))
+    signature, _, flags, method, _, _, crc, compressed, size, name_length, extra_length = (
+        LOCAL.unpack_from(head)
+    )
+    if signature != b"PK\3\4":
+        refuse(label, name, f"no local header at byte {record.start}")
+    if name_length != len(record.raw_name) or head[LOCAL.size :] != record.raw_name:
+        refuse(label, name, "its local header has another name")
+    if flags != record.flags or method != member.method:
+        refuse(label, name, "its local header has another compression method or other flags")
+    extra_at = fixed_end + name_length
+    offset: int = extra_at + extra_length
+    if offset + member.compressed > limit:
+        refuse(label, name, f"its data overlap what starts at byte {limit}")
+    extra = extra_fields(files.read(path, extra_at, extra_length), label, name)
+    if FULL32 in (size, compressed):
+        size, compressed = wide_values(extra, (size, compressed), label, name)
+    stated = (crc, compressed, size)
+    true = (member.crc, member.compressed, member.size)
+    if flags & DESCRIPTOR:
+        # Writers that stream leave zeros here and write the values after the data.
+        if any(value not in (0, right) for value, right in zip(stated, true, strict=True)):
+            refuse(label, name, "its local header disagrees with the directory")
+        _check_descriptor(files, path, member, offset + member.compressed, limit, label)
+    elif stated != true:
+        refuse(label, name, "its local header disagrees with the directory about CRC or sizes")
+    elif offset + member.compressed != limit:
+        what = f"unexpected bytes {offset + member.compressed} to {limit} after its data"
+        refuse(label, name, what)
+    return offset
+
+
+def _check_descriptor(
+    files: Files, path: Path, member: ZipMember, start: int, limit: int, label: str
+) -> None:
+    """Check that a data descriptor, in one of the four forms in use, fills the gap to `limit`."""
+    sizes = (member.crc, member.compressed, member.size)
+    if limit - start not in (12, 16, 20, 24):
+        refuse(label, member.name, f"no data descriptor between bytes {start} and {limit}")
+    data = files.read(path, start, limit - start)
+    forms = []
+    for layout in ("<LLL", "<LQQ"):
+        if layout == "<LQQ" or max(sizes) <= FULL32:
+            body = struct.pack(layout, *sizes)
+            forms += [body, b"PK\7\x08" + body]
+    if data not in forms:
+        refuse(label, member.name, "its data descriptor disagrees with the directory")

@@ -1,4 +1,4 @@
-"""Computes the files that installing a wheel adds to an image, without unpacking it.
+"""The files that installing a wheel adds to an image (site-packages, bin, data), as values.
 
 The content of a member is a slice of the wheel unless installing changes it. The rules are those of
 the binary distribution format; the tests compare the result with `uv pip install`.

@@ -1,4 +1,4 @@
-"""Reads and writes RECORD, the list of a wheel's files with their hashes.
+"""RECORD of a wheel: rows with hashes and sizes, read and written.
 
 Paths are relative to site-packages, as the specification says (`../../../bin/tool`).
 """

@@ -1,4 +1,4 @@
-"""Makes the files of `bin/`: launchers of entry points, and scripts with their shebang replaced."""
+"""Scripts in `bin/`: entry points of console_scripts, and shebangs (separate: a file format)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which wheels can be installed in an image, and which of them is preferred.
+"""Wheel tags (manylinux, abi3, cp311): which wheels fit an image, and which is preferred.
 
 The order is that of pip and uv: the most specific tag first.
 """

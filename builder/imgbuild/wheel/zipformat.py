@@ -1,4 +1,4 @@
-"""Structures of the zip format that its central directory and its local headers share.
+"""Structures of the zip format: end records, central and local headers, zip64 fields.
 
 Source: APPNOTE.TXT 6.3.10, sections 4.3 to 4.5.
 """

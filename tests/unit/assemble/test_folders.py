@@ -11,9 +11,9 @@ import pytest
 from imgbuild.assemble import folders, skeleton
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
+from imgbuild.http.client import Http
 from imgbuild.lock import extension
 from imgbuild.lock.lock_file import AddedFile, AddedFolder, Lock
 from imgbuild.lock.published import Extended

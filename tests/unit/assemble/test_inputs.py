@@ -9,9 +9,9 @@ import pytest
 from imgbuild import codec
 from imgbuild.assemble.inputs import BATCH_BYTES, Inputs, batches
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, LockStale
+from imgbuild.http.client import Http
 from imgbuild.lock import extension, published
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan import current, image_digests

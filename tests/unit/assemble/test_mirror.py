@@ -15,9 +15,9 @@ from imgbuild.assemble.mirror import Mirror, MirrorOrigin
 from imgbuild.assemble.mirror_items import Input, inputs_of_all
 from imgbuild.assemble.origins import Origins
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.lock.extension import make_lock as make_extension
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
@@ -155,7 +155,7 @@ def test_files_and_layers_come_into_the_store(registry):
         given(registry, "layers/x", b"layer", layer=True),
         mirror_input("absent.whl", b"never there"),
     ]
-    assert mirror_of(registry).bring(items, Context(store, Http()), title="small") == {
+    assert mirror_of(registry).fetch_missing(items, Context(store, Http()), title="small") == {
         items[0].digest, items[1].digest
     }  # fmt: skip
     path, blob = store.file(items[0].sha256), store.blob(items[1].digest)
@@ -173,9 +173,11 @@ def test_what_is_in_the_store_is_not_asked_for(registry):
     store = Store.open()
     item = given(registry, "a.whl", b"wheel")
     registry_mirror = mirror_of(registry)
-    registry_mirror.bring([item], Context(store, Http()), title="small")
+    registry_mirror.fetch_missing([item], Context(store, Http()), title="small")
     before = len(registry.requests)
-    assert registry_mirror.bring([item], Context(store, Http()), title="small") == {item.digest}
+    assert registry_mirror.fetch_missing([item], Context(store, Http()), title="small") == {
+        item.digest
+    }
     assert len(registry.requests) == before
 
 
@@ -185,7 +187,9 @@ def test_what_an_earlier_run_left_is_gone_on_with(registry):
     with store.partial(item.sha256, stop=lambda: False) as partial:
         assert partial is not None
         partial.write_bytes(data[:1000])
-    assert mirror_of(registry).bring([item], Context(store, Http()), title="small") == {item.digest}
+    assert mirror_of(registry).fetch_missing([item], Context(store, Http()), title="small") == {
+        item.digest
+    }
     (request,) = registry.received_requests("GET .*/blobs/")
     assert request.headers["Range"] == "bytes=1000-"
 
@@ -193,9 +197,9 @@ def test_what_an_earlier_run_left_is_gone_on_with(registry):
 def test_a_broken_line_is_tried_again(registry):
     item = given(registry, "a.whl", bytes(range(256)) * 4096)
     registry.faults.append(Fault(r"GET .*/blobs/", cut_answer=700_000))
-    assert mirror_of(registry).bring([item], Context(Store.open(), Http()), title="small") == {
-        item.digest
-    }
+    assert mirror_of(registry).fetch_missing(
+        [item], Context(Store.open(), Http()), title="small"
+    ) == {item.digest}
     assert len(registry.received_requests("GET .*/blobs/")) == 2
 
 
@@ -204,11 +208,11 @@ def test_other_bytes_are_skipped_or_refused(registry, capsys):
     registry.blobs[NAME, bad.digest] = b"wrong"
     store = Store.open()
     context = Context(store, Http(), console)
-    assert mirror_of(registry).bring([good, bad], context, title="small") == {good.digest}
+    assert mirror_of(registry).fetch_missing([good, bad], context, title="small") == {good.digest}
     assert f"bad.whl of {registry.host}/{NAME} is skipped" in capsys.readouterr().err
     assert store.file(bad.sha256) is None
     with pytest.raises(IntegrityError):
-        mirror_of(registry, only=True).bring([bad], Context(store, Http()), title="small")
+        mirror_of(registry, only=True).fetch_missing([bad], Context(store, Http()), title="small")
     assert store.file(bad.sha256) is None
 
 
@@ -217,24 +221,29 @@ def test_a_mirror_that_fails_is_given_up_once(registry, capsys):
     registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
     registry_mirror = mirror_of(registry)
     assert (
-        registry_mirror.bring(items, Context(Store.open(), Http(), console), title="small") == set()
+        registry_mirror.fetch_missing(items, Context(Store.open(), Http(), console), title="small")
+        == set()
     )
     assert f"the mirror {registry.host}/{NAME} is skipped" in capsys.readouterr().err
     registry.faults.clear()
     before = len(registry.requests)
-    assert registry_mirror.bring(items, Context(Store.open(), Http()), title="small") == set()
+    assert (
+        registry_mirror.fetch_missing(items, Context(Store.open(), Http()), title="small") == set()
+    )
     assert len(registry.requests) == before
     registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
     with pytest.raises(FetchFailed, match="503"):
-        mirror_of(registry, only=True).bring(items, Context(Store.open(), Http()), title="small")
+        mirror_of(registry, only=True).fetch_missing(
+            items, Context(Store.open(), Http()), title="small"
+        )
 
 
 def test_a_mirror_that_fails_after_some_files_has_given_these(registry):
     large, small = given(registry, "large.whl", b"x" * 5000), given(registry, "small.whl", b"y")
     registry.faults.append(Fault(f"GET .*/blobs/{small.digest}", times=1000, status=500))
     store = Store.open()
-    have = mirror_of(registry).bring([large], Context(store, Http()), title="small")
-    digests = mirror_of(registry, attempts=1).bring(
+    have = mirror_of(registry).fetch_missing([large], Context(store, Http()), title="small")
+    digests = mirror_of(registry, attempts=1).fetch_missing(
         [large, small], Context(store, Http()), title="small"
     )
     assert digests == have == {large.digest}
@@ -287,7 +296,7 @@ def test_offline_asks_no_mirror(registry):
         mirror=mirror_of(registry),
     )  # fmt: skip
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
-        inputs.bring(lock, {lock.arch[Arch.X86_64].wheels[0].sha256})
+        inputs.fetch_missing(lock, {lock.arch[Arch.X86_64].wheels[0].sha256})
     assert caught.value.hint == "run once without --offline"
     assert registry.requests == []
 

@@ -11,9 +11,9 @@ import pytest
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.sources import LockSources
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
+from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix.model import Matrix, PackageIndex
@@ -119,6 +119,6 @@ def test_offline_it_is_refused_before_anything_is_fetched(tmp_path: Path) -> Non
     store = store_of(tmp_path, (TOOLS,))
     inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
     with pytest.raises(FetchFailed, match="1 inputs of small are not in") as caught:
-        inputs.bring(lock, {BUILT.wheel.sha256})
+        inputs.fetch_missing(lock, {BUILT.wheel.sha256})
     assert caught.value.hint == "run once without --offline"
     assert store.file(SDIST.sha256) is None

@@ -13,9 +13,9 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest import bundle
 from imgbuild.attest.bundle import LockBundle, Sources
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
+from imgbuild.http.client import Http
 from imgbuild.index.pages import places
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock_file import Lock
@@ -188,7 +188,7 @@ def test_added_files_travel_and_come_into_the_cache(sample: Sample, tmp_path: Pa
     pulled_bundle = bundle.read_folder(tmp_path / "pulled")
     assert pulled_bundle == lock_bundle
     store = Store.open()
-    bundle.bring(pulled_bundle, store)
+    bundle.store_added_files(pulled_bundle, store)
     stored_file = store.file(key)
     assert stored_file is not None
     assert stored_file.read_bytes() == extended.SCRIPT

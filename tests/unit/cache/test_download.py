@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import FileRequest, Http, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError, Interrupted, WorkFailed
+from imgbuild.http.client import Http
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.values import sha256
 from tests.support.servers import Site, serve

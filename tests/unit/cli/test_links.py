@@ -14,7 +14,7 @@ import pytest
 from imgbuild import project_paths
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.learn.constraints_file import add_constraints
+from imgbuild.learn.loop import add_constraints
 from imgbuild.lock import published
 from imgbuild.matrix import load as matrices
 from imgbuild.oci import layout

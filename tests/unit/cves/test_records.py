@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild.cves.osv_advisories import advisories
-from imgbuild.cves.records import LIMIT, OsvRecord, decode
+from imgbuild.cves.records import LIMIT, OsvRecord, advisories, decode
 from imgbuild.errors import ImgbuildError
 from tests.support.advisories import OLD, OPENSSL, TORCH, UPDATE, debian, record
 

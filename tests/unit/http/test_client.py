@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imgbuild.cache.download import Http, Refused
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http import credentials, session
+from imgbuild.http.client import Http, Refused
 from imgbuild.http.credentials import Credentials, bare, host, origin, redact
 from tests.support.servers import Site, serve
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import FileRequest, Http, fetch_all
+from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
-from imgbuild.http.client import Refused
+from imgbuild.http.client import Http, Refused
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import lock_wheel, metadata
 from imgbuild.values import sha256

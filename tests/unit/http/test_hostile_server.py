@@ -21,7 +21,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError
-from imgbuild.http import client, rate
+from imgbuild.http import client, session
 from imgbuild.http.client import Http
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.lock.resolution import LockedFile
@@ -141,7 +141,7 @@ def serve(behave: Behaviour) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     memory_registry.alone(monkeypatch, tmp_path)
-    monkeypatch.setattr(rate, "WINDOW", 0.15)
+    monkeypatch.setattr(session, "WINDOW", 0.15)
     monkeypatch.setattr(client, "PAGE_LIMIT", 1 << 20)
     monkeypatch.setattr(client, "FILE_LIMIT", 1 << 20)
 

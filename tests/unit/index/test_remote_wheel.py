@@ -4,9 +4,9 @@ import hashlib
 
 import pytest
 
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import Blocks, lock_file, lock_wheel, metadata
 from tests.support.local_index import wheel_bytes

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 import pytest
 
 from imgbuild.audit.packages.reading import parse_metadata
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue, amended, serve

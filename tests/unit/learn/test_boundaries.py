@@ -5,9 +5,9 @@ import datetime
 import pytest
 
 from imgbuild.audit.packages.library import Library
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
+from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from imgbuild import codec
-from imgbuild.cache.download import Http
 from imgbuild.errors import InputError
+from imgbuild.http.client import Http
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.resolve import first_matrix, init

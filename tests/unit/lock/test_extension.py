@@ -258,14 +258,14 @@ def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_pat
     lock, matrix = extension_lock(path), extended.read(path)
     store = Store.open(tmp_path / "cache")
     inputs = Inputs(matrix, Context(store, Http(offline=True)))
-    inputs.bring(lock, {sha256(extended.SCRIPT)})
+    inputs.fetch_missing(lock, {sha256(extended.SCRIPT)})
     stored = store.file(sha256(extended.SCRIPT))
     assert stored is not None
     assert stored.read_bytes() == extended.SCRIPT
     stored.unlink()
     (path.parent / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256") as caught:
-        inputs.bring(lock, {sha256(extended.SCRIPT)})
+        inputs.fetch_missing(lock, {sha256(extended.SCRIPT)})
     assert caught.value.hint == "imgbuild lock ours"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
-from imgbuild.learn.constraints_file import add_constraints
+from imgbuild.learn.loop import add_constraints
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 

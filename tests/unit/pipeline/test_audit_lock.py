@@ -14,9 +14,9 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.judge import CHECKS, Terms
 from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, LockStale
+from imgbuild.http.client import Http
 from imgbuild.learn import loop
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock.lock_file import Lock, make_lock

@@ -12,8 +12,8 @@ from imgbuild.audit.judge import CHECKS, Terms
 from imgbuild.audit.packages.pinned import PinList
 from imgbuild.audit.packages.requirement_files import RequirementText, read_pins
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
 from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import audit_set
 from imgbuild.pipeline.audit_set import SetRequest

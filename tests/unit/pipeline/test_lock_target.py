@@ -5,7 +5,7 @@ import pytest
 from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import AuditFailed, InputError, LockStale
-from imgbuild.learn.constraints_file import add_constraints
+from imgbuild.learn.loop import add_constraints
 from imgbuild.lock import lock_file
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load

@@ -13,9 +13,9 @@ import pytest
 from imgbuild.assemble import mirror_items
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import Lock, make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.publish import mirror

@@ -7,9 +7,9 @@ import pytest
 
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.render import contexts

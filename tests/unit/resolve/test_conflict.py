@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from packaging.version import Version
 
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import metadata

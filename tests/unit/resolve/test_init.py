@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from imgbuild import project_paths
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import (
     InputError,
     NothingSelected,
 )
+from imgbuild.http.client import Http
 from imgbuild.lock import published
 from imgbuild.matrix import schema
 from imgbuild.matrix.load import load

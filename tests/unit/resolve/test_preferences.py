@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import metadata

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
+from imgbuild.http.client import Http
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Relation
 from imgbuild.resolve.quick_audit import QuickAudit, audit_requested, evidence_of, widened

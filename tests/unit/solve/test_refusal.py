@@ -6,9 +6,9 @@ import pytest
 from packaging.version import Version
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
+from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue

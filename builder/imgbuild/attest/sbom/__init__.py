@@ -1,1 +1,1 @@
-"""SBOMs, as CycloneDX and SPDX."""
+"""SBOMs (CycloneDX, SPDX), licences, package URLs, which package needs which."""

@@ -1,4 +1,4 @@
-"""Licences of wheels (METADATA) and debs (their copyright file), as SPDX expressions where exact.
+"""Licences of wheels (METADATA) and Debian packages (copyright files) as SPDX expressions.
 
 Nothing is guessed: "BSD" is the name of several licences, so it stays a word, and a copyright file
 that is not machine-readable gives nothing.

@@ -1,1 +1,1 @@
-"""Signatures in cosign's formats."""
+"""Signatures in cosign's formats: keys, bundles, keyless signing."""

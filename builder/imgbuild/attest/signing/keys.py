@@ -1,4 +1,4 @@
-"""Keys that sign and verify: ECDSA on P-256, or Ed25519, both of which cosign accepts.
+"""Private and public keys, and their passwords (COSIGN_PASSWORD): ECDSA P-256 and Ed25519.
 
 They are read from PEM files as openssl and cosign write them. A password comes from
 $COSIGN_PASSWORD, else from the terminal; no message contains it, nor any part of a private key.

@@ -1,1 +1,1 @@
-"""Reads shared objects and GPU code into facts."""
+"""Shared objects and GPU code read into facts: ELF, symbols, CUDA architectures, drivers."""

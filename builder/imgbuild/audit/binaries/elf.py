@@ -1,4 +1,4 @@
-"""Facts of a shared object or program, read from a stream that need not fit into memory.
+"""Reads ELF files: symbols, needed libraries, versions, RUNPATH, numpy's ABI, GPU code.
 
 `read_elf` returns None for a file that is not ELF, is damaged or would be refused by a loader. A
 large file is read once from end to end; section headers are at its end and symbol tables at either
@@ -11,6 +11,8 @@ Source: System V ABI, chapters 4 and 5; Linux Standard Base, symbol versioning.
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 import struct
 from array import array
 from collections import deque
@@ -21,9 +23,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from imgbuild.audit.binaries.constants import assembled, is_assembler, numpy_api
 from imgbuild.audit.binaries.fatbin import FatbinScanner, cubin_arch
 from imgbuild.audit.source.facts import ElfFacts, GpuCode
+
+OLD_NUMPY, NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
+_ARCH = re.compile(rb"sm_\d{2,3}[af]?(?=\0)")
 
 KEPT = 24 << 20  # bytes kept of each end of a file
 MAGIC = b"\x7fELF"
@@ -396,3 +400,24 @@ def symbol_hash(name: bytes) -> bytes:
 def _packed(hashes: Iterable[bytes]) -> bytes:
     numbers = array("Q", sorted(int.from_bytes(digest, "little") for digest in hashes))
     return numbers.tobytes()
+
+
+def numpy_api(constants: bytes) -> int:
+    """The numpy a library was compiled for: 2 uses both names of its core, 1 only the old."""
+    if NEW_NUMPY in constants:
+        return 2
+    return 1 if OLD_NUMPY in constants else 0
+
+
+def is_assembler(file: str) -> bool:
+    """Whether a program is an assembler of GPU code: ptxas, or Triton's ptxas-blackwell."""
+    return posixpath.basename(file).startswith("ptxas")
+
+
+def assembled(constants: bytes) -> tuple[str, ...]:
+    """The architectures that an assembler knows, such as "sm_90a".
+
+    A ptxas has each name of its option --gpu-name at the end of a string, since equal tails are
+    stored once, and names of GPUs that it dropped (ptxas 12.4, 12.8 and 12.9).
+    """
+    return tuple(sorted({name.decode() for name in _ARCH.findall(constants)}))

@@ -1,4 +1,4 @@
-"""GPU code inside a library: fat binaries, found by their magic number in a stream."""
+"""GPU code in a library: fat binaries and cubins, by their magic number (separate: a format)."""
 
 from __future__ import annotations
 

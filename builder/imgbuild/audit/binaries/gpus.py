@@ -11,15 +11,13 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from importlib import resources
 from typing import NamedTuple
 
 import msgspec
 
 from imgbuild.audit.source.facts import GpuCode
-from imgbuild.system import yaml_data
+from imgbuild.system import files, yaml_data
 
-FILE = "data/audit/drivers.yaml"
 _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
@@ -96,8 +94,7 @@ class GpuArch(NamedTuple):
 @lru_cache(maxsize=1)
 def load() -> Drivers:
     """The data of this version of imgbuild."""
-    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml_data.read(text), Drivers)
+    return yaml_data.load(files.data("audit/drivers.yaml"), Drivers)
 
 
 def numbers(version: str) -> tuple[int, ...]:

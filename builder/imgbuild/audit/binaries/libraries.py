@@ -1,16 +1,13 @@
-"""`data/audit/libraries.yaml`: packages of libraries and symbols, libraries loaded by name."""
+"""`data/audit/libraries.yaml`: libraries of the driver or the system, libraries loaded by name."""
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from importlib import resources
 
 import msgspec
 
-from imgbuild.system import yaml_data
-
-FILE = "data/audit/libraries.yaml"
+from imgbuild.system import files, yaml_data
 
 
 class Driver(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -86,5 +83,4 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 @lru_cache(maxsize=1)
 def load() -> Libraries:
     """The data of this version of imgbuild."""
-    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml_data.read(text), Libraries)
+    return yaml_data.load(files.data("audit/libraries.yaml"), Libraries)

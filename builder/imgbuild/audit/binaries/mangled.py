@@ -1,4 +1,4 @@
-"""The names of a C++ symbol under the other binary interface of std::string.
+"""The names of a C++ symbol under the other ABI of std::string (_GLIBCXX_USE_CXX11_ABI).
 
 Findings use them to say which symbol a library has instead.
 Source: Itanium C++ ABI, section 5.1 (mangling); libstdc++ manual, "Dual ABI".

@@ -1,1 +1,1 @@
-"""The checks: each takes facts and returns findings."""
+"""The checks: each takes facts and returns findings, with their messages and severities."""

@@ -16,9 +16,9 @@ from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALUE, Course, judge
 from imgbuild.audit.main_path.policy import MainPathPolicy, load
-from imgbuild.audit.names import search, standard
+from imgbuild.audit.names import signatures, standard
+from imgbuild.audit.names.model import CallSignature
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
-from imgbuild.audit.names.search import CallSignature
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts
 from imgbuild.audit.source.stdlib import SUBSCRIPT
@@ -147,7 +147,7 @@ class _ModuleCalls:
             if not _is_tested(fact, course):
                 yield _absent(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
-            signature = search.signature(self.package_set, what.found, bound=_bound(fact, what))
+            signature = signatures.signature(self.package_set, what.found, bound=_bound(fact, what))
             if signature is not None:
                 yield from _arguments(fact, what, signature, version)
             taken = registries.taken(self.package_set, self.rules, fact, what)

@@ -1,4 +1,4 @@
-"""CUDA code that is compiled while a module is imported, where nothing has a compiler for it.
+"""CUDA code that is compiled at import (load_inline, nvcc), where an image has no compiler.
 
 An image has what its packages bring: without a wheel with `nvcc` the import fails. Other package
 sets may be for a machine that has CUDA's own installation, which makes this a warning, as does an

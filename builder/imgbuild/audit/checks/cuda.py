@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.packages import variants
 from imgbuild.audit.packages.library_map import is_private
-from imgbuild.audit.packages.protocols import LinkedPackages
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.index.cuda_releases import METAPACKAGE
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -39,32 +39,32 @@ _CODE_READERS = ("nvdisasm", "cuobjdump", "nvprune")
 _SIDE_BY_SIDE = re.compile(r"nvidia-cutlass-dsl-libs-cu\d\d")
 
 
-def check(package_set: LinkedPackages, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
+def check(package_set: PackageSet, cuda: str, gpu: Sequence[str] = ()) -> list[Finding]:
     """All findings; `cuda` is the CUDA release ("12.4", "" for none), `gpu` capabilities."""
-    elves = list(package_set.elves())
-    findings = list(_families(package_set, elves))
+    elf_facts = list(package_set.elf_facts())
+    findings = list(_families(package_set, elf_facts))
     if cuda:
-        findings += _torch(package_set, elves, cuda)
+        findings += _torch(package_set, elf_facts, cuda)
         findings += _components(package_set, cuda)
-        findings += _uncovered(package_set, elves, gpu)
-        findings += _unassembled(package_set, elves, gpu)
+        findings += _uncovered(package_set, elf_facts, gpu)
+        findings += _unassembled(package_set, elf_facts, gpu)
     return findings
 
 
 def _families(
-    package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]]
+    package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]]
 ) -> Iterator[Finding]:
     """Files that are linked to the runtimes of two majors, and are loaded by one program."""
     choices = libraries.load()
-    elsewhere = variants.skipped_variants(elves)
+    elsewhere = variants.skipped_variants(elf_facts)
     users: dict[str, list[tuple[str, ElfFacts]]] = {}
-    for package, facts in elves:
+    for package, facts in elf_facts:
         if is_private(facts.file) or choices.is_choice(facts.file):
             continue
         if (package, facts.file) not in elsewhere:
             for runtime in variants.runtimes(facts):
                 users.setdefault(runtime, []).append((package, facts))
-    major = variants.family(elves)
+    major = variants.family(elf_facts)
     if len(users) < 2 or not major:
         return
     reference = next(facts for owner, facts in users[major] if owner == "torch")
@@ -91,11 +91,11 @@ def _families(
 
 
 def _torch(
-    package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]], cuda: str
+    package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], cuda: str
 ) -> Iterator[Finding]:
     """A torch for the CPU in a package set for GPUs."""
     version = package_set.version("torch")
-    files = {facts.file for package, facts in elves if package == "torch"}
+    files = {facts.file for package, facts in elf_facts if package == "torch"}
     # Without its other libraries, torch's files were not read.
     if version is None or "torch/lib/libtorch_cpu.so" not in files:
         return
@@ -112,7 +112,7 @@ def _torch(
         )
 
 
-def _components(package_set: LinkedPackages, cuda: str) -> Iterator[Finding]:
+def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
     """Packages of NVIDIA that are not of the CUDA release."""
     declared = _declared(package_set, cuda)
     major, _, _ = cuda.partition(".")
@@ -136,7 +136,7 @@ def _components(package_set: LinkedPackages, cuda: str) -> Iterator[Finding]:
             yield _component(package, version, cuda, "by its version", f"=={gpus.minor(cuda)}.*")
 
 
-def _declared(package_set: LinkedPackages, cuda: str) -> Mapping[str, str]:
+def _declared(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
     """Component → version, as the metapackage of the package set lists them for this release."""
     metadata = package_set.metadata(METAPACKAGE)
     if metadata is None or gpus.minor(metadata.version) != gpus.minor(cuda):
@@ -159,7 +159,7 @@ def _is_other(package: str, version: str, cuda: str) -> bool:
     return mine[:1] != release[:1] or (mine > release and package not in _NEWER_FITS)
 
 
-def _compiles(package_set: LinkedPackages) -> bool:
+def _compiles(package_set: PackageSet) -> bool:
     """Whether the package set has the compiler that reads the headers of a release."""
     return any(package.startswith(_COMPILER) for package in package_set.packages)
 
@@ -178,11 +178,11 @@ def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Fi
 
 
 def _uncovered(
-    package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
+    package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
     """Libraries that are always needed, without code for a GPU of the package set."""
     drivers = gpus.load()
-    for package, facts in elves:
+    for package, facts in elf_facts:
         if not drivers.is_kernels(facts.file) or not facts.gpu:
             continue
         there = ", ".join(sorted({code.arch for code in gpus.general(facts.gpu)}))
@@ -199,7 +199,7 @@ def _uncovered(
 
 
 def _unassembled(
-    package_set: LinkedPackages, elves: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
+    package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
     """Assemblers of packages that compile at run time, which do not know a GPU.
 
@@ -207,7 +207,7 @@ def _unassembled(
     """
     package_archs: dict[str, set[str]] = {}
     files: dict[str, str] = {}
-    for package, facts in elves:
+    for package, facts in elf_facts:
         if facts.assembles:
             package_archs.setdefault(package, set()).update(facts.assembles)
             files.setdefault(package, facts.file)
@@ -225,7 +225,7 @@ def _unassembled(
 
 
 def _for_gpus(
-    package_set: LinkedPackages,
+    package_set: PackageSet,
     package: str,
     file: str,
     missing: Sequence[str],

@@ -1,4 +1,4 @@
-"""Findings of `imports` and `calls`: their place, severity and wording."""
+"""Findings of `imports` and `calls`: the place in the file, the severity and the message."""
 
 from __future__ import annotations
 

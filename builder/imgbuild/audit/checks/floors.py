@@ -1,4 +1,4 @@
-"""The driver, GPU and glibc that an image needs, computed from its shared objects."""
+"""The oldest driver, glibc and GPU that an image runs on, computed from its shared objects."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from imgbuild.report import Floors
 GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
-def floors(elves: Iterable[ElfFacts], cuda: str) -> Floors:
-    """The floors of an image with the files `elves`, built for the release `cuda` ("12.4")."""
+def floors(elf_facts: Iterable[ElfFacts], cuda: str) -> Floors:
+    """The floors of an image with the files `elf_facts`, built for the release `cuda` ("12.4")."""
     drivers = gpus.load()
     glibc = ""
     kernels: list[tuple[GpuCode, ...]] = []
-    for facts in elves:
+    for facts in elf_facts:
         if drivers.is_kernels(facts.file) and facts.gpu:
             kernels.append(facts.gpu)
         for versions in facts.wants.values():

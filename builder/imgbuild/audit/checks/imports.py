@@ -11,7 +11,8 @@ from imgbuild.audit.checks.assigned import assigned
 from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
-from imgbuild.audit.names import search, standard
+from imgbuild.audit.names import standard
+from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import stdlib_module
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.extensions import other_builds
@@ -137,7 +138,7 @@ def _problem(
         return Relation.MODULE, other, line.module, text
     if not line.name or line.name == "*":
         return None
-    lookup_result = search.lookup(package_set, line.module, line.name)
+    lookup_result = look_up(package_set, line.module, line.name)
     if lookup_result.state != "absent":
         return None
     other = package_set.owner(line.module) or ""
@@ -156,7 +157,7 @@ def _in_python(
     if package_set.exists(line.module) is False:
         text = f"imports {line.module}, which {python} does not have"
         return Relation.MODULE, "", line.module, text
-    if search.lookup(package_set, line.module, line.name).state != "absent":
+    if look_up(package_set, line.module, line.name).state != "absent":
         return None
     if assigned(package_set, facts, line.module, line.name):
         return None

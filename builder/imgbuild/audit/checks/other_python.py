@@ -17,7 +17,7 @@ from imgbuild.audit.checks.imports import CHECK, fails, other_build
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.main_path.guards import IMPORT, MISSING, judge
 from imgbuild.audit.main_path.view import View
-from imgbuild.audit.names import search
+from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.extensions import other_builds
 from imgbuild.audit.packages.package_set import PackageSet
@@ -122,4 +122,4 @@ def _is_bound(view: View, facts: ModuleFacts, line: Import) -> bool:
             for assignment in facts.assigned
         )
         return facts.dynamic or line.name in facts.lazy or any(assigned)
-    return search.lookup(view, line.module, line.name).state != "absent"
+    return look_up(view, line.module, line.name).state != "absent"

@@ -1,4 +1,4 @@
-"""Code that raises while a module is imported, for what is installed or absent.
+"""Code that raises while a module is imported, for what is installed (separate: it evaluates code).
 
 Statements, calls and decorators are evaluated with the arguments that they are given. A refusal is
 found only if every way through the code ends in an exception that it raises itself.
@@ -21,7 +21,7 @@ from imgbuild.audit.main_path.raising import Raising
 from imgbuild.audit.main_path.sources import ModuleTree
 from imgbuild.audit.main_path.values import UNKNOWN, CallFrame, ClassValue, FunctionValue
 from imgbuild.audit.main_path.view import View
-from imgbuild.audit.names import search
+from imgbuild.audit.names import classes
 from imgbuild.audit.names.scopes import meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, Guard, ModuleFacts
@@ -108,7 +108,7 @@ def _calls(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[
     here = scopes(facts)
     for scope in here.run_by(""):
         for call in here.calls.get(scope, ()):
-            lookup = search.follow(package_set, meaning(package_set, facts, call).found)
+            lookup = classes.follow(package_set, meaning(package_set, facts, call).found)
             if raising.may_raise(lookup):
                 called: object = UNKNOWN
                 if lookup.owner is None and not lookup.ambiguous:
@@ -126,7 +126,7 @@ def _decorators(package_set: View, facts: ModuleFacts, raising: Raising) -> Iter
             name = text.partition("(")[0]
             if not name.replace(".", "").isidentifier():
                 continue
-            lookup = search.follow(package_set, search.resolve(package_set, facts, name))
+            lookup = classes.follow(package_set, classes.resolve(package_set, facts, name))
             if raising.may_raise(lookup):
                 yield (
                     definition.line,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib import resources
 
 import msgspec
 
@@ -18,10 +17,9 @@ from imgbuild.audit.checks.findings import SEVERITY_ORDER
 from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from imgbuild.system import yaml_data
+from imgbuild.system import files, yaml_data
 from imgbuild.values import Arch, normalize
 
-FILE = "data/audit/rules.yaml"
 CHECK = "rules"
 
 
@@ -77,8 +75,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 @lru_cache(maxsize=1)
 def load() -> tuple[Rule, ...]:
     """The rules of this version of imgbuild; their ids are unique."""
-    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml_data.read(text), tuple[Rule, ...])
+    return yaml_data.load(files.data("audit/rules.yaml"), tuple[Rule, ...])
 
 
 def check(

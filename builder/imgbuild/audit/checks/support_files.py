@@ -1,4 +1,4 @@
-"""Versions of other packages that a package declares in files.
+"""Versions of other packages that a package declares in files (separate: it reads their forms).
 
 These are tables of requirements that a package checks when it is imported (transformers and others
 built like it), the torch that compiled operators were built for (cpp_lib.json of xformers, the

@@ -1,1 +1,1 @@
-"""Which code runs when the packages are used as intended."""
+"""Which code runs when packages are used as intended; an evaluator of Python source."""

@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 
 from imgbuild.audit.main_path.evaluation import Evaluator
 from imgbuild.audit.main_path.values import CallFrame, truth
-from imgbuild.audit.names import search
-from imgbuild.audit.names.search import LookupResult
+from imgbuild.audit.names import classes
+from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 
@@ -47,7 +47,7 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
     frame = CallFrame(module)
     places = []
     for name in sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)}):
-        lookup = search.resolve(memory.package_set, facts, name, scope=scope)
+        lookup = classes.resolve(memory.package_set, facts, name, scope=scope)
         if lookup.state == "defined":
             frame.names[name] = memory.value_of(lookup)
         places.append(_place(lookup) or f"{module}:{scope}:{name}")

@@ -16,10 +16,11 @@ from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.guards import IMPORT, Course, judge
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.main_path.view import View
-from imgbuild.audit.names import search
+from imgbuild.audit.names import classes
 from imgbuild.audit.names.classes import ancestors
+from imgbuild.audit.names.lookup import look_up
+from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.names.scopes import MAKERS, Scopes, meaning, scopes
-from imgbuild.audit.names.search import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
 from imgbuild.values import normalize
@@ -211,7 +212,7 @@ class _Walk:
         if isinstance(facts, ModuleFacts):
             self._module(module, how)
             called = msgspec.structs.replace(how, importing=False)
-            self._use(search.resolve(self.package_set, facts, rest), called)
+            self._use(classes.resolve(self.package_set, facts, rest), called)
 
     # -- marking places
 
@@ -249,7 +250,7 @@ class _Walk:
         through = msgspec.structs.replace(how, level=Level.DOUBTFUL) if lookup_result.tried else how
         for step in lookup_result.trace:
             self._module(step.partition(":")[0].lstrip("*"), through)
-        lookup_result = search.follow(self.package_set, lookup_result)
+        lookup_result = classes.follow(self.package_set, lookup_result)
         home, definition = lookup_result.home, lookup_result.definition
         if home is None or not self._is_walked(home.module):
             return
@@ -334,9 +335,9 @@ class _Walk:
             self._module(step.partition(":")[0].lstrip("*"), later)
 
     def _lookup(self, module: str, name: str) -> LookupResult:
-        """`names.lookup`, cached: the same names are imported in a thousand places."""
+        """`names.lookup.look_up`, cached: the same names are imported in a thousand places."""
         if (module, name) not in self._looked:
-            self._looked[module, name] = search.lookup(self.package_set, module, name)
+            self._looked[module, name] = look_up(self.package_set, module, name)
         return self._looked[module, name]
 
     def _follow_use(self, facts: ModuleFacts, fact: Call | Attribute, how: Reached) -> None:
@@ -361,4 +362,4 @@ class _Walk:
             for text in definition.decorators:
                 name = text.partition("(")[0]
                 if name.replace(".", "").isidentifier():
-                    self._use(search.resolve(self.package_set, facts, name), how)
+                    self._use(classes.resolve(self.package_set, facts, name), how)

@@ -24,7 +24,6 @@ from imgbuild.audit.main_path.intrinsics import (
     method,
 )
 from imgbuild.audit.main_path.objects import OBJECT, Objects
-from imgbuild.audit.main_path.parameters import bound
 from imgbuild.audit.main_path.sources import ModuleTree, read_source
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
@@ -43,8 +42,8 @@ from imgbuild.audit.main_path.values import (
     VersionText,
     release,
 )
-from imgbuild.audit.names import search
-from imgbuild.audit.names.search import LookupResult
+from imgbuild.audit.names.lookup import look_up
+from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts
 from imgbuild.values import normalize
@@ -159,7 +158,7 @@ class Evaluator:
 
     def _elsewhere(self, module: str, name: str) -> object:
         """A name that no statement of its module binds: of a star import, or of Python."""
-        lookup_result = search.lookup(self.package_set, module, name)
+        lookup_result = look_up(self.package_set, module, name)
         if (
             lookup_result.state == "defined"
             and lookup_result.home is not None
@@ -304,7 +303,7 @@ class Evaluation(Execution):
             return ModuleValue(full)
         if any(intrinsic.startswith(f"{full}.") for intrinsic in INTRINSICS):
             return ModuleValue(full)
-        lookup_result = search.lookup(self._package_set, module, name)
+        lookup_result = look_up(self._package_set, module, name)
         owner = self._package_set.owner(module)
         if lookup_result.state == "absent":
             self.causes |= {owner or module, PART.format(owner)}
@@ -376,7 +375,7 @@ class Evaluation(Execution):
             frame.kind, frame.owner = called.kind, given[0] if given else None
         around = called.frame if called.kind is None else self._objects.frame(called.kind)
         frame.names.update(
-            bound(node.args, given, named, lambda default: self.value(default, around))
+            bound_parameters(node.args, given, named, lambda default: self.value(default, around))
         )
         if isinstance(node, ast.Lambda):
             return self.value(node.body, frame)
@@ -402,3 +401,33 @@ class Evaluation(Execution):
         if self.strict:
             return bool(rest)
         return any(word in ast.unparse(decorator) for decorator in rest for word in _CHANGED)
+
+
+def bound_parameters(
+    parameters: ast.arguments,
+    given: Sequence[object],
+    named: Mapping[str, object],
+    default: Callable[[ast.expr], object],
+) -> dict[str, object]:
+    """Parameter → value. An argument ... stands for others that are not known."""
+    places = [item.arg for item in (*parameters.posonlyargs, *parameters.args)]
+    every = [*places, *(item.arg for item in parameters.kwonlyargs)]
+    values: dict[str, object] = dict.fromkeys(every, UNKNOWN)
+    extra = [item.arg for item in (parameters.vararg, parameters.kwarg) if item is not None]
+    if any(item is ... for item in given):
+        return {**values, **dict.fromkeys(extra, UNKNOWN)}
+    defaults = list(zip(reversed(places), reversed(parameters.defaults), strict=False))
+    defaults += [
+        (item.arg, value)
+        for item, value in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
+        if value is not None
+    ]
+    values.update((name, default(value)) for name, value in defaults)
+    values.update(zip(places, given, strict=False))
+    values.update((name, value) for name, value in named.items() if name in every)
+    if parameters.vararg is not None:
+        values[parameters.vararg.arg] = tuple(given[len(places) :])
+    if parameters.kwarg is not None:
+        rest = {name: value for name, value in named.items() if name not in every}
+        values[parameters.kwarg.arg] = rest
+    return values

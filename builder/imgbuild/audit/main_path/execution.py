@@ -1,4 +1,4 @@
-"""Follows statements with what is known of a package set; see `evaluation`."""
+"""Evaluates statements: if, for, try, with, return (separate: one level of the interpreter)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates expressions with what is known of a package set; see `evaluation`."""
+"""Evaluates expressions: names, calls, attributes, comprehensions; see `evaluation`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.main_path.answers import answer, expression
-from imgbuild.audit.names import search
+from imgbuild.audit.names import classes, signatures
+from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import FIELDS, Function, Guard, ModuleFacts
 from imgbuild.audit.source.text import dotted
@@ -167,7 +168,7 @@ def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
         return False if False in every else None if None in every else True
     module, _, name = guard.subject.partition(":")
     if name:
-        state = search.lookup(package_set, module, name).state
+        state = look_up(package_set, module, name).state
         return None if state == "unknown" else state == "defined"
     version = _version(package_set, guard.subject)
     if version is None:
@@ -190,16 +191,17 @@ def _takes(package_set: ImportablePackages, guard: Guard) -> bool | None:
     if not isinstance(facts, ModuleFacts):
         return None
     owner = expression.removesuffix(FIELDS)
-    lookup_result = search.resolve(package_set, facts, owner.removesuffix(".__init__"), scope=scope)
+    called = owner.removesuffix(".__init__")
+    lookup_result = classes.resolve(package_set, facts, called, scope=scope)
     if owner != expression:
         state = (
-            search.member(package_set, lookup_result, name).state
+            classes.member(package_set, lookup_result, name).state
             if lookup_result.state == "defined"
             else "unknown"
         )
         has = None if state == "unknown" else state == "defined"
     else:
-        shown = search.parameters(package_set, lookup_result)
+        shown = signatures.parameters(package_set, lookup_result)
         has = None if shown is None else name in shown
     return None if has is None else has != guard.spec.startswith("!")
 
@@ -227,7 +229,7 @@ def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:
     facts, call = package_set.module(module), expression(text)
     if not isinstance(facts, ModuleFacts) or not isinstance(call, ast.Call):
         return GuardState.UNKNOWN
-    lookup_result = search.resolve(package_set, facts, dotted(call.func), scope=scope)
+    lookup_result = classes.resolve(package_set, facts, dotted(call.func), scope=scope)
     if not isinstance(lookup_result.definition, Function) or lookup_result.ambiguous:
         return GuardState.UNKNOWN
     guards = lookup_result.definition.falsy if guard.spec else lookup_result.definition.truthy

@@ -1,4 +1,4 @@
-"""Objects of classes that are followed: their construction, attributes and methods.
+"""Evaluates objects: construction, attributes, methods (separate: one level of the interpreter).
 
 A class is followed if all of its bases can be read, its metaclass is an ordinary one, and no
 decorator but those of `_KEPT` changes it.

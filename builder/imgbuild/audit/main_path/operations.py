@@ -1,4 +1,4 @@
-"""Operations and comparisons of values that are known, as far as their results are bounded."""
+"""Operators and comparisons of known values, with bounded results (separate: pure functions)."""
 
 from __future__ import annotations
 

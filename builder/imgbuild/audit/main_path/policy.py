@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib import resources
 
 import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.system import yaml_data
-
-FILE = "data/audit/entry_points.yaml"
+from imgbuild.system import files, yaml_data
 
 
 class MainPathEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,8 +55,7 @@ class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 @lru_cache(maxsize=1)
 def load() -> MainPathPolicy:
     """The policy of this version of imgbuild."""
-    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml_data.read(text), MainPathPolicy)
+    return yaml_data.load(files.data("audit/entry_points.yaml"), MainPathPolicy)
 
 
 def within(version: str, spec: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from imgbuild.audit.main_path.view import View
-from imgbuild.audit.names import search
+from imgbuild.audit.names import classes
+from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.names.scopes import MAKERS, meaning, scopes
-from imgbuild.audit.names.search import LookupResult
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 
 _DEEPEST = 3  # calls within calls
@@ -43,7 +43,7 @@ class Raising:
                 owner = LookupResult(state="defined", definition=lookup.owner, home=home)
                 yield from self._run_by(owner)
         elif isinstance(definition, Class):
-            for ancestor in search.ancestors(self._view, lookup):
+            for ancestor in classes.ancestors(self._view, lookup):
                 if isinstance(ancestor.definition, Class) and ancestor.home is not None:
                     table = scopes(ancestor.home).functions
                     for name in (*MAKERS, "__call__"):
@@ -53,7 +53,7 @@ class Raising:
     def _calls_what_raises(self, facts: ModuleFacts, function: Function, depth: int) -> bool:
         return any(
             self.may_raise(
-                search.follow(self._view, meaning(self._view, facts, call).found), depth + 1
+                classes.follow(self._view, meaning(self._view, facts, call).found), depth + 1
             )
             for call in scopes(facts).calls.get(function.name, ())
         )

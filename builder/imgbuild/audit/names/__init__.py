@@ -1,1 +1,1 @@
-"""Looks up names, classes and signatures in the facts of modules."""
+"""Lookups of names, classes, members and signatures in the facts of modules."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from imgbuild.audit.names.lookup import index, lookup, only_typing, search_module
+from imgbuild.audit.names.lookup import index, look_up, only_typing, search_module
 from imgbuild.audit.names.model import LookupResult, Modules, Searchable
 from imgbuild.audit.source.facts import (
     Assigned,
@@ -50,11 +50,9 @@ _BASES: dict[str, Iterable[str]] = {
     **{name: dir(Exception) for name in dir(builtins) if name.endswith(("Error", "Exception"))},
 }
 _DEPTH = 30
-# Class decorators that keep a class's attributes, by their last part.
-_KEEPS = frozenset(
+# Class decorators that keep a class's attributes and its constructor, by their last part.
+PLAIN_DECORATORS = frozenset(
     [
-        "dataclass",
-        "config",
         "final",
         "runtime_checkable",
         "total_ordering",
@@ -64,13 +62,20 @@ _KEEPS = frozenset(
         "auto_docstring",
         "add_start_docstrings",
         "add_end_docstrings",
+        "export",
+    ]
+)
+# Those that keep its attributes.
+_KEEPS = PLAIN_DECORATORS | frozenset(
+    [
+        "dataclass",
+        "config",
         "dataclass_transform",
         "unique",
         "support_torch_compile",
         "register",
         "instance",
         "default",
-        "export",
     ]
 )
 
@@ -109,7 +114,7 @@ def member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupRe
         lookup_result = follow(modules, lookup_result)
         definition = lookup_result.definition
     if isinstance(definition, ModuleFacts):
-        return lookup(modules, definition.module, name)
+        return look_up(modules, definition.module, name)
     if not isinstance(definition, Class):
         return LookupResult(state="unknown", trace=lookup_result.trace)
     chain = ancestors(modules, lookup_result)
@@ -208,7 +213,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
         for line in reversed(table.scoped.get(scope, ())):
             if line.bound == name:
                 module, other = import_target(line)
-                return lookup(modules, module, other) if other else module_of(modules, module)
+                return look_up(modules, module, other) if other else module_of(modules, module)
         nested = table.members.get(f"{scope}.{name}")
         if nested:
             return LookupResult(state="defined", definition=nested[-1], home=facts)
@@ -221,7 +226,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
     for entry in typed:
         module, other = getattr(entry, "module", ""), getattr(entry, "name", "")
         if module and other:
-            return lookup(modules, module, other)
+            return look_up(modules, module, other)
     return LookupResult(state="unknown")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from imgbuild.audit.names.model import LookupResult, Modules, Opaque, Searchable
+from imgbuild.audit.names.model import LookupResult, Modules, Searchable
 from imgbuild.audit.source.facts import (
     Assigned,
     Class,
@@ -19,6 +19,7 @@ from imgbuild.audit.source.facts import (
     Guard,
     Import,
     ModuleFacts,
+    Opaque,
     import_target,
 )
 
@@ -48,7 +49,7 @@ _FEW = 8
 Entry = Function | Class | Assigned | Import
 
 
-def lookup(modules: Modules, module: str, name: str) -> LookupResult:
+def look_up(modules: Modules, module: str, name: str) -> LookupResult:
     """The result of `from module import name`."""
     return _search(modules, module, name, ())
 
@@ -84,7 +85,7 @@ class NameIndex:
 
 def index(facts: ModuleFacts) -> NameIndex:
     """The index of a module, cached."""
-    return _index(_Same(facts))
+    return _index(SameFacts(facts))
 
 
 def only_typing(guards: tuple[Guard, ...]) -> bool:
@@ -92,7 +93,7 @@ def only_typing(guards: tuple[Guard, ...]) -> bool:
     return any(guard.kind == "typing" for guard in guards)
 
 
-class _Same:
+class SameFacts:
     """A module's facts, compared by identity: comparing their content would cost too much."""
 
     __slots__ = ("facts",)
@@ -104,11 +105,11 @@ class _Same:
         return id(self.facts)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.facts is self.facts
+        return isinstance(other, SameFacts) and other.facts is self.facts
 
 
 @functools.lru_cache(maxsize=8192)
-def _index(same: _Same) -> NameIndex:
+def _index(same: SameFacts) -> NameIndex:
     return NameIndex(same.facts)
 
 

@@ -38,17 +38,6 @@ def stdlib_module(modules: Modules, name: str) -> Opaque | None:
     return module if isinstance(module, Opaque) and module.why == "stdlib" else None
 
 
-__all__ = [
-    "CallSignature",
-    "Definition",
-    "LookupResult",
-    "Modules",
-    "Opaque",
-    "Searchable",
-    "State",
-    "stdlib_module",
-]
-
 State = Literal["defined", "absent", "unknown"]
 Definition = Function | Class | Assigned | ModuleFacts
 

@@ -12,8 +12,9 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from imgbuild.audit.names import search
-from imgbuild.audit.names.search import LookupResult, Modules
+from imgbuild.audit.names import classes
+from imgbuild.audit.names.lookup import SameFacts
+from imgbuild.audit.names.model import LookupResult, Modules
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
 
 Fact = TypeVar("Fact", Import, Call, Attribute)
@@ -84,28 +85,13 @@ def _by_scope(facts: tuple[Fact, ...]) -> dict[str, list[Fact]]:
     return table
 
 
-class _Same:
-    """A module's facts, compared by identity: comparing their content would cost too much."""
-
-    __slots__ = ("facts",)
-
-    def __init__(self, facts: ModuleFacts) -> None:
-        self.facts = facts
-
-    def __hash__(self) -> int:
-        return id(self.facts)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.facts is self.facts
-
-
 def scopes(facts: ModuleFacts) -> Scopes:
     """The scopes of a module, cached."""
-    return _scopes(_Same(facts))
+    return _scopes(SameFacts(facts))
 
 
 @lru_cache(maxsize=8192)
-def _scopes(same: _Same) -> Scopes:
+def _scopes(same: SameFacts) -> Scopes:
     return Scopes(same.facts)
 
 
@@ -153,7 +139,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
     memory = _remembered.setdefault(modules, {})
     key = (facts.module, name, scope)
     if key not in memory:
-        memory[key] = search.resolve(modules, facts, name, scope=scope)
+        memory[key] = classes.resolve(modules, facts, name, scope=scope)
     return memory[key]
 
 
@@ -162,7 +148,7 @@ def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -
     memory = _remembered.setdefault(modules, {})
     key = (facts.module, receiver, scope, "class")
     if key not in memory:
-        memory[key] = search.class_of(modules, facts, receiver, scope=scope)
+        memory[key] = classes.class_of(modules, facts, receiver, scope=scope)
     return memory[key]
 
 
@@ -170,7 +156,7 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
     """A member of a class or module."""
     if holder.state != "defined" or "." in name:
         return Meaning()
-    lookup_result = search.member(modules, holder, name)
+    lookup_result = classes.member(modules, holder, name)
     prefix = _import_path(holder)
     if not holder.trace and lookup_result.owner is not None and lookup_result.home is not None:
         prefix = (
@@ -204,4 +190,4 @@ def _base(modules: Modules, facts: ModuleFacts, scope: str) -> LookupResult:
     if around is None or len(around.bases) != 1:
         return NOTHING
     outer = around.name.rpartition(".")[0]
-    return search.resolve(modules, facts, around.bases[0], scope=outer)
+    return classes.resolve(modules, facts, around.bases[0], scope=outer)

@@ -1,1 +1,1 @@
-"""The packages that are installed together: wheels, their facts, their libraries."""
+"""The packages that are installed together: wheels, environments, pins, kept facts."""

@@ -1,4 +1,4 @@
-"""The packages that a Python on this machine imports: a virtual environment, or an installation.
+"""An environment on this machine (`audit --environment`): a venv, a Python, a folder.
 
 A virtual environment is read, not run: `pyvenv.cfg` names its Python. The interpreter runs only
 where none has one, isolated and without site-packages, to print its version and folders.

@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
@@ -45,7 +44,7 @@ from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import normalize
 
 T = TypeVar("T")
-INDEX, MODULES, ELVES, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
+INDEX, MODULES, ELF_FACTS, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
 TEXT = "audit-sources"
 REMOTE = "-remote"
 
@@ -90,7 +89,7 @@ class LibraryWheel:
         self._new: set[str] = set()
         self._texts: dict[str, Text] = {}
         self._kept: dict[str, msgspec.Raw] | None = None
-        self._elves: tuple[ElfFacts, ...] | None = None
+        self._elf_facts: tuple[ElfFacts, ...] | None = None
 
     @property
     def local(self) -> bool:
@@ -222,23 +221,25 @@ class LibraryWheel:
 
     # -- shared objects
 
-    def elves(self) -> tuple[ElfFacts, ...]:
+    def elf_facts(self) -> tuple[ElfFacts, ...]:
         """Its shared objects and programs; none for a wheel on a server."""
-        self._library.prefetch_elves([self])
-        return tuple(facts for facts in self.stored_elves() or () if not self._omits(facts.file))
+        self._library.prefetch_elf_facts([self])
+        return tuple(
+            facts for facts in self.stored_elf_facts() or () if not self._omits(facts.file)
+        )
 
-    def stored_elves(self) -> tuple[ElfFacts, ...] | None:
+    def stored_elf_facts(self) -> tuple[ElfFacts, ...] | None:
         """Its shared objects if the store has them."""
-        if self._elves is None:
+        if self._elf_facts is None:
             form = tuple[ElfFacts, ...]
-            stored = self._fetch(ELVES, form)
-            self._elves = self._published(ELVES, form) if stored is None else stored
-        return self._elves
+            stored = self._fetch(ELF_FACTS, form)
+            self._elf_facts = self._published(ELF_FACTS, form) if stored is None else stored
+        return self._elf_facts
 
-    def keep_elves(self, elves: tuple[ElfFacts, ...]) -> None:
+    def keep_elf_facts(self, elf_facts: tuple[ElfFacts, ...]) -> None:
         """Store the facts of the wheel's shared objects."""
-        self._elves = elves
-        self._keep(ELVES, elves)
+        self._elf_facts = elf_facts
+        self._keep(ELF_FACTS, elf_facts)
 
     # -- facts in the store
 
@@ -249,7 +250,7 @@ class LibraryWheel:
         """
         stored: dict[str, object] = {
             INDEX: self._fetch(INDEX, WheelIndex),
-            ELVES: self._fetch(ELVES, tuple[ElfFacts, ...]),
+            ELF_FACTS: self._fetch(ELF_FACTS, tuple[ElfFacts, ...]),
         }
         modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
         return PublishedWheel(
@@ -323,12 +324,7 @@ class Library:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.workers.close()
         self.save()
 
@@ -361,19 +357,19 @@ class Library:
         for library_wheel in requested:
             self._count(library_wheel)
 
-    def prefetch_elves(self, library_wheels: Sequence[LibraryWheel]) -> None:
+    def prefetch_elf_facts(self, library_wheels: Sequence[LibraryWheel]) -> None:
         """Read the shared objects of all local `library_wheels` that have not been read."""
         unread = [
             library_wheel
             for library_wheel in library_wheels
-            if library_wheel.local and library_wheel.stored_elves() is None
+            if library_wheel.local and library_wheel.stored_elf_facts() is None
         ]
-        for library_wheel, elves in zip(
+        for library_wheel, elf_facts in zip(
             unread,
-            self.workers.elves([library_wheel.content for library_wheel in unread]),
+            self.workers.elf_facts([library_wheel.content for library_wheel in unread]),
             strict=True,
         ):
-            library_wheel.keep_elves(elves)
+            library_wheel.keep_elf_facts(elf_facts)
             self._count(library_wheel)
 
     def save(self) -> None:

@@ -29,12 +29,12 @@ class LibraryMap:
 
     def __init__(
         self,
-        elves: Iterable[tuple[str, ElfFacts]],
+        elf_facts: Iterable[tuple[str, ElfFacts]],
         base: Sequence[ElfFacts],
         machine: str,
         requires: Mapping[str, frozenset[str]],
     ) -> None:
-        self.files = [(package, facts) for package, facts in elves if facts.machine == machine]
+        self.files = [(package, facts) for package, facts in elf_facts if facts.machine == machine]
         self.base = base
         self._requires = requires
         self._paths = {installed(facts.file): (package, facts) for package, facts in self.files}

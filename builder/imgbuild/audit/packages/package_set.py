@@ -1,4 +1,4 @@
-"""A package set: all packages of one target on one architecture, as one Python would see them."""
+"""A package set: the installed packages, their modules and files, as one Python sees them."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class PackageSet:
         library_wheel = self.wheels.get(normalize(package))
         return library_wheel.read([path]).get(path) if library_wheel is not None else None
 
-    def elves(self) -> Iterator[tuple[str, ElfFacts]]:
+    def elf_facts(self) -> Iterator[tuple[str, ElfFacts]]:
         """Every shared object and program of local wheels, with its package."""
-        self._library.prefetch_elves([self.wheels[package] for package in self.packages])
+        self._library.prefetch_elf_facts([self.wheels[package] for package in self.packages])
         for package in self.packages:
-            for facts in self.wheels[package].elves():
+            for facts in self.wheels[package].elf_facts():
                 yield package, facts
 
     # -- modules

@@ -1,4 +1,4 @@
-"""Pinned versions as a package set: the best wheel of each in an index, read from the server.
+"""Pins without a lock (`audit torch==2.6`): the best wheel of each, read from the index.
 
 For sets that have no lock: a user's requirements, or a pair of packages.
 """

@@ -1,6 +1,6 @@
 """Protocols of the parts of a package set that checks use, so that tests can pass small ones.
 
-`package_set.PackageSet` has all of them, `view.View` is an `ImportablePackages`.
+`package_set.PackageSet` and `view.View` have all of them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from imgbuild.audit.names.model import Modules
-from imgbuild.audit.packages.reading import WheelMetadata
-from imgbuild.audit.source.facts import ElfFacts
-from imgbuild.values import Arch
 
 
 class ModuleSource(Modules, Protocol):
@@ -63,25 +60,3 @@ class ImportablePackages(InstalledPackages, Protocol):
 
     def read_ahead(self, package: str) -> None:
         """Read the modules below a package at once, if that is cheap."""
-
-
-class LinkedPackages(InstalledPackages, Protocol):
-    """Package sets for the checks of shared objects."""
-
-    @property
-    def arch(self) -> Arch:
-        """The architecture of all files."""
-
-    @property
-    def glibc(self) -> str:
-        """The version of the base's glibc ("2.36")."""
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The names of all packages."""
-
-    def metadata(self, package: str) -> WheelMetadata | None:
-        """METADATA of a package."""
-
-    def elves(self) -> Iterable[tuple[str, ElfFacts]]:
-        """Every shared object, with its package."""

@@ -1,4 +1,4 @@
-"""Facts about the wheels of recommended targets, which come with a release of imgbuild.
+"""Facts about wheels that come with a release of imgbuild, wheels.zip (separate: a file format).
 
 The file is a zip archive of XZ streams with MessagePack: `KIND/SHA256` has one fact about a wheel,
 `modules/PACKAGE` the modules of all wheels of a package, since most are the same in many of its

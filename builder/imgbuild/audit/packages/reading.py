@@ -151,14 +151,14 @@ def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, M
     return modules
 
 
-def read_elves(content: WheelContent) -> tuple[ElfFacts, ...]:
+def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
     """All shared objects and programs of a wheel, in the order of their paths.
 
     Of an installed package without their GPU code, which would take reading all of their bytes.
     """
     from imgbuild.audit.binaries.elf import read_elf, read_elf_file
 
-    elves = []
+    elf_facts = []
     for file, member in sorted(content.members().items()):
         if member.size >= _SMALLEST_ELF and not file.endswith(_NEVER_ELF):
             with reading(f"{content.label}: {file!r}"):
@@ -167,8 +167,8 @@ def read_elves(content: WheelContent) -> tuple[ElfFacts, ...]:
                 else:
                     facts = read_elf(partial(content.chunks, file), file)
             if facts is not None:
-                elves.append(facts)
-    return tuple(elves)
+                elf_facts.append(facts)
+    return tuple(elf_facts)
 
 
 def find_modules(files: Iterable[str]) -> dict[str, str]:
@@ -248,14 +248,14 @@ class ReaderProcesses:
                 results[-1].update(msgspec.msgpack.decode(share.result(), type=_MODULES))
         return results
 
-    def elves(self, contents: Sequence[WheelContent]) -> list[tuple[ElfFacts, ...]]:
+    def elf_facts(self, contents: Sequence[WheelContent]) -> list[tuple[ElfFacts, ...]]:
         """The shared objects of each of `contents`, which are local; in their order."""
         if self._processes < 2 or len(contents) < 2:
-            return [read_elves(content) for content in contents]
+            return [read_elf_facts(content) for content in contents]
         pool = self._start()
         # The largest first, so that no process is left with it at the end.
         tasks = {
-            content.label: pool.submit(_elves_task, content.path, content.label)
+            content.label: pool.submit(_elf_facts_task, content.path, content.label)
             for content in sorted(contents, key=_bytes, reverse=True)
             if content.path is not None
         }
@@ -283,8 +283,8 @@ def _modules_task(path: Path, label: str, files: dict[str, str]) -> bytes:
     return msgspec.msgpack.encode(read_modules(open_content(path, label), files))
 
 
-def _elves_task(path: Path, label: str) -> bytes:
-    return msgspec.msgpack.encode(read_elves(open_content(path, label)))
+def _elf_facts_task(path: Path, label: str) -> bytes:
+    return msgspec.msgpack.encode(read_elf_facts(open_content(path, label)))
 
 
 def _bytes(content: WheelContent) -> int:

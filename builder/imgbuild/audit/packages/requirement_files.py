@@ -1,4 +1,4 @@
-"""Requirements files as one set of pins, as `pip install -r A -r B` would install them.
+"""Requirements files (`-r`, `-c`) as one set of pins, as pip would install them.
 
 Files that they include with -r and -c are read. Lines about one package are compared: a package has
 one pin, and all other lines about it must allow this version.

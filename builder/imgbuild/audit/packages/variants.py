@@ -23,21 +23,21 @@ def runtimes(facts: ElfFacts) -> frozenset[str]:
     return frozenset(match[1] for match in matches if match is not None)
 
 
-def family(elves: Iterable[tuple[str, ElfFacts]]) -> str:
+def family(elf_facts: Iterable[tuple[str, ElfFacts]]) -> str:
     """The CUDA family of a package set, which is torch's: "13"; "" if unknown."""
     majors: set[str] = set()
-    for owner, facts in elves:
+    for owner, facts in elf_facts:
         if owner == "torch" and not is_private(facts.file):
             majors |= runtimes(facts)
     return majors.pop() if len(majors) == 1 else ""
 
 
-def skipped_variants(elves: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, str]]:
+def skipped_variants(elf_facts: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[str, str]]:
     """Package and file of the variants that this package set does not load."""
-    elves = tuple(elves)
-    ours = family(elves)
+    elf_facts = tuple(elf_facts)
+    ours = family(elf_facts)
     skipped: set[tuple[str, str]] = set()
-    for package, files in _groups(elves):
+    for package, files in _groups(elf_facts):
         majors = {facts.file: _major(facts) for facts in files}
         if any(_TAG.search(file) and major == ours for file, major in majors.items()):
             others = (file for file, major in majors.items() if major not in ("", ours))
@@ -45,10 +45,10 @@ def skipped_variants(elves: Iterable[tuple[str, ElfFacts]]) -> frozenset[tuple[s
     return frozenset(skipped)
 
 
-def _groups(elves: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, list[ElfFacts]]]:
+def _groups(elf_facts: Iterable[tuple[str, ElfFacts]]) -> Iterator[tuple[str, list[ElfFacts]]]:
     """The files of one package whose paths differ only in the family."""
     groups: dict[tuple[str, str], list[ElfFacts]] = {}
-    for package, facts in elves:
+    for package, facts in elf_facts:
         groups.setdefault((package, _TAG.sub("", facts.file)), []).append(facts)
     return ((package, files) for (package, _), files in groups.items())
 

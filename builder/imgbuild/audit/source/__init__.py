@@ -1,1 +1,1 @@
-"""Reads Python source into facts, without running it."""
+"""Python source read into facts without running it: imports, calls, guards, versions."""

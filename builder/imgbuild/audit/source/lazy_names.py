@@ -1,4 +1,4 @@
-"""Names that a module has without binding them: lazy tables, `__getattr__`, sys.modules."""
+"""Lazy tables, `__getattr__` and sys.modules: names that are not bound (separate: many idioms)."""
 
 from __future__ import annotations
 

@@ -53,12 +53,6 @@ class NameValue(msgspec.Struct, frozen=True):
         return _is_informative(self.truthy), _is_informative(self.falsy)
 
     @property
-    def unconditional(self) -> bool:
-        """Whether the value is known not to be a condition, whatever the name suggests."""
-        constant = self.is_literal and (self.truthy is None or self.falsy is None)
-        return constant or bool(self.literal or self.module or self.parameters_of)
-
-    @property
     def condition(self) -> Branches | None:
         """The guards of the name as a condition; None if it has none."""
         return (self.truthy or (), self.falsy or ()) if self.truthy or self.falsy else None

@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
 
 import msgspec
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.source.facts import Opaque
 from imgbuild.report import Unread
-from imgbuild.system import yaml_data
+from imgbuild.system import files, yaml_data
 
-FILE = "data/audit/stdlib.yaml"
 # Follows the name of a class that is subscripted: Python asks the class for this.
 SUBSCRIPT = ".__class_getitem__"
 # The Pythons of this repository's bases, with which packages are run. Of the standard library of
@@ -35,8 +33,7 @@ class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 @lru_cache(maxsize=1)
 def load() -> StandardLibrary:
     """The table of this version of imgbuild."""
-    text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml_data.read(text), StandardLibrary)
+    return yaml_data.load(files.data("audit/stdlib.yaml"), StandardLibrary)
 
 
 def opaque(module: str, python: str) -> Opaque | None:

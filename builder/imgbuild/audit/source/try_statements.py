@@ -1,4 +1,4 @@
-"""`try` statements: the guards of their branches, and the flags that record which branch ran."""
+"""`try` statements: guards and flags of their branches (separate: one kind of statement)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions that hold a package's version, and parts of versions.
+"""Expressions that hold a package's version, or a part of one (separate: one kind of condition).
 
 `Version(torch.__version__).release[:2] >= (2, 6)` compares a part. Only parts that begin with the
 first number have a specifier; other parts have no guard.

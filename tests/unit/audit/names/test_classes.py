@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.names import search
+from imgbuild.audit.names import classes
+from imgbuild.audit.names.lookup import look_up
+from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.source.facts import Class, ModuleFacts, Opaque
 from tests.support.source_modules import SourceModules
 
@@ -79,8 +81,8 @@ def facts(name: str) -> ModuleFacts:
     return module_facts
 
 
-def resolved(expression: str, module: str = "user", scope: str = "") -> search.LookupResult:
-    return search.resolve(MODULES, facts(module), expression, scope=scope)
+def resolved(expression: str, module: str = "user", scope: str = "") -> LookupResult:
+    return classes.resolve(MODULES, facts(module), expression, scope=scope)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_what_cannot_be_resolved(expression, state):
     ],
 )
 def test_attributes(name, has):
-    attributes = search.attributes(MODULES, search.lookup(MODULES, "pkg.a", name))
+    attributes = classes.attributes(MODULES, look_up(MODULES, "pkg.a", name))
     assert attributes is not None
     assert has <= attributes
     assert "gone" not in attributes
@@ -142,7 +144,7 @@ def test_attributes(name, has):
 
 @pytest.mark.parametrize("name", ["Free", "Under", "Strange", "Made", "Wrapped", "make"])
 def test_attributes_that_cannot_be_listed(name):
-    assert search.attributes(MODULES, search.lookup(MODULES, "pkg.a", name)) is None
+    assert classes.attributes(MODULES, look_up(MODULES, "pkg.a", name)) is None
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_attributes_that_cannot_be_listed(name):
     ],
 )
 def test_the_class_of_a_receiver(receiver, expected):
-    lookup_result = search.class_of(MODULES, facts("user"), receiver)
+    lookup_result = classes.class_of(MODULES, facts("user"), receiver)
     name = lookup_result.definition.name if isinstance(lookup_result.definition, Class) else None
     assert name == expected
 
@@ -191,5 +193,5 @@ class Searched:
 )
 def test_an_annotation_promises_subclasses_too(receiver, name, state):
     modules = Searched()
-    holder = search.class_of(modules, facts("user"), receiver)
-    assert search.member(modules, holder, name).state == state
+    holder = classes.class_of(modules, facts("user"), receiver)
+    assert classes.member(modules, holder, name).state == state

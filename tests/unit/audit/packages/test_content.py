@@ -7,8 +7,8 @@ import pytest
 
 from imgbuild.audit.packages.content import GAP, LONGEST, WheelMember, coalesce
 from imgbuild.audit.packages.reading import open_content
-from imgbuild.cache.download import Http
 from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.http.client import Http
 from tests.support import wheels
 from tests.support.servers import Site, serve
 

@@ -4,9 +4,9 @@ import pytest
 
 from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.reading import find_modules, module_name, parse_metadata
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.http.client import Http
 from tests.support import audited, wheels
 from tests.support.servers import Site, serve
 from tests.unit.cache.test_transfer import Recorder
@@ -162,9 +162,9 @@ def test_the_bar_counts_each_package_that_is_read_once(store, demo, tmp_path):
             library_wheel = library.wheel(*demo)
             library_wheel.module("demo.a")
             library_wheel.module("demo.b")
-            library_wheel.elves()
+            library_wheel.elf_facts()
             assert seen.done == 1
-            library.prefetch_elves([library.wheel(*other)])
+            library.prefetch_elf_facts([library.wheel(*other)])
             assert seen.done == 2
         library.wheel(*other).module("other.a")
     assert (seen.bars, seen.units, seen.done) == ([(0, 2)], ["packages read"], 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import unquote
 
 from imgbuild.audit.packages.pinned import pick
-from imgbuild.cache.download import Http
+from imgbuild.http.client import Http
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags

@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from imgbuild.audit.packages import published
-from imgbuild.audit.packages.library import ELVES, INDEX, Library
+from imgbuild.audit.packages.library import ELF_FACTS, INDEX, Library
 from imgbuild.audit.packages.published import PublishedFacts, write_facts
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
@@ -27,7 +27,7 @@ def read_wheel(folder, version, files):
         library_wheel = library.wheel(wheel, path)
         for module in library_wheel.modules("3.11"):
             library_wheel.module(module)
-        library_wheel.elves()
+        library_wheel.elf_facts()
     with Library(Store.open(folder / f"cache-{version}")) as library:
         facts = library.wheel(wheel, path).stored_facts()
     path.unlink()
@@ -56,7 +56,7 @@ def test_published_facts_stand_for_the_wheel(tmp_path, wheels, archive):
     for (wheel, path, _), argument in zip(wheels, ("x", "y"), strict=True):
         library_wheel = library.wheel(wheel, path)
         assert library_wheel.metadata.version == wheel.version
-        assert library_wheel.elves() == ()
+        assert library_wheel.elf_facts() == ()
         facts = library_wheel.module("demo.a")
         assert facts is not None
         assert [parameter.name for parameter in facts.functions[0].parameters] == [argument]
@@ -83,7 +83,7 @@ def test_facts_that_other_code_read_are_not_used(wheels, archive, monkeypatch):
 
 def test_without_a_file_nothing_is_published(tmp_path):
     facts = PublishedFacts.open(tmp_path / "absent.zip")
-    assert facts.fact(ELVES, "0" * 64) is None
+    assert facts.fact(ELF_FACTS, "0" * 64) is None
     assert facts.modules("demo", "0" * 64) == {}
 
 

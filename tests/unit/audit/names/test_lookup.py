@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.names import search
+from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts, Opaque
 from imgbuild.audit.source.module import read_module
 
@@ -120,23 +120,23 @@ class Searched(Modules):
     ],
 )
 def test_lookup(module, name, state, home):
-    lookup_result = search.lookup(Searched(), module, name)
+    lookup_result = look_up(Searched(), module, name)
     assert lookup_result.state == state
     assert (lookup_result.home.module if lookup_result.home else "") == home
 
 
 def test_a_folder_that_cannot_be_searched_may_hold_anything():
-    assert search.lookup(Modules(), "lazy", "Llama").state == "unknown"
+    assert look_up(Modules(), "lazy", "Llama").state == "unknown"
 
 
 def test_what_was_found_and_the_way_to_it():
-    lookup_result = search.lookup(Modules(), "pkg", "Renamed")
+    lookup_result = look_up(Modules(), "pkg", "Renamed")
     assert isinstance(lookup_result.definition, Class)
     assert lookup_result.definition.name == "One"
     assert lookup_result.trace == ("pkg:Renamed", "pkg.a:One")
-    assert isinstance(search.lookup(Modules(), "pkg.a", "two").definition, Function)
-    assert isinstance(search.lookup(Modules(), "pkg.a", "THREE").definition, Assigned)
-    assert isinstance(search.lookup(Modules(), "pkg", "a").definition, ModuleFacts)
+    assert isinstance(look_up(Modules(), "pkg.a", "two").definition, Function)
+    assert isinstance(look_up(Modules(), "pkg.a", "THREE").definition, Assigned)
+    assert isinstance(look_up(Modules(), "pkg", "a").definition, ModuleFacts)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_was_found_and_the_way_to_it():
     [("pkg.a", False), ("pkg.either", False), ("pkg.both", True), ("pkg.remade", True)],
 )
 def test_definitions_that_depend_on_conditions(module, ambiguous):
-    lookup_result = search.lookup(Modules(), module, "One")
+    lookup_result = look_up(Modules(), module, "One")
     assert isinstance(lookup_result.definition, Class)
     assert lookup_result.ambiguous is ambiguous
 
@@ -169,7 +169,7 @@ def test_a_long_list_is_searched_by_word():
             return [name for name in extra if name.startswith("many.") and word in extra[name]]
 
     many = Many()
-    assert search.lookup(many, "many", "Other").state == "defined"
+    assert look_up(many, "many", "Other").state == "defined"
     assert {name for name in many.read if name.startswith("many.m")} == {"many.m3"}
-    assert search.lookup(many, "many", "M7").state == "defined"
-    assert search.lookup(many, "many", "Nothing").state == "absent"
+    assert look_up(many, "many", "M7").state == "defined"
+    assert look_up(many, "many", "Nothing").state == "absent"

@@ -11,9 +11,9 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imgbuild.cache.context import Context
-from imgbuild.cache.download import Http
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError
+from imgbuild.http.client import Http
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load, loads
 from imgbuild.matrix.model import Flashinfer, PackageIndex, Target, Wanted

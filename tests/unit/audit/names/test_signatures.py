@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.names import search
+from imgbuild.audit.names import classes, signatures
+from imgbuild.audit.names.lookup import look_up
+from imgbuild.audit.names.model import CallSignature
 from tests.support.source_modules import SourceModules
 
 MODULES = SourceModules(
@@ -94,12 +96,12 @@ MODULES = SourceModules(
 )
 
 
-def signature(name: str, *, bound: bool = True) -> search.CallSignature | None:
+def signature(name: str, *, bound: bool = True) -> CallSignature | None:
     first, _, member = name.partition(".")
-    lookup_result = search.lookup(MODULES, "pkg", first)
+    lookup_result = look_up(MODULES, "pkg", first)
     if member:
-        lookup_result = search.member(MODULES, lookup_result, member)
-    return search.signature(MODULES, lookup_result, bound=bound)
+        lookup_result = classes.member(MODULES, lookup_result, member)
+    return signatures.signature(MODULES, lookup_result, bound=bound)
 
 
 @pytest.mark.parametrize(

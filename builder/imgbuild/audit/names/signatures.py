@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.names.classes import (
+    PLAIN_DECORATORS,
     ancestors,
     decorator_name,
     follow,
@@ -59,20 +60,6 @@ _KEEPS = frozenset(
         "copy_func",
         "deprecate_args",
         "deprecate_kwargs",
-    ]
-)
-_CLASS_KEEPS = frozenset(
-    [
-        "final",
-        "runtime_checkable",
-        "total_ordering",
-        "deprecated",
-        "experimental",
-        "requires",
-        "auto_docstring",
-        "add_start_docstrings",
-        "add_end_docstrings",
-        "export",
     ]
 )
 # A decorator of transformers that takes one more keyword, under the name that it used to have.
@@ -201,7 +188,7 @@ def _style(definition: Class, home: ModuleFacts) -> str | None:
             return None  # it may ignore unknown keywords
         if last == "dataclass" or (last == "config" and name.startswith("vllm.")):
             style = style if "init=False" in given else "dataclass"
-        elif last not in _CLASS_KEEPS and not last.startswith("register"):
+        elif last not in PLAIN_DECORATORS and not last.startswith("register"):
             return None
     return style
 

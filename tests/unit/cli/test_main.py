@@ -1,4 +1,4 @@
-"""The line of a problem with carets below its place."""
+"""What problems of files look like: the line with carets below the place."""
 
 from __future__ import annotations
 

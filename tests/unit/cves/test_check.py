@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from imgbuild.cves.accepted import accepting
+from imgbuild.cves.check import accepting
 from imgbuild.matrix.accepted import AcceptedCve
 
 LAST = datetime.date(2027, 6, 30)
