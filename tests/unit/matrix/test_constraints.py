@@ -165,6 +165,18 @@ def test_a_wrong_entry_is_named_with_file_and_line(row, path, words):
     assert words in problem.message
 
 
+def test_values_of_a_wrong_type_and_wrong_entries_are_reported_at_once():
+    data = b"version: 1\nconstraints:\n  - {package: a, versions: ==1, needs: [b]}\n"
+    data += b"  - {package: a, versions: '>>1', needs: b<1}\n"
+    with pytest.raises(InputError) as caught:
+        constraints.loads(data, "images/constraints.yaml")
+    assert [(problem.path, problem.source) for problem in caught.value.problems] == [
+        ("constraints[0].needs", "  - {package: a, versions: ==1, needs: [b]}"),
+        ("constraints[1].versions", "  - {package: a, versions: '>>1', needs: b<1}"),
+    ]
+    assert "restore it from git" in caught.value.hint
+
+
 def test_several_that_learn_at_once_lose_nothing(tmp_path):
     def learn(number):
         learned = Constraint(package="a", versions=f"=={number}", needs="b<1")
