@@ -73,7 +73,9 @@ def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
         except InvalidVersion:
             continue
         yield version
-        yield Version(f"{version.public}.post99999" if version.post is None else f"{version.public}")
+        yield Version(
+            f"{version.public}.post99999" if version.post is None else f"{version.public}"
+        )
         base = ".".join(map(str, version.release))
         epoch = f"{version.epoch}!" if version.epoch else ""
         yield Version(f"{epoch}{base}.0.1")
@@ -94,8 +96,7 @@ def is_pinned(declared: DeclaredRequirement) -> bool:
         return True
     clauses = list(requirement.specifier)
     return any(
-        clause.operator in ("==", "===") and not clause.version.endswith(".*")
-        for clause in clauses
+        clause.operator in ("==", "===") and not clause.version.endswith(".*") for clause in clauses
     )
 
 

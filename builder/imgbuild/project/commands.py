@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from imgbuild.project import conda, releases, requirement_lines
-from imgbuild.project.model import Place
+from imgbuild.project.installers import CHOICES, FILE, INDEX, READ, WITH_VALUE, installer
+from imgbuild.project.model import Kind, Place
 from imgbuild.project.reading import LocalRequest, Reading
 from imgbuild.project.requirement_lines import Scope
 from imgbuild.project.sources import relative
@@ -20,24 +21,11 @@ SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 REDIRECTION = re.compile(r"(?<=\s)[\d&]?>{1,2}\s*(?:&\d|/dev/null|[\w./-]+\.(?:log|txt|out))")
 # Options of pip and uv whose next word is their value; of the others every word is read.
-WITH_VALUE = frozenset(
-    """-t --target --prefix --root --src --platform --python-version --implementation --abi
-    --upgrade-strategy --no-binary --only-binary -C --config-settings --config-setting
-    --global-option --install-option --progress-bar --root-user-action --report --use-feature
-    --trusted-host --cache-dir --retries --timeout --default-timeout --proxy --log -p --python
-    --index-strategy --prerelease --resolution --link-mode --build-constraint -b
-    --python-platform --no-binary-package --no-build-package --no-build-isolation-package
-    --reinstall-package --upgrade-package -P --keyring-provider --fork-strategy --dry-run
-    --directory --project --package --optional --tag --branch --rev --allow-insecure-host
-    --native-tls --cert --client-cert --exists-action --uploaded-prior-to""".split()
+# `$NAME`, `${NAME}`, `${NAME:-DEFAULT}`.
+VALUE = re.compile(
+    r"\$(?:(?P<name>[A-Za-z_]\w*)"
+    r"|\{(?P<braced>[A-Za-z_]\w*)(?:(?P<operator>:?-)(?P<default>[^{}]*))?\})"
 )
-INDEX = frozenset({"-i", "--index-url", "--extra-index-url", "--index", "--default-index",
-                   "-f", "--find-links", "--extra-index"})  # fmt: skip
-FILE = frozenset({"-r", "--requirement", "--requirements", "-c", "--constraint", "--constraints",
-                  "--override", "--overrides"})  # fmt: skip
-PIP = re.compile(r"(?:.*/)?pip[\d.]*")
-PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
-CONDA = re.compile(r"(?:.*/)?(?:conda|mamba|micromamba)")
 
 
 class Script:
@@ -77,7 +65,7 @@ class Script:
             words = list(lexer)
         except ValueError:  # a quote without its end
             if re.search(r"\b(pip3?|apt(-get)?|uv|conda)\b.*\b(install|add)\b", line):
-                place = self._place(line.split()[0], start, end)
+                place = self._place(line.split(maxsplit=1)[0], start, end)
                 self.reading.leave_out(place, line, "a quotation that does not end")
             return
         command: list[str] = []
@@ -108,8 +96,8 @@ class Script:
             self._body(rest)
         elif name == "git" and "clone" in rest:
             self._cloned = next((word for word in rest if "://" in word or "@" in word), "")
-        elif (installer := _installer(words)) is not None:
-            kind, arguments = installer
+        elif (call := installer(words)) is not None:
+            kind, arguments = call
             if condition:
                 text = shlex.join(words)
                 self.reading.leave_out(place, text, f"only done if {condition}")
@@ -156,9 +144,7 @@ class Script:
         return Place(file=self.file, line=start)
 
     def _word_place(self, word: str, start: int, end: int) -> Place:
-        return Place(
-            file=self.file, line=requirement_lines.text_line(self.text, word, start, end)
-        )
+        return Place(file=self.file, line=requirement_lines.text_line(self.text, word, start, end))
 
     def _pip(self, arguments: Sequence[str], start: int, end: int) -> None:
         """The arguments of `pip install`, `uv pip install` and `uv add`."""
@@ -171,8 +157,7 @@ class Script:
             if not option:
                 self._requirement(word, place, scope)
                 continue
-            known = {*INDEX, *FILE, *WITH_VALUE, "-e", "--editable", "--torch-backend",
-                     "--exclude-newer", "--extra", "--group"}  # fmt: skip
+            known = READ | CHOICES | WITH_VALUE
             short = option[:2] in known and not option.startswith("--") and len(option) > 2
             if short:  # -rrequirements.txt
                 option, value = word[:2], word[2:].lstrip("=")
@@ -183,10 +168,10 @@ class Script:
 
     def _option(self, option: str, value: str, place: Place, scope: Scope) -> None:
         if option in INDEX:
-            self.reading.index(value.partition("=")[2] if re.match(r"[\w-]+=http", value) else value,
-                               place)  # fmt: skip
+            named = re.fullmatch(r"[\w-]+=(https?://.*)", value)  # uv's `--index NAME=URL`
+            self.reading.index(named[1] if named else value, place)
         elif option in FILE:
-            kind = "override" if "override" in option else scope.kind
+            kind: Kind = "override" if "override" in option else scope.kind
             kind = "constraint" if option in ("-c", "--constraint", "--constraints") else kind
             self._file(option, value, place, msgspec.structs.replace(scope, kind=kind))
         elif option in ("-e", "--editable"):
@@ -197,8 +182,10 @@ class Script:
                 self.reading.cuda_release(release, place)
             elif value != "auto":
                 self.reading.leave_out(place, f"{option}={value}", "images have builds for CUDA")
-        elif option in ("--exclude-newer", "--extra", "--group"):
-            self.reading.leave_out(place, f"{option}={value}", "give it to imgbuild if it should count")
+        elif option in CHOICES:
+            self.reading.leave_out(
+                place, f"{option}={value}", "give it to imgbuild if it should count"
+            )
 
     def _file(self, option: str, value: str, place: Place, scope: Scope) -> None:
         if self.folder is None:
@@ -216,7 +203,9 @@ class Script:
             elif not self.reading.sources.exists(relative(self.folder, value)):
                 base = value.rpartition("/")[2]
                 if not self.reading.sources.exists(base):
-                    self.reading.leave_out(place, f"{option} {value}", "no such file in the project")
+                    self.reading.leave_out(
+                        place, f"{option} {value}", "no such file in the project"
+                    )
                     return
                 name = base
             folder = "." if name != value else self.folder
@@ -273,48 +262,22 @@ class Script:
     def _setup(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place("setup.py", start, end)
         if self.folder is None:
-            self.reading.leave_out(
-                place, shlex.join(("setup.py", *arguments)), self._elsewhere()
-            )
+            self.reading.leave_out(place, shlex.join(("setup.py", *arguments)), self._elsewhere())
         else:
             self.reading.local(LocalRequest(folder=self.folder, place=place, editable=True))
 
-    def _ignored(self, arguments: Sequence[str], start: int, end: int) -> None:
+    def _sync(self, arguments: Sequence[str], start: int, end: int) -> None:
+        """`uv sync`, which installs what pyproject.toml declares."""
+        for at, word in enumerate(arguments):
+            option, equals, value = word.partition("=")
+            if option in ("--extra", "--group"):
+                value = value if equals else " ".join(arguments[at + 1 : at + 2])
+                place = self._word_place(word, start, end)
+                self.reading.leave_out(place, f"{option} {value}", f"chosen with {option}")
+
+    def _uninstall(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place(arguments[-1] if arguments else "uninstall", start, end)
         self.reading.leave_out(place, shlex.join(arguments), "what is uninstalled is not followed")
-
-
-def _installer(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Which installer a command is, as a method of Script, and its arguments; None for another."""
-    name, rest = words[0], list(words[1:])
-    if PYTHON.fullmatch(name):
-        while rest and rest[0].startswith("-") and rest[0] != "-m":
-            rest.pop(0)
-        if rest[:2] == ["-m", "pip"]:
-            name, rest = "pip", rest[2:]
-        elif rest[:1] == ["setup.py"] and {"install", "develop"} & set(rest):
-            return "setup", rest[1:]
-    if name.rpartition("/")[2] == "uv":
-        while rest and rest[0].startswith("-"):
-            rest.pop(0)
-        if rest[:1] == ["add"]:
-            return "pip", rest[1:]
-        if rest[:1] != ["pip"]:
-            return None
-        name, rest = "pip", rest[1:]
-    if PIP.fullmatch(name):
-        verb = next((word for word in rest if not word.startswith("-")), "")
-        after = [word for word in rest if word != verb] if verb == "install" else rest
-        kinds = {"install": "pip", "uninstall": "ignored"}
-        return (kinds[verb], after) if verb in kinds else None
-    if name in ("apt-get", "apt", "aptitude"):
-        if "install" not in rest:
-            return None
-        rest.remove("install")
-        return "apt", rest
-    if CONDA.fullmatch(name) and (rest[:1] in (["install"], ["create"]) or rest[:2] == ["env", "create"]):
-        return "conda", rest[1:] if rest[0] != "env" else rest[2:]
-    return None
 
 
 def substituted(text: str, variables: Mapping[str, str]) -> str:
@@ -326,5 +289,4 @@ def substituted(text: str, variables: Mapping[str, str]) -> str:
             return variables[name]
         return match["default"] if match["operator"] in (":-", "-") else match[0]
 
-    pattern = r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)(?:(?P<operator>:?-)(?P<default>[^{}]*))?\})"
-    return re.sub(pattern, _value, text)
+    return VALUE.sub(_value, text)

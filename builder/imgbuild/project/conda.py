@@ -15,42 +15,150 @@ from imgbuild.project.sources import line_of
 
 # Packages whose name on the Python index is another one.
 RENAMED = {
-    "pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch", "py-opencv": "opencv-python-headless",
-    "opencv": "opencv-python-headless", "libopencv": "opencv-python-headless", "pytables": "tables",
-    "msgpack-python": "msgpack", "matplotlib-base": "matplotlib", "python-graphviz": "graphviz",
-    "ray-default": "ray[default]", "ray-core": "ray", "ray-train": "ray[train]", "ray-tune": "ray[tune]",
-    "python-xxhash": "xxhash", "python-tzdata": "tzdata", "pysocks": "pysocks", "uvicorn-standard": "uvicorn[standard]",
-    "jupyter_core": "jupyter-core", "xgboost": "xgboost", "py-xgboost": "xgboost", "faiss": "faiss-cpu",
-    "spacy": "spacy", "hydra": "hydra-core", "sacrebleu": "sacrebleu", "dm-tree": "dm-tree", "gym-notices": "gym-notices",
-    "tensorboard-plugin-wit": "tensorboard-plugin-wit", "accelerate": "accelerate", "python-dateutil": "python-dateutil",
-    "importlib_metadata": "importlib-metadata", "typing-extensions": "typing-extensions", "python-fastjsonschema": "fastjsonschema",
-    "pyzmq": "pyzmq", "stack_data": "stack-data", "prompt_toolkit": "prompt-toolkit", "brotli-python": "brotli",
-    "python-json-logger": "python-json-logger", "beautifulsoup4": "beautifulsoup4", "wandb": "wandb", "mpi4py": "mpi4py",
-}  # fmt: skip
-# Programs and libraries of conda-forge that a Debian package brings.
+    "pytorch": "torch",
+    "pytorch-gpu": "torch",
+    "pytorch-cpu": "torch",
+    "py-opencv": "opencv-python-headless",
+    "opencv": "opencv-python-headless",
+    "libopencv": "opencv-python-headless",
+    "pytables": "tables",
+    "msgpack-python": "msgpack",
+    "matplotlib-base": "matplotlib",
+    "python-graphviz": "graphviz",
+    "ray-default": "ray[default]",
+    "ray-core": "ray",
+    "ray-train": "ray[train]",
+    "ray-tune": "ray[tune]",
+    "python-xxhash": "xxhash",
+    "python-tzdata": "tzdata",
+    "uvicorn-standard": "uvicorn[standard]",
+    "py-xgboost": "xgboost",
+    "faiss": "faiss-cpu",
+    "hydra": "hydra-core",
+    "python-fastjsonschema": "fastjsonschema",
+    "brotli-python": "brotli",
+}
+# Programs and libraries of conda-forge that a Debian package brings: those of another name, and
+# those of the same.
 DEBIAN = {
-    "git": "git", "git-lfs": "git-lfs", "ffmpeg": "ffmpeg", "cmake": "cmake", "make": "make", "wget": "wget",
-    "curl": "curl", "unzip": "unzip", "zip": "zip", "rsync": "rsync", "tmux": "tmux", "vim": "vim",
-    "htop": "htop", "jq": "jq", "sox": "sox", "swig": "swig", "openjdk": "default-jre-headless",
-    "gcc": "gcc", "gcc_linux-64": "gcc", "gxx": "g++", "gxx_linux-64": "g++", "compilers": "build-essential",
-    "c-compiler": "gcc", "cxx-compiler": "g++", "openssh": "openssh-client", "nodejs": "nodejs", "graphviz": "graphviz",
-    "tesseract": "tesseract-ocr", "poppler": "poppler-utils", "libsndfile": "libsndfile1", "patchelf": "patchelf",
-    "openmpi": "libopenmpi-dev", "libaio": "libaio-dev", "numactl": "numactl", "pkg-config": "pkg-config", "tree": "tree",
-    "screen": "screen", "parallel": "parallel", "texlive-core": "texlive-base", "pandoc": "pandoc", "perl": "perl",
-}  # fmt: skip
+    "openjdk": "default-jre-headless",
+    "gcc_linux-64": "gcc",
+    "gxx": "g++",
+    "gxx_linux-64": "g++",
+    "compilers": "build-essential",
+    "c-compiler": "gcc",
+    "cxx-compiler": "g++",
+    "openssh": "openssh-client",
+    "tesseract": "tesseract-ocr",
+    "poppler": "poppler-utils",
+    "libsndfile": "libsndfile1",
+    "openmpi": "libopenmpi-dev",
+    "libaio": "libaio-dev",
+    "texlive-core": "texlive-base",
+}
+DEBIAN_SAME = [
+    "cmake",
+    "curl",
+    "ffmpeg",
+    "gcc",
+    "git",
+    "git-lfs",
+    "graphviz",
+    "htop",
+    "jq",
+    "make",
+    "nodejs",
+    "numactl",
+    "pandoc",
+    "parallel",
+    "patchelf",
+    "perl",
+    "pkg-config",
+    "rsync",
+    "screen",
+    "sox",
+    "swig",
+    "tmux",
+    "tree",
+    "unzip",
+    "vim",
+    "wget",
+    "zip",
+]
 CUDA = frozenset({
-    "pytorch-cuda", "cudatoolkit", "cuda", "cuda-toolkit", "cuda-version", "cuda-nvcc", "cuda-runtime",
+    r"(?:(?P<channel>[^:\s]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
+    r"(?P<version>[^\[]*?)\s*(?:\[(?P<keys>.*)\])?"
     "cudatoolkit-dev", "cuda-libraries", "cuda-libraries-dev", "cuda-cudart", "cuda-cudart-dev",
 })  # fmt: skip
 # Libraries of conda's own environments; wheels and the base of an image have their own.
 LIBRARY = re.compile(
-    r"(?:_|lib(?!rosa|cst|tmux)|xorg-|font-|fonts-|r-|ld_impl|cuda-|gcc|gxx|gfortran|binutils|sysroot|kernel-headers|"
-    r"(?:openssl|ca-certificates|ncurses|readline|sqlite|tk|xz|zlib|zstd|bzip2|mkl|mkl-service|mkl_fft|mkl_random|"
-    r"intel-openmp|llvm-openmp|blas|openblas|cudnn|nccl|icu|expat|krb5|c-ares|freetype|jpeg|lcms2|lerc|lz4-c|gmp|"
-    r"gnutls|nettle|lame|openh264|giflib|tbb|mpfr|mpc|yaml|pcre|pcre2|glib|dbus|gettext|harfbuzz|cairo|pango|"
-    r"pixman|fontconfig|gstreamer|gst-plugins-base|qt|qt-main|nspr|nss|mysql|ninja-base|pytorch-mutex|magma-cuda\w*|"
-    r"torchtriton|tzdata|brotli-bin|bcrypt-lib|snappy|gflags|glog|re2|orc|arrow-cpp|aws-c-\w+|aws-sdk-cpp|s2n)$)"
-)  # fmt: skip
+    r"(?:_|lib(?!rosa|cst|tmux)|xorg-|font-|fonts-|r-|ld_impl|cuda-|gcc|gxx|gfortran|binutils|"
+    r"sysroot|kernel-headers|magma-cuda|mkl|aws-c-|gst)"
+)
+LIBRARIES = [
+    "openssl",
+    "ca-certificates",
+    "ncurses",
+    "readline",
+    "sqlite",
+    "tk",
+    "xz",
+    "zlib",
+    "zstd",
+    "bzip2",
+    "intel-openmp",
+    "llvm-openmp",
+    "blas",
+    "openblas",
+    "cudnn",
+    "nccl",
+    "icu",
+    "expat",
+    "krb5",
+    "c-ares",
+    "freetype",
+    "jpeg",
+    "lcms2",
+    "lerc",
+    "lz4-c",
+    "gmp",
+    "gnutls",
+    "nettle",
+    "lame",
+    "openh264",
+    "giflib",
+    "tbb",
+    "mpfr",
+    "mpc",
+    "yaml",
+    "pcre",
+    "pcre2",
+    "glib",
+    "dbus",
+    "gettext",
+    "harfbuzz",
+    "cairo",
+    "pango",
+    "pixman",
+    "fontconfig",
+    "qt",
+    "qt-main",
+    "nspr",
+    "nss",
+    "mysql",
+    "ninja-base",
+    "pytorch-mutex",
+    "torchtriton",
+    "brotli-bin",
+    "snappy",
+    "gflags",
+    "glog",
+    "re2",
+    "orc",
+    "arrow-cpp",
+    "aws-sdk-cpp",
+    "s2n",
+]
 INSTALLERS = ("pip", "setuptools", "wheel")
 SPEC = re.compile(
     r"(?:(?P<channel>[^:\s]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*(?P<version>[^\[]*?)\s*(?:\[(?P<keys>.*)\])?"
@@ -64,7 +172,9 @@ def read_file(reading: Reading, name: str) -> None:
         return
     place = Place(file=name)
     if not isinstance(document, dict):
-        reading.problem(place, "not an environment of conda", expected="a mapping with dependencies")
+        reading.problem(
+            place, "not an environment of conda", expected="a mapping with dependencies"
+        )
         return
     text = reading.sources.text(name)
     dependencies = document.get("dependencies") or []
@@ -125,20 +235,19 @@ def dependency(reading: Reading, text: str, place: Place) -> None:
         _cuda(reading, written, text, place)
     elif name in INSTALLERS:
         return
-    elif name in DEBIAN:
+    elif name in DEBIAN or name in DEBIAN_SAME:
+        package = DEBIAN.get(name, name)
         if written:
-            reading.leave_out(place, text, f"Debian's own version of {DEBIAN[name]} is installed")
-        reading.debian_package(DEBIAN[name], place)
+            reading.leave_out(place, text, f"Debian's own version of {package} is installed")
+        reading.debian_package(package, place)
     elif name in ("faiss-gpu", "faiss-gpu-cuvs", "faiss-gpu-raft"):
-        reading.leave_out(place, text, "has no build of that name on the Python index: faiss-cpu has")
-    elif name.startswith("nvidia-") or name in RENAMED or not LIBRARY.match(name):
-        _requirement(reading, RENAMED.get(name, name), version, place)
+        reading.leave_out(
+            place, text, "has no build of that name on the Python index: faiss-cpu has"
+        )
+    elif name in RENAMED or not (name in LIBRARIES or LIBRARY.match(name)):
+        reading.requirement(f"{RENAMED.get(name, name)}{version}", place)
     else:
         reading.leave_out(place, text, "a library of conda: wheels and the image have their own")
-
-
-def _requirement(reading: Reading, name: str, version: str, place: Place) -> None:
-    reading.requirement(f"{name}{version}", place)
 
 
 def _cuda(reading: Reading, written: str, text: str, place: Place) -> None:

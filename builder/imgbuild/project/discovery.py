@@ -6,7 +6,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from imgbuild.project import agreement, conda, dockerfile, kinds, local_package, poetry, pyproject
+from imgbuild.project import (
+    agreement,
+    conda,
+    dockerfile,
+    kinds,
+    local_package,
+    notebook,
+    poetry,
+    pyproject,
+    submodules,
+)
 from imgbuild.project.kinds import FOREIGN, is_requirements, reason_to_leave
 from imgbuild.project.model import Place
 from imgbuild.project.reading import Reading
@@ -36,6 +46,7 @@ def read(reading: Reading) -> None:
     _notebooks(reading, names)
     _scripts(reading, names)
     _projects(reading)
+    reading.left_out += submodules.missing(reading.sources)
 
 
 def _taken(reading: Reading, name: str) -> None:
@@ -68,7 +79,9 @@ def _metadata(reading: Reading, names: list[str]) -> None:
     locks = [name for name in kinds.LOCKS if name in names]
     if document is not None and poetry.table_of(document):
         locks.sort(key=lambda name: name != "poetry.lock")
-    others = [n for n in names if n not in locks and n.startswith("pylock.") and n.endswith(".toml")]
+    others = [
+        n for n in names if n not in locks and n.startswith("pylock.") and n.endswith(".toml")
+    ]
     for name in (*locks[1:], *others):
         reading.leave_out(Place(file=name), name, f"another lock; {NAMED}")
     if locks:
@@ -115,7 +128,9 @@ def _requirements(reading: Reading, names: list[str]) -> None:
         if name not in reading.files and name != main:
             compiled = name.endswith(".in") and f"{name[:-3]}.txt" in reading.files
             reason = "its compiled form is read" if compiled else reason_to_leave(name)
-            reading.leave_out(Place(file=name), name, reason or f"an alternative or an addition; {NAMED}")
+            reading.leave_out(
+                Place(file=name), name, reason or f"an alternative or an addition; {NAMED}"
+            )
 
 
 def _main_file(reading: Reading, files: list[str], inner: list[str]) -> str:
@@ -147,7 +162,11 @@ def _dockerfiles(reading: Reading, names: list[str]) -> None:
     usual = [name for name in at_root if name in ("Dockerfile", "Containerfile")]
     usual += [name for name in below if name.endswith(("/Dockerfile", "/Containerfile"))
               and not kinds.parts(name.replace("/", "-") + ".x") & kinds.HARDWARE]  # fmt: skip
-    plain = [name for name in (*at_root, *below) if name not in usual and not reason_to_leave(f"{name}.x")]
+    plain = [
+        name
+        for name in (*at_root, *below)
+        if name not in usual and not reason_to_leave(f"{name}.x")
+    ]
     candidates = usual or (plain if len(plain) == 1 else [])
     for name in (*at_root, *below):
         if candidates and name == candidates[0]:
@@ -199,7 +218,7 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
     children = []
     for name in notebooks[:FOLDERS]:
         child = reading.child()
-        kinds.notebook.read_file(child, name)
+        notebook.read_file(child, name)
         if child.requirements or child.local_requests or child.debian:
             children.append((name, child))
     if len(children) == 1:
@@ -212,7 +231,13 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
 def _scripts(reading: Reading, names: list[str]) -> None:
     for name in names:
         words = kinds.parts(name)
-        if name.endswith(".sh") and words & {"install", "setup", "env", "environment", "requirements"}:
+        if name.endswith(".sh") and words & {
+            "install",
+            "setup",
+            "env",
+            "environment",
+            "requirements",
+        }:
             reading.leave_out(Place(file=name), name, f"a script; {NAMED}")
 
 

@@ -129,7 +129,9 @@ def _chain(stages: list[Stage]) -> list[Stage]:
     chain = [stages[-1]]
     while True:
         before = stages[: stages.index(chain[0])]
-        named = [each for each in before if each.name and each.name.lower() == chain[0].base.lower()]
+        named = [
+            each for each in before if each.name and each.name.lower() == chain[0].base.lower()
+        ]
         if not named:
             return chain
         chain.insert(0, named[-1])

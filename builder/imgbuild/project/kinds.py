@@ -19,23 +19,50 @@ from imgbuild.project import (
     uv_lock,
 )
 from imgbuild.project.commands import Script
-from imgbuild.project.model import Place
+from imgbuild.project.model import Kind, Place
 from imgbuild.project.poetry import roots as poetry_roots
 from imgbuild.project.reading import Reading
 from imgbuild.project.requirement_lines import Scope
 from imgbuild.project.sources import above, relative
-from imgbuild.project.uv_settings import Settings
+from imgbuild.project.uv_settings import DEVELOPMENT, Settings
 
-# Parts of names of files with packages for development, or for other hardware than NVIDIA's.
-DEVELOPMENT = frozenset("dev develop development test tests testing docs doc lint linting ci style"
-                        " typing format build release benchmark benchmarks".split())  # fmt: skip
-HARDWARE = frozenset("npu ascend rocm amd hip cpu macos mac osx darwin mps mlx apple windows win xpu intel"
-                     " hpu gaudi tpu neuron musa mlu maca metax ppu dcu".split())  # fmt: skip
+# Parts of names of files with packages for other hardware than NVIDIA's.
+HARDWARE = frozenset(
+    [
+        "npu",
+        "ascend",
+        "rocm",
+        "amd",
+        "hip",
+        "cpu",
+        "macos",
+        "mac",
+        "osx",
+        "darwin",
+        "mps",
+        "mlx",
+        "apple",
+        "windows",
+        "win",
+        "xpu",
+        "intel",
+        "hpu",
+        "gaudi",
+        "tpu",
+        "neuron",
+        "musa",
+        "mlu",
+        "maca",
+        "metax",
+        "ppu",
+        "dcu",
+    ]
+)
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
 # Files of other tools that say what a project needs and are not read.
 FOREIGN = {
     "Pipfile": "files of pipenv are not read: write its packages into a requirements file",
-    "Pipfile.lock": "files of pipenv are not read: `pipenv requirements` writes a requirements file",
+    "Pipfile.lock": "files of pipenv are not read: `pipenv requirements` writes another",
     "pdm.lock": "locks of PDM are not read: `pdm export` writes a requirements file",
     "pixi.toml": "files of pixi are not read",
     "pixi.lock": "files of pixi are not read",
@@ -68,28 +95,27 @@ def kind_of(name: str) -> FileKind | None:
     }
     if file in exact:
         return exact[file]
-    if re.fullmatch(r"pylock(\.[\w-]+)?\.toml", file):
-        return FileKind("a lock of PEP 751", pylock.read_file)
-    if conda.is_environment(name):
-        return FileKind("an environment of conda", conda.read_file)
-    if dockerfile.is_dockerfile(name):
-        return FileKind("a Dockerfile", dockerfile.read_file)
-    if file.endswith(".ipynb"):
-        return FileKind("a notebook", notebook.read_file)
-    if file.endswith((".txt", ".in", ".pip")):
-        return FileKind("requirements", read_requirements)
-    if file.endswith((".yml", ".yaml")):
-        return FileKind("an environment of conda", conda.read_file)
-    if file.endswith((".sh", ".bash")):
-        return FileKind("a script", read_script)
-    return None
+    by_form = (
+        (
+            bool(re.fullmatch(r"pylock(\.[\w-]+)?\.toml", file)),
+            "a lock of PEP 751",
+            pylock.read_file,
+        ),
+        (dockerfile.is_dockerfile(name), "a Dockerfile", dockerfile.read_file),
+        (file.endswith(".ipynb"), "a notebook", notebook.read_file),
+        (file.endswith((".txt", ".in", ".pip")), "requirements", read_requirements),
+        (file.endswith((".yml", ".yaml")), "an environment of conda", conda.read_file),
+        (file.endswith((".sh", ".bash")), "a script", read_script),
+    )
+    return next((FileKind(label, reader) for fits, label, reader in by_form if fits), None)
 
 
 def read_requirements(reading: Reading, name: str) -> None:
     """Read a requirements file; those named constraints or overrides as such."""
     file = name.rpartition("/")[2].lower()
-    kind = "constraint" if "constraint" in file else "override" if "override" in file else None
-    requirement_lines.read_file(reading, name, Scope(kind=kind or "requirement"))
+    kind: Kind = "override" if "override" in file else "requirement"
+    kind = "constraint" if "constraint" in file else kind
+    requirement_lines.read_file(reading, name, Scope(kind=kind))
 
 
 def read_pyproject(reading: Reading, name: str) -> None:
@@ -189,7 +215,7 @@ def parts(name: str) -> set[str]:
 def reason_to_leave(name: str) -> str:
     """Why a requirements file is not taken by itself; empty if nothing speaks against it."""
     words = parts(name)
-    if words & DEVELOPMENT:
+    if words & (DEVELOPMENT | {"build", "release", "benchmark", "benchmarks"}):
         return "packages for development; name it with --from if it is wanted"
     if words & HARDWARE:
         return "packages for other hardware; name it with --from if it is wanted"
@@ -200,5 +226,3 @@ def is_requirements(name: str) -> bool:
     """Whether a file is named as a requirements file."""
     file = name.rpartition("/")[2].lower()
     return bool(re.fullmatch(r"(.*[-_.])?(requirements?|reqs?)([-_.].*)?\.(txt|in|pip)", file))
-
-

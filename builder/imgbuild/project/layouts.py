@@ -27,10 +27,10 @@ def roots(
     """
     chosen = [package_dir or where] if package_dir or where else _chosen(document)
     if not chosen:
-        module = re.sub(r"[-.]+", "_", name)
-        backend = str(table(document, "build-system").get("build-backend", ""))
-        src = relative(folder, "src")
-        in_src = sources.is_folder(f"{src}/{module}") or sources.exists(f"{src}/{module}.py")
+        module = re.sub(r"[-.]+", "_", name).lower()
+        backend = str(table(document, "build-system").get("build-backend", "setuptools"))
+        inner = sources.names(relative(folder, "src"))
+        in_src = module in (each.removesuffix(".py").lower() for each in inner)
         whole = "setuptools" in backend and _discovers_src(sources, folder, document)
         chosen = ["src"] if in_src or whole or backend.startswith("uv_build") else ["."]
     return tuple(dict.fromkeys(relative(folder, each) for each in chosen))
@@ -103,7 +103,7 @@ def _attribute(
 
 
 def _assigned(sources: Sources, file: str, name: str | None) -> str | None:
-    """The text that is assigned to `name` in the module `file`; of any name of a version if None."""
+    """The text that the module `file` assigns to `name`; None: to a usual name of a version."""
     if not sources.exists(file):
         return None
     for node in ast.parse(sources.text(file)).body:

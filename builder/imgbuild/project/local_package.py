@@ -378,8 +378,6 @@ def add_legacy(reading: Reading, metadata: Metadata, extras: Iterable[str]) -> N
             reading.leave_out(Place(file=metadata.file), field, reason)
 
 
-
-
 def describe_into(reading: Reading, folder: str) -> None:
     """Add the package of a folder without what it requires, if it is one."""
     try:

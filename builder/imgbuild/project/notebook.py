@@ -15,8 +15,12 @@ from imgbuild.project.model import Place
 from imgbuild.project.reading import Reading
 
 MAGIC = re.compile(r"(?P<indent>\s*)(?:\w+\s*=\s*)?[!%]{1,2}\s*(?P<command>\S.*)")
-INSTALLER = re.compile(r"(?:sudo\s+)?(?:python[\d.]*\s+-m\s+)?(?:pip[\d.]*|uv|apt(?:-get)?|conda|mamba)\b")
-BRANCH = re.compile(r"(?P<indent>\s*)(?P<word>if|elif|else|try|except|finally|for|while|with)\b(?P<rest>.*)")
+INSTALLER = re.compile(
+    r"(?:sudo\s+)?(?:python[\d.]*\s+-m\s+)?(?:pip[\d.]*|uv|apt(?:-get)?|conda|mamba)\b"
+)
+BRANCH = re.compile(
+    r"(?P<indent>\s*)(?P<word>if|elif|else|try|except|finally|for|while|with)\b(?P<rest>.*)"
+)
 HOSTED = re.compile(r"colab|kaggle|paperspace", re.IGNORECASE)
 SHELLS = ("%%bash", "%%sh", "%%script bash")
 
@@ -72,8 +76,8 @@ def _cell(script: Script, source: str, text: str) -> None:
         open_branches = [each for each in open_branches if each.indent < indent]
         if branch:
             open_branches.append(_branch(branch["word"], branch["rest"], tests, indent))
-            line = line.partition(":")[2] if re.search(r":\s*[!%]", line) else ""
-        magic = MAGIC.fullmatch(line)
+        body = re.search(r":\s*([!%].*)", line) if branch else None
+        magic = MAGIC.fullmatch(body[1] if body else line)
         if magic and INSTALLER.match(magic["command"]):
             number = _line(text, magic["command"])
             condition = next((each.condition for each in open_branches if each.condition), "")
@@ -101,6 +105,6 @@ def _line(text: str, command: str) -> int:
     """The line of the notebook's file that has the beginning of `command`, as JSON writes it."""
     import json
 
-    head = json.dumps(command.split("  ")[0].rstrip()[:60], ensure_ascii=False)[1:-1]
+    head = json.dumps(command.split("  ", maxsplit=1)[0].rstrip()[:60], ensure_ascii=False)[1:-1]
     at = text.find(head)
     return text.count("\n", 0, at) + 1 if at >= 0 else 1

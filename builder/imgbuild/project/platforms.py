@@ -5,8 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 
-from packaging.markers import Environment, InvalidMarker, Marker, UndefinedComparison
-from packaging.markers import UndefinedEnvironmentName
+from packaging.markers import (
+    InvalidMarker,
+    Marker,
+    UndefinedComparison,
+    UndefinedEnvironmentName,
+)
 
 MACHINES = ("x86_64", "aarch64")
 PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
@@ -15,22 +19,22 @@ PATCHES = ("0", "14")
 
 
 @functools.cache
-def environments() -> tuple[Environment, ...]:
+def environments() -> tuple[dict[str, str], ...]:
     """The environments of all machines and Pythons that an image may have."""
     return tuple(
-        Environment(
-            implementation_name="cpython",
-            implementation_version=f"{python}.{patch}",
-            os_name="posix",
-            platform_machine=machine,
-            platform_python_implementation="CPython",
-            platform_release="6.1.0",
-            platform_system="Linux",
-            platform_version="1",
-            python_full_version=f"{python}.{patch}",
-            python_version=python,
-            sys_platform="linux",
-        )
+        {
+            "implementation_name": "cpython",
+            "implementation_version": f"{python}.{patch}",
+            "os_name": "posix",
+            "platform_machine": machine,
+            "platform_python_implementation": "CPython",
+            "platform_release": "6.1.0",
+            "platform_system": "Linux",
+            "platform_version": "1",
+            "python_full_version": f"{python}.{patch}",
+            "python_version": python,
+            "sys_platform": "linux",
+        }
         for machine, python, patch in itertools.product(MACHINES, PYTHONS, PATCHES)
     )
 

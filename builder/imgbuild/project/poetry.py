@@ -142,7 +142,7 @@ def _dependency(
             return
         if value.get("source") in sources:
             url, spot = sources[str(value["source"])]
-            _index_for(reading, url, spot, name)
+            reading.index_for(url, spot, name)
     elif not isinstance(value, str):
         reading.problem(place, "not a requirement of Poetry", value=str(value))
         return
@@ -160,16 +160,6 @@ def _dependency(
         reading.leave_out(place, f"{name} = {value}", "versions that pip cannot express")
         return
     reading.requirement(text, place)
-
-
-def _index_for(reading: Reading, url: str, place: Place, name: str) -> None:
-    for number, index in enumerate(reading.indexes):
-        if index.url == url:
-            if index.packages and normalize(name) not in index.packages:
-                del reading.indexes[number]
-                reading.index(url, place, (*index.packages, normalize(name)))
-            return
-    reading.index(url, place, (normalize(name),))
 
 
 def _folder(reading: Reading, name: str, value: dict[str, Any], place: Place) -> None:

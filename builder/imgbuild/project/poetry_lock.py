@@ -86,9 +86,7 @@ def _possible(marker: str) -> bool:
         return True
 
 
-def _add(
-    reading: Reading, package: dict[str, Any], files: list[Any], lines: Lines
-) -> None:
+def _add(reading: Reading, package: dict[str, Any], files: list[Any], lines: Lines) -> None:
     name, version = str(package["name"]), str(package["version"])
     place = lines.place(name)
     source = package.get("source")
@@ -112,7 +110,7 @@ def _add(
             pylock.local(reading, name, url, place, editable=False, marker=marker)
             return
         case "legacy":
-            pylock.add_index(reading, url, place, name)
+            reading.index_for(url, place, name)
             text = f"{name}=={version}"
         case _:
             text = f"{name}=={version}"
@@ -122,5 +120,3 @@ def _add(
         if isinstance(each, dict) and str(each.get("hash", "")).startswith("sha256:")
     ]
     reading.requirement(text, place, hashes=hashes, locked=True, marker=marker)
-
-

@@ -122,16 +122,14 @@ def _marker(marker: Marker | None, context: dict[str, frozenset[str]]) -> str | 
     return "" if any(results) else None
 
 
-def _add(
-    reading: Reading, package: Package, marker: str, place: Place, usual: str | None
-) -> None:
+def _add(reading: Reading, package: Package, marker: str, place: Place, usual: str | None) -> None:
     hashes = [
         f"sha256:{each.hashes['sha256']}"
         for each in (package.sdist, package.archive, *(package.wheels or ()))
         if each is not None and "sha256" in each.hashes
     ]
     if package.index and package.index != usual:
-        add_index(reading, package.index, place, package.name)
+        reading.index_for(package.index, place, package.name)
     if package.vcs is not None:
         source = package.vcs
         if source.type != "git" or not source.url:
@@ -158,17 +156,6 @@ def _archive(package: Package) -> str:
     archive = package.archive
     address = (archive.url if archive else None) or f"./{archive.path if archive else ''}"
     return f"{package.name} @ {address}" if "://" in address else address
-
-
-def add_index(reading: Reading, url: str, place: Place, package: str) -> None:
-    """Add an index for one package more."""
-    for number, index in enumerate(reading.indexes):
-        if index.url.rstrip("/") == url.rstrip("/"):
-            if index.packages and normalize(package) not in index.packages:
-                del reading.indexes[number]
-                reading.index(url, index.place, (*index.packages, normalize(package)))
-            return
-    reading.index(url, place, (normalize(package),))
 
 
 def local(

@@ -63,7 +63,7 @@ class Tables:
         """The line that has `text` in quotes, from the table that begins with `after`."""
         return Place(file=self.file, line=line_of(self.text, text, after=after))
 
-    def extra(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
+    def extra_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
         """The requirements of an extra; `PACKAGE[a,b]` of this package itself are replaced."""
         if name in seen:
             return []
@@ -80,7 +80,7 @@ class Tables:
                 return line.strip()
         return "[project.optional-dep"
 
-    def group(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
+    def group_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
         """The requirements of a dependency group, included groups among them."""
         place = self.place(name, "[dependency-groups]")
         if name in seen:
@@ -97,14 +97,16 @@ class Tables:
             if isinstance(item, str):
                 taken += self.expanded(item, self.place(item, self._group_line(name)), ())
             elif isinstance(item, dict) and isinstance(item.get("include-group"), str):
-                taken += self.group(normalize(item["include-group"]), (*seen, name))
+                taken += self.group_items(normalize(item["include-group"]), (*seen, name))
             else:
                 self.reading.problem(place, "not an item of a dependency group", value=str(item))
         return taken
 
     def _group_line(self, name: str) -> str:
         lines = self.text.split("\n")
-        start = next((at for at, line in enumerate(lines) if line.strip() == "[dependency-groups]"), 0)
+        start = next(
+            (at for at, line in enumerate(lines) if line.strip() == "[dependency-groups]"), 0
+        )
         for line in lines[start:]:
             if normalize(line.partition("=")[0].strip().strip("\"'")) == name and "=" in line:
                 return line.strip()
@@ -121,9 +123,10 @@ class Tables:
         taken: list[tuple[str, Place]] = []
         for extra in sorted(requirement.extras):
             if normalize(extra) not in self.extras:
-                self.reading.problem(place, "names an extra of this package that does not exist",
-                                     value=text, expected=", ".join(sorted(self.extras)))  # fmt: skip
-            taken += self.extra(normalize(extra), seen)
+                message = "names an extra of this package that does not exist"
+                expected = ", ".join(sorted(self.extras))
+                self.reading.problem(place, message, value=text, expected=expected)
+            taken += self.extra_items(normalize(extra), seen)
         return taken
 
 
@@ -137,8 +140,12 @@ def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
         return
     tables = Tables(reading, name, document)
     settings = Settings(reading, name, document)
-    reading.available_extras += [each for each in tables.extras if each not in reading.available_extras]
-    reading.available_groups += [each for each in tables.groups if each not in reading.available_groups]
+    reading.available_extras += [
+        each for each in tables.extras if each not in reading.available_extras
+    ]
+    reading.available_groups += [
+        each for each in tables.groups if each not in reading.available_groups
+    ]
     reading.conflicts += settings.conflict_sets(tables.name)
     extras, groups = chosen(reading, tables, settings)
     settings.extras, settings.groups = frozenset(extras), frozenset(groups)
@@ -161,10 +168,10 @@ def requirements(
         for each, spot in tables.expanded(text, place, ()):
             settings.requirement(each, spot)
     for extra in extras:
-        for text, place in tables.extra(extra):
+        for text, place in tables.extra_items(extra):
             settings.requirement(text, place)
     for group in groups:
-        for text, place in tables.group(group):
+        for text, place in tables.group_items(group):
             settings.requirement(text, place)
     _dynamic(reading, tables, extras)
 
@@ -202,7 +209,9 @@ def check_choice(reading: Reading) -> None:
                 continue
             near = difflib.get_close_matches(normalize(name), available, n=1)
             file = next((each for each in reading.files if each.endswith("pyproject.toml")), ".")
-            expected = f"one of {', '.join(available)}" if available else f"no {kind}: there is none"
+            expected = (
+                f"one of {', '.join(available)}" if available else f"no {kind}: there is none"
+            )
             reading.problem(Place(file=file), f"has no {kind} {name}",
                             expected=f"{near[0]}?" if near else expected)  # fmt: skip
 
@@ -216,7 +225,9 @@ def _dynamic(reading: Reading, tables: Tables, extras: Iterable[str]) -> None:
     setuptools = table(tool, "setuptools", "dynamic")
     hook = table(tool, "hatch", "metadata", "hooks", "requirements_txt")
     if "dependencies" in names:
-        files = _files(setuptools.get("dependencies")) + [str(each) for each in hook.get("files", [])]
+        files = _files(setuptools.get("dependencies")) + [
+            str(each) for each in hook.get("files", [])
+        ]
         for file in files:
             _nested(reading, tables, file)
     if "optional-dependencies" in names:

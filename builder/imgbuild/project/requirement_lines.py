@@ -13,8 +13,12 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidSdistFilename, InvalidWheelFilename
-from packaging.utils import parse_sdist_filename, parse_wheel_filename
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 
 from imgbuild.project.model import Kind, Place
 from imgbuild.project.reading import LocalRequest, Reading
@@ -76,7 +80,9 @@ def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]])
 def read_line(reading: Reading, line: str, place: Place, scope: Scope) -> Scope:
     """Read one line; the scope of the lines after it."""
     if VARIABLE.search(line):
-        reading.leave_out(place, line, "has an environment variable, whose value is not in the file")
+        reading.leave_out(
+            place, line, "has an environment variable, whose value is not in the file"
+        )
         return scope
     options, words, requirement = _options(line)
     if options is None:
@@ -98,7 +104,9 @@ def read_line(reading: Reading, line: str, place: Place, scope: Scope) -> Scope:
     for nested in options.requirements or ():
         nested_file(reading, nested, folder, place, scope)
     for nested in options.constraints or ():
-        nested_file(reading, nested, folder, place, msgspec.structs.replace(scope, kind="constraint"))
+        nested_file(
+            reading, nested, folder, place, msgspec.structs.replace(scope, kind="constraint")
+        )
     _index_options(reading, options, place)
     if options.no_deps:
         return msgspec.structs.replace(scope, no_deps=True)
@@ -178,9 +186,7 @@ def requirement_word(
         _add(reading, text, place, scope, hashes)
 
 
-def _add(
-    reading: Reading, text: str, place: Place, scope: Scope, hashes: Iterable[str]
-) -> None:
+def _add(reading: Reading, text: str, place: Place, scope: Scope, hashes: Iterable[str]) -> None:
     reading.requirement(text, place, kind=scope.kind, no_deps=scope.no_deps, hashes=hashes)
 
 

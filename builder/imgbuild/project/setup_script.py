@@ -16,11 +16,44 @@ from imgbuild.project.sources import Sources, above, relative
 
 CALLS = 20  # functions of the script in each other
 # Calls that return their first argument, as far as requirements are concerned.
-PLAIN = frozenset({"list", "tuple", "sorted", "set", "str", "fspath", "Path", "PurePath", "open",
-                   "join", "parse_requirements", "iter", "frozenset", "resolve", "dedent"})  # fmt: skip
+PLAIN = frozenset(
+    [
+        "list",
+        "tuple",
+        "sorted",
+        "set",
+        "str",
+        "fspath",
+        "Path",
+        "PurePath",
+        "open",
+        "parse_requirements",
+        "iter",
+        "frozenset",
+        "resolve",
+        "dedent",
+    ]
+)
 # Methods that leave the lines of a file, or a text, as they are for this purpose.
-KEPT = frozenset({"read", "readlines", "read_text", "splitlines", "strip", "rstrip", "lstrip", "open",
-                  "decode", "split", "resolve", "absolute", "copy", "as_posix"})  # fmt: skip
+KEPT = frozenset(
+    [
+        "read",
+        "readlines",
+        "read_text",
+        "splitlines",
+        "strip",
+        "rstrip",
+        "lstrip",
+        "open",
+        "decode",
+        "split",
+        "resolve",
+        "absolute",
+        "copy",
+        "as_posix",
+    ]
+)
+FINDERS = frozenset({"find_packages", "find_namespace_packages"})
 # What names the folder of the script.
 FOLDERS = frozenset({"dirname", "abspath", "realpath", "getcwd", "cwd"})
 
@@ -63,45 +96,52 @@ class SetupScript:
     ) -> Any:
         """Carry out statements; the value of a `return`. `guard` is a condition around them."""
         for statement in statements:
-            match statement:
-                case ast.FunctionDef():
-                    self._functions[statement.name] = statement
-                case ast.Assign(targets=targets, value=value):
-                    result = self._value(value, names, depth)
-                    for target in targets:
-                        self._bind(target, result, names, guard)
-                case ast.AnnAssign(target=target, value=ast.expr() as value):
-                    self._bind(target, self._value(value, names, depth), names, guard)
-                case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
-                    added = self._value(value, names, depth)
-                    self._add(name, added, names, guard)
-                case ast.Expr(value=ast.Call() as call):
-                    self._call_statement(call, names, depth, guard)
-                case ast.If(test=test, body=body, orelse=other):
-                    inner = guard if _is_main(test) else f"if {ast.unparse(test)}"
-                    self._run(body, names, depth, guard=inner)
-                    self._run(other, names, depth, guard=f"not {inner}")
-                case ast.With(items=items, body=body):
-                    for item in items:
-                        if isinstance(item.optional_vars, ast.Name):
-                            names[item.optional_vars.id] = self._value(
-                                item.context_expr, names, depth
-                            )
-                    result = self._run(body, names, depth, guard=guard)
-                    if result is not None:
-                        return result
-                case ast.Try(body=body):
-                    result = self._run(body, names, depth, guard=guard)
-                    if result is not None:
-                        return result
-                case ast.For(target=ast.Name(id=name), iter=iterated, body=body):
-                    names[name] = self._value(iterated, names, depth)
-                    self._run(body, names, depth, guard=guard)
-                case ast.Return(value=ast.expr() as value):
-                    return self._value(value, names, depth)
-                case _:
-                    pass
+            result = self._block(statement, names, depth, guard)
+            if result is not None:
+                return result
+            self._simple(statement, names, depth, guard)
         return None
+
+    def _block(self, statement: ast.stmt, names: dict[str, Any], depth: int, guard: str) -> Any:
+        """Carry out a statement that has others in it, or a `return`."""
+        match statement:
+            case ast.If(test=test, body=body, orelse=other):
+                inner = guard if _is_main(test) else f"if {ast.unparse(test)}"
+                self._run(body, names, depth, guard=inner)
+                self._run(other, names, depth, guard=f"not {inner}")
+            case ast.With(items=items, body=body):
+                for item in items:
+                    if isinstance(item.optional_vars, ast.Name):
+                        value = self._value(item.context_expr, names, depth)
+                        names[item.optional_vars.id] = value
+                return self._run(body, names, depth, guard=guard)
+            case ast.Try(body=body):
+                return self._run(body, names, depth, guard=guard)
+            case ast.For(target=ast.Name(id=name), iter=iterated, body=body):
+                names[name] = self._value(iterated, names, depth)
+                self._run(body, names, depth, guard=guard)
+            case ast.Return(value=ast.expr() as value):
+                return self._value(value, names, depth)
+            case _:
+                pass
+        return None
+
+    def _simple(self, statement: ast.stmt, names: dict[str, Any], depth: int, guard: str) -> None:
+        match statement:
+            case ast.FunctionDef():
+                self._functions[statement.name] = statement
+            case ast.Assign(targets=targets, value=value):
+                result = self._value(value, names, depth)
+                for target in targets:
+                    self._bind(target, result, names, guard)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._bind(target, self._value(value, names, depth), names, guard)
+            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
+                self._add(name, self._value(value, names, depth), names, guard)
+            case ast.Expr(value=ast.Call() as call):
+                self._call_statement(call, names, depth, guard)
+            case _:
+                pass
 
     def _bind(self, target: ast.expr, value: Any, names: dict[str, Any], guard: str) -> None:
         if isinstance(target, ast.Name):
@@ -164,34 +204,43 @@ class SetupScript:
 
     def _value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
         """Text, list, dict, RequirementFile or Packages; None if it is not known."""
+        value: Any = None
         match node:
             case ast.Constant(value=str() as text):
-                return Text(text, node.lineno)
+                value = Text(text, node.lineno)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
-                return self._items(items, names, depth)
+                value = self._items(items, names, depth)
             case ast.Dict(keys=keys, values=values):
-                return self._dict(keys, values, names, depth)
+                value = self._dict(keys, values, names, depth)
             case ast.Name(id=name):
-                return Text("", node.lineno) if name == "__file__" else names.get(name)
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return _sum(self._value(left, names, depth), self._value(right, names, depth))
-            case ast.BinOp(left=left, op=ast.Div(), right=right):
-                return self._path([left, right], names, depth)
-            case ast.JoinedStr(values=values):
-                return self._joined(values, names, depth, node.lineno)
-            case ast.Attribute(value=inner, attr="parent"):
-                self._value(inner, names, depth)
-                return Text("", node.lineno)
-            case ast.Subscript(value=table, slice=key):
-                return self._item(table, key, names, depth)
+                value = Text("", node.lineno) if name == "__file__" else names.get(name)
             case ast.Call():
-                return self._call(node, names, depth)
-            case ast.ListComp(elt=element, generators=[ast.comprehension() as each]):
-                return self._comprehension(element, each, names, depth)
-            case ast.GeneratorExp(elt=element, generators=[ast.comprehension() as each]):
-                return self._comprehension(element, each, names, depth)
+                value = self._call(node, names, depth)
             case _:
-                return None
+                value = self._compound(node, names, depth)
+        return value
+
+    def _compound(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
+        value: Any = None
+        match node:
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                value = _sum(self._value(left, names, depth), self._value(right, names, depth))
+            case ast.BinOp(left=left, op=ast.Div(), right=right):
+                value = self._path([left, right], names, depth)
+            case ast.JoinedStr(values=values):
+                value = self._joined(values, names, depth, node.lineno)
+            case ast.Attribute(attr="parent"):
+                value = Text("", node.lineno)
+            case ast.Subscript(value=table, slice=key):
+                value = self._item(table, key, names, depth)
+            case (
+                ast.ListComp(elt=element, generators=[ast.comprehension() as each])
+                | ast.GeneratorExp(elt=element, generators=[ast.comprehension() as each])
+            ):
+                value = self._comprehension(element, each, names, depth)
+            case _:
+                pass
+        return value
 
     def _items(self, items: Sequence[ast.expr], names: dict[str, Any], depth: int) -> Any:
         values: list[Any] = []
@@ -263,28 +312,34 @@ class SetupScript:
         function = call.func
         name = function.id if isinstance(function, ast.Name) else ""
         attribute = function.attr if isinstance(function, ast.Attribute) else ""
+        label = name or attribute
         if name in self._functions and depth < CALLS:
             return self._called(name, call, names, depth)
-        if "find" in (name or attribute) and "packages" in (name or attribute):
+        if label in FINDERS:
             return self._packages(call, names, depth)
-        if attribute == "join" and isinstance(function, ast.Attribute):
+        if attribute == "join":
             return self._path(call.args, names, depth) if len(call.args) > 1 else None
-        if (name or attribute) in FOLDERS:
+        if label in FOLDERS:
             return Text("", call.lineno)
-        if (name or attribute) in PLAIN and call.args:
+        if label in PLAIN and call.args:
             value = self._value(call.args[0], names, depth)
             return self._file(value.value, value.line) if isinstance(value, Text) else value
-        if attribute in KEPT and isinstance(function, ast.Attribute):
-            value = self._value(function.value, names, depth)
-            if attribute in ("split", "splitlines") and isinstance(value, Text):
-                return [Text(part, value.line) for part in value.value.split() if part]
-            if isinstance(value, Text) and attribute in ("open", "read_text"):
-                return self._file(value.value, value.line)
-            return value
+        if isinstance(function, ast.Attribute) and attribute in KEPT:
+            return self._method(function, names, depth)
         # A reader that is imported: its argument names the file.
         values = [self._value(argument, names, depth) for argument in call.args]
         files = [self._file(v.value, v.line) for v in values if isinstance(v, Text)]
         return next((each for each in files if isinstance(each, RequirementFile)), None)
+
+    def _method(self, function: ast.Attribute, names: dict[str, Any], depth: int) -> Any:
+        value = self._value(function.value, names, depth)
+        if not isinstance(value, Text):
+            return value
+        if function.attr in ("split", "splitlines"):
+            return [Text(part, value.line) for part in value.value.split() if part]
+        if function.attr in ("open", "read_text"):
+            return self._file(value.value, value.line)
+        return value
 
     def _packages(self, call: ast.Call, names: dict[str, Any], depth: int) -> Packages:
         given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "where")]
@@ -333,9 +388,7 @@ class SetupScript:
             return iterated
         if not isinstance(iterated, list) or not isinstance(each.target, ast.Name):
             return None
-        return [
-            self._value(element, {**names, each.target.id: item}, depth) for item in iterated
-        ]
+        return [self._value(element, {**names, each.target.id: item}, depth) for item in iterated]
 
 
 def flattened(value: Any) -> list[Any]:

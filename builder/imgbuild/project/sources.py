@@ -60,12 +60,12 @@ class Sources:
         if not self.inside(folder) or not self.is_folder(folder):
             return []
         try:
-            return sorted(os.listdir(self.root / folder))
+            return sorted(path.name for path in (self.root / folder).iterdir())
         except OSError:
             return []
 
     def text(self, name: str) -> str:
-        """The text of `name`, decoded, with `\\n` between lines."""
+        """The text of `name`, decoded, with line feeds between lines."""
         if name not in self._texts:
             self._texts[name] = self._decode(name, self._bytes(name))
         return self._texts[name]
@@ -201,7 +201,7 @@ def line_of(text: str, value: str, *, after: str = "") -> int:
 
 def _target(path: Path) -> str | None:
     try:
-        return os.readlink(path)
+        return str(path.readlink())
     except OSError:
         return None
 

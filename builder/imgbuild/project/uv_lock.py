@@ -184,9 +184,7 @@ def _both(first: str, second: str) -> str:
         return first
 
 
-def _add(
-    reading: Reading, package: dict[str, Any], markers: set[str], lines: Lines
-) -> None:
+def _add(reading: Reading, package: dict[str, Any], markers: set[str], lines: Lines) -> None:
     name, version = package["name"], package.get("version")
     place = lines.place(name)
     source = package.get("source")

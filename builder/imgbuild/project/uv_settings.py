@@ -6,7 +6,6 @@ Source: uv's documentation of projects and its reference of settings.
 from __future__ import annotations
 
 import datetime
-import glob
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -22,8 +21,25 @@ from imgbuild.project.sources import SourceProblem, above, line_of, relative
 from imgbuild.values import normalize
 
 # Groups by which tools of development are installed, whatever a project's defaults are.
-DEVELOPMENT = frozenset({"dev", "develop", "development", "test", "tests", "testing", "lint", "linting",
-                         "docs", "doc", "typing", "style", "ci", "format", "quality"})  # fmt: skip
+DEVELOPMENT = frozenset(
+    [
+        "dev",
+        "develop",
+        "development",
+        "test",
+        "tests",
+        "testing",
+        "lint",
+        "linting",
+        "docs",
+        "doc",
+        "typing",
+        "style",
+        "ci",
+        "format",
+        "quality",
+    ]
+)
 SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches them"
 
 
@@ -51,7 +67,9 @@ class Settings:
             for entry in _list(self.table.get("index"))
             if isinstance(entry, dict) and "name" in entry
         }
-        self._named: dict[str, list[str]] = {}
+        if self.folder == ".":
+            reading.root = self
+        self._named: dict[tuple[str, str], list[str]] = {}
 
     def place(self, value: str, after: str = "[tool.uv") -> Place:
         """The line with `value`."""
@@ -83,7 +101,13 @@ class Settings:
         except InvalidRequirement:
             self.reading.requirement(text, place, kind=kind)
             return
-        sources = list(self._active(normalize(requirement.name)))
+        name = normalize(requirement.name)
+        root = self.reading.root
+        if isinstance(root, Settings) and name in root.sources.keys() - self.sources.keys():
+            root.requirement(text, place, kind=kind)
+            root.finish_indexes()  # one package has one source, whoever requires it
+            return
+        sources = list(self._active(name))
         if requirement.url is not None or not sources:
             self._plain(text, place, kind, requirement)
             return
@@ -125,7 +149,7 @@ class Settings:
             if not platforms.possible(_both(general, marker)):
                 continue
             if "index" in source:
-                self._index(str(source["index"]), requirement.name)
+                self._index(str(source["index"]), requirement.name, marker)
                 continue
             self._direct(source, requirement, place, kind, marker)
             left -= platforms.truths(marker)
@@ -139,7 +163,12 @@ class Settings:
         return _both(*inverse)
 
     def _direct(
-        self, source: dict[str, Any], requirement: Requirement, place: Place, kind: Kind, marker: str
+        self,
+        source: dict[str, Any],
+        requirement: Requirement,
+        place: Place,
+        kind: Kind,
+        marker: str,
     ) -> None:
         """Add a requirement from a git repository, an address, a folder or the workspace."""
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
@@ -178,7 +207,9 @@ class Settings:
         target = relative(self.folder, path)
         sources = self.reading.sources
         if path.startswith(("/", "~")) or target.startswith("..") or not sources.inside(target):
-            self.reading.leave_out(place, f"{requirement} ({path})", "a path outside of the project")
+            self.reading.leave_out(
+                place, f"{requirement} ({path})", "a path outside of the project"
+            )
         elif sources.exists(target):
             from imgbuild.project.requirement_lines import Scope, requirement_word
 
@@ -213,8 +244,12 @@ class Settings:
         """The folder of the workspace's member that has this name."""
         sources = self.reading.sources
         for pattern in _list(self.workspace.get("members")):
-            for path in sorted(glob.glob(str(pattern), root_dir=sources.root / self.folder)):
-                folder = relative(self.folder, path)
+            base = sources.root / self.folder
+            text = str(pattern)
+            if text.startswith("/") or ".." in text.split("/") or "**" in text:
+                continue
+            for path in sorted(base.glob(text)):
+                folder = relative(self.folder, str(path.relative_to(base)))
                 file = f"{folder}/pyproject.toml"
                 if folder.startswith("..") or not sources.exists(file):
                     continue
@@ -226,28 +261,30 @@ class Settings:
                     return folder
         return None
 
-    def _index(self, name: str, package: str) -> None:
+    def _index(self, name: str, package: str, marker: str) -> None:
         if name not in self.indexes:
             place = self.place(name)
             self.reading.problem(place, "names an index that [[tool.uv.index]] does not define",
                                  value=name, expected=", ".join(self.indexes) or None)  # fmt: skip
             return
-        packages = self._named.setdefault(name, [])
+        packages = self._named.setdefault((name, _bound(marker)), [])
         if normalize(package) not in packages:
             packages.append(normalize(package))
 
     def finish_indexes(self) -> None:
         """Add the indexes that requirements named."""
-        for name, packages in self._named.items():
+        for (name, marker), packages in self._named.items():
             url = str(self.indexes[name].get("url", ""))
-            self.reading.index(url, self.place(url, "[[tool.uv.index]]"), packages)
+            for package in packages:
+                self.reading.index_for(url, self.place(url, "[[tool.uv.index]]"), package, marker)
 
     def finish(self) -> None:
         """Add what holds for all requirements: indexes, overrides, constraints and the rest."""
         self._rules()
         self.finish_indexes()
+        named = {name for name, _ in self._named}
         for entry in _list(self.table.get("index")):
-            if isinstance(entry, dict) and entry.get("name") not in self._named:
+            if isinstance(entry, dict) and entry.get("name") not in named:
                 self._general_index(entry)
         for key in ("index-url", "extra-index-url", "find-links"):
             for url in _list(self.table.get(key)):
@@ -287,7 +324,9 @@ class Settings:
                     self.reading.requirement(text, place, kind="constraint")
         for text in _strings(self.reading, self.table.get("exclude-dependencies"),
                              self.place("exclude-dependencies")):  # fmt: skip
-            place = Place(file=self.file, line=line_of(self.text, text, after="exclude-dependencies"))
+            place = Place(
+                file=self.file, line=line_of(self.text, text, after="exclude-dependencies")
+            )
             self._exclude(text, place)
 
     def _exclude(self, text: str, place: Place) -> None:
@@ -364,6 +403,11 @@ def _git_address(source: dict[str, Any]) -> str:
     return f"{address}#subdirectory={directory}" if directory else address
 
 
+def _bound(marker: str) -> str:
+    """The marker of an index; empty if it is true in every image."""
+    return "" if len(platforms.truths(marker)) == len(platforms.environments()) else marker
+
+
 def _marker(text: str) -> str:
     try:
         marker = Requirement(text).marker
@@ -385,7 +429,9 @@ INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
 
 def _inverted(marker: str) -> str:
     """A marker that is true where this one is false; empty if that is more than one comparison."""
-    match = re.fullmatch(r"\s*([\w.]+)\s*(==|!=|<=|>=|<|>|not in|in)\s*(['\"][^'\"]*['\"])\s*", marker)
+    match = re.fullmatch(
+        r"\s*([\w.]+)\s*(==|!=|<=|>=|<|>|not in|in)\s*(['\"][^'\"]*['\"])\s*", marker
+    )
     return str(Marker(f"{match[1]} {INVERSE[match[2]]} {match[3]}")) if match else ""
 
 
@@ -403,7 +449,7 @@ def _strings(reading: Reading, value: object, place: Place) -> list[str]:
         if isinstance(item, str):
             texts.append(item)
         else:
-            reading.problem(place, "not a text", value=str(item), expected="a requirement in quotes")
+            reading.problem(
+                place, "not a text", value=str(item), expected="a requirement in quotes"
+            )
     return texts
-
-
