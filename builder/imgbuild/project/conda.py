@@ -5,164 +5,48 @@ What conda packages are called elsewhere is a small table: only what is the same
 
 from __future__ import annotations
 
+import functools
 import re
+from importlib import resources
 from typing import Any
+
+import msgspec
 
 from imgbuild.project import requirement_lines
 from imgbuild.project.model import Place
 from imgbuild.project.reading import Reading
 from imgbuild.project.sources import line_of
+from imgbuild.system import yaml_data
 
-# Packages whose name on the Python index is another one.
-RENAMED = {
-    "pytorch": "torch",
-    "pytorch-gpu": "torch",
-    "pytorch-cpu": "torch",
-    "py-opencv": "opencv-python-headless",
-    "opencv": "opencv-python-headless",
-    "libopencv": "opencv-python-headless",
-    "pytables": "tables",
-    "msgpack-python": "msgpack",
-    "matplotlib-base": "matplotlib",
-    "python-graphviz": "graphviz",
-    "ray-default": "ray[default]",
-    "ray-core": "ray",
-    "ray-train": "ray[train]",
-    "ray-tune": "ray[tune]",
-    "python-xxhash": "xxhash",
-    "python-tzdata": "tzdata",
-    "uvicorn-standard": "uvicorn[standard]",
-    "py-xgboost": "xgboost",
-    "faiss": "faiss-cpu",
-    "hydra": "hydra-core",
-    "python-fastjsonschema": "fastjsonschema",
-    "brotli-python": "brotli",
-}
-# Programs and libraries of conda-forge that a Debian package brings: those of another name, and
-# those of the same.
-DEBIAN = {
-    "openjdk": "default-jre-headless",
-    "gcc_linux-64": "gcc",
-    "gxx": "g++",
-    "gxx_linux-64": "g++",
-    "compilers": "build-essential",
-    "c-compiler": "gcc",
-    "cxx-compiler": "g++",
-    "openssh": "openssh-client",
-    "tesseract": "tesseract-ocr",
-    "poppler": "poppler-utils",
-    "libsndfile": "libsndfile1",
-    "openmpi": "libopenmpi-dev",
-    "libaio": "libaio-dev",
-    "texlive-core": "texlive-base",
-}
-DEBIAN_SAME = [
-    "cmake",
-    "curl",
-    "ffmpeg",
-    "gcc",
-    "git",
-    "git-lfs",
-    "graphviz",
-    "htop",
-    "jq",
-    "make",
-    "nodejs",
-    "numactl",
-    "pandoc",
-    "parallel",
-    "patchelf",
-    "perl",
-    "pkg-config",
-    "rsync",
-    "screen",
-    "sox",
-    "swig",
-    "tmux",
-    "tree",
-    "unzip",
-    "vim",
-    "wget",
-    "zip",
-]
-CUDA = frozenset({
-    r"(?:(?P<channel>[^:\s]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
-    r"(?P<version>[^\[]*?)\s*(?:\[(?P<keys>.*)\])?"
-    "cudatoolkit-dev", "cuda-libraries", "cuda-libraries-dev", "cuda-cudart", "cuda-cudart-dev",
-})  # fmt: skip
-# Libraries of conda's own environments; wheels and the base of an image have their own.
-LIBRARY = re.compile(
-    r"(?:_|lib(?!rosa|cst|tmux)|xorg-|font-|fonts-|r-|ld_impl|cuda-|gcc|gxx|gfortran|binutils|"
-    r"sysroot|kernel-headers|magma-cuda|mkl|aws-c-|gst)"
-)
-LIBRARIES = [
-    "openssl",
-    "ca-certificates",
-    "ncurses",
-    "readline",
-    "sqlite",
-    "tk",
-    "xz",
-    "zlib",
-    "zstd",
-    "bzip2",
-    "intel-openmp",
-    "llvm-openmp",
-    "blas",
-    "openblas",
-    "cudnn",
-    "nccl",
-    "icu",
-    "expat",
-    "krb5",
-    "c-ares",
-    "freetype",
-    "jpeg",
-    "lcms2",
-    "lerc",
-    "lz4-c",
-    "gmp",
-    "gnutls",
-    "nettle",
-    "lame",
-    "openh264",
-    "giflib",
-    "tbb",
-    "mpfr",
-    "mpc",
-    "yaml",
-    "pcre",
-    "pcre2",
-    "glib",
-    "dbus",
-    "gettext",
-    "harfbuzz",
-    "cairo",
-    "pango",
-    "pixman",
-    "fontconfig",
-    "qt",
-    "qt-main",
-    "nspr",
-    "nss",
-    "mysql",
-    "ninja-base",
-    "pytorch-mutex",
-    "torchtriton",
-    "brotli-bin",
-    "snappy",
-    "gflags",
-    "glog",
-    "re2",
-    "orc",
-    "arrow-cpp",
-    "aws-sdk-cpp",
-    "s2n",
-]
 INSTALLERS = ("pip", "setuptools", "wheel")
 SPEC = re.compile(
-    r"(?:(?P<channel>[^:\s]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*(?P<version>[^\[]*?)\s*(?:\[(?P<keys>.*)\])?"
+    r"(?:(?P<channel>[^:\s]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
+    r"(?P<version>[^\[]*?)\s*(?:\[(?P<keys>.*)\])?"
 )
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """What packages of conda are elsewhere: `data/project/conda.yaml`."""
+
+    renamed: dict[str, str]
+    debian: dict[str, str]
+    absent: dict[str, str]
+    cuda: frozenset[str]
+    libraries: frozenset[str]
+    library_prefixes: tuple[str, ...]
+    not_libraries: frozenset[str]
+
+    def is_library(self, name: str) -> bool:
+        """Whether the package is a library of conda's own environments."""
+        by_prefix = name.startswith(self.library_prefixes) and name not in self.not_libraries
+        return by_prefix or name in self.libraries
+
+
+@functools.cache
+def table() -> Table:
+    """The table that comes with imgbuild."""
+    text = resources.files("imgbuild").joinpath("data", "project", "conda.yaml").read_bytes()
+    return msgspec.convert(yaml_data.read(text), Table)
 
 
 def read_file(reading: Reading, name: str) -> None:
@@ -227,27 +111,26 @@ def dependency(reading: Reading, text: str, place: Place) -> None:
     name = match["name"].lower()
     written = match["version"] or _key(match["keys"], "version")
     version = specifier(written)
+    known = table()
     if version is None:
         reading.leave_out(place, text, "versions that pip cannot express")
     elif name == "python":
         reading.python(_minor(version), place)
-    elif name in CUDA:
+    elif name in known.cuda:
         _cuda(reading, written, text, place)
     elif name in INSTALLERS:
         return
-    elif name in DEBIAN or name in DEBIAN_SAME:
-        package = DEBIAN.get(name, name)
+    elif name in known.debian:
+        package = known.debian[name]
         if written:
             reading.leave_out(place, text, f"Debian's own version of {package} is installed")
         reading.debian_package(package, place)
-    elif name in ("faiss-gpu", "faiss-gpu-cuvs", "faiss-gpu-raft"):
-        reading.leave_out(
-            place, text, "has no build of that name on the Python index: faiss-cpu has"
-        )
-    elif name in RENAMED or not (name in LIBRARIES or LIBRARY.match(name)):
-        reading.requirement(f"{RENAMED.get(name, name)}{version}", place)
-    else:
+    elif name in known.absent:
+        reading.leave_out(place, text, known.absent[name])
+    elif known.is_library(name) and name not in known.renamed:
         reading.leave_out(place, text, "a library of conda: wheels and the image have their own")
+    else:
+        reading.requirement(f"{known.renamed.get(name, name)}{version}", place)
 
 
 def _cuda(reading: Reading, written: str, text: str, place: Place) -> None:

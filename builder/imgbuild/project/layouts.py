@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from imgbuild.project.sources import SourceProblem, Sources, relative
@@ -75,7 +76,9 @@ def version(sources: Sources, folder: str, document: dict[str, Any]) -> str | No
     hatch = table(document, "tool", "hatch", "version")
     try:
         if isinstance(setuptools.get("attr"), str):
-            return _attribute(sources, folder, document, setuptools["attr"])
+            module = setuptools["attr"].partition(".")[0]
+            folders = roots(sources, folder, document, module)
+            return _attribute(sources, folders, setuptools["attr"])
         if isinstance(setuptools.get("file"), str):
             return _line(sources, relative(folder, setuptools["file"]))
         if isinstance(hatch.get("path"), str):
@@ -90,15 +93,26 @@ def _line(sources: Sources, file: str) -> str | None:
     return text if re.fullmatch(r"[\w.!+-]{1,64}", text) else None
 
 
-def _attribute(
-    sources: Sources, folder: str, document: dict[str, Any], attribute: str
-) -> str | None:
+def configured_version(sources: Sources, folder: str, written: str, base: str) -> str | None:
+    """The version of a setup.cfg, whose modules are below `base`: a text, `attr:` or `file:`."""
+    kind, colon, value = written.partition(":")
+    try:
+        if colon and kind == "attr":
+            return _attribute(sources, [relative(folder, base or ".")], value.strip())
+        if colon and kind == "file":
+            return _line(sources, relative(folder, value.strip()))
+    except (SourceProblem, SyntaxError, ValueError, RecursionError):
+        return None
+    return written or None
+
+
+def _attribute(sources: Sources, folders: Iterable[str], attribute: str) -> str | None:
     module, _, name = attribute.rpartition(".")
     path = module.replace(".", "/")
-    for root in roots(sources, folder, document, module):
+    for folder in folders:
         for file in (f"{path}/__init__.py", f"{path}.py"):
-            if sources.exists(relative(root, file)):
-                return _assigned(sources, relative(root, file), name)
+            if sources.exists(relative(folder, file)):
+                return _assigned(sources, relative(folder, file), name)
     return None
 
 

@@ -54,7 +54,6 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
     dynamic = list(dict.fromkeys(metadata.dynamic))
     if not metadata.name:
         dynamic.append("name")
-    texts = [text for text, _ in metadata.requires if isinstance(text, str)]
     return LocalPackage(
         name=metadata.name or "",
         folder=folder,
@@ -63,15 +62,27 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
         roots=layouts.roots(reading.sources, folder, document, metadata.name,
                             package_dir=metadata.package_dir, where=metadata.where),
         scripts=metadata.scripts,
-        requires=tuple(texts),
-        extras={
-            extra: tuple(text for text, _ in items if isinstance(text, str))
-            for extra, items in metadata.extras.items()
-        },
+        requires=_texts(reading, metadata.requires),
+        extras={extra: _texts(reading, items) for extra, items in metadata.extras.items()},
         requires_python=metadata.requires_python,
         backend=backend,
         dynamic=tuple(dynamic),
     )  # fmt: skip
+
+
+def _texts(
+    reading: Reading, items: Iterable[tuple[str | RequirementFile, Place]]
+) -> tuple[str, ...]:
+    """The texts of requirements, with those of files in their place."""
+    texts: list[str] = []
+    for item, place in items:
+        if isinstance(item, str):
+            texts.append(item)
+            continue
+        child = Reading(reading.sources)
+        requirement_lines.nested_file(child, item.name, ".", place, Scope())
+        texts += [each.text for each in child.requirements if each.kind == "requirement"]
+    return tuple(texts)
 
 
 def _document(reading: Reading, file: str) -> dict[str, Any] | None:
@@ -110,8 +121,11 @@ def _poetry(reading: Reading, file: str, document: dict[str, Any]) -> Metadata:
     table = poetry.table_of(document)
     scripts = table.get("scripts")
     version = table.get("version")
+    child = Reading(reading.sources)
+    poetry.read(child, file, document, take=True)
     return Metadata(
         file=file,
+        requires=[(each.text, each.place) for each in child.requirements],
         name=str(table.get("name", "")),
         version=str(version) if version is not None else None,
         scripts={
@@ -138,7 +152,8 @@ def read_legacy(reading: Reading, folder: str) -> Metadata | None:
     script.package_dir = configured.package_dir or script.package_dir
     script.where = configured.where or script.where
     said = {"install_requires": script.requires, "version": script.version}
-    script.dynamic = [name for name in script.dynamic if not said.get(name)]
+    names = [*script.dynamic, *configured.dynamic]
+    script.dynamic = [name for name in names if not said.get(name)]
     return script
 
 
@@ -160,11 +175,16 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
         return None
     values = Metadata(file=file)
     values.name = parser.get("metadata", "name", fallback="")
-    version = parser.get("metadata", "version", fallback="")
-    if version.startswith(("attr:", "file:")):
+    written = parser.get("metadata", "version", fallback="")
+    directories = parser.get("options", "package_dir", fallback="")
+    match = re.search(r"^\s*=\s*(\S+)", directories, re.MULTILINE)
+    values.package_dir = match[1] if match else ""
+    values.where = parser.get("options.packages.find", "where", fallback="")
+    folder = file.rpartition("/")[0] or "."
+    base = values.package_dir or values.where
+    values.version = layouts.configured_version(reading.sources, folder, written, base)
+    if written and values.version is None:
         values.dynamic = ["version"]
-    elif version:
-        values.version = version
     values.requires = _lines(parser.get("options", "install_requires", fallback=""), file, text)
     values.requires_python = parser.get("options", "python_requires", fallback="")
     if parser.has_section("options.extras_require"):
@@ -175,10 +195,6 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
     scripts = parser.get("options.entry_points", "console_scripts", fallback="")
     lines = [line.partition("=") for line in scripts.splitlines() if "=" in line]
     values.scripts = {name.strip(): target.strip() for name, _, target in lines}
-    directories = parser.get("options", "package_dir", fallback="")
-    match = re.search(r"^\s*=\s*(\S+)", directories, re.MULTILINE)
-    values.package_dir = match[1] if match else ""
-    values.where = parser.get("options.packages.find", "where", fallback="")
     return values
 
 

@@ -35,7 +35,7 @@ VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
 
 # What `absorb` takes of another reading.
 LISTS = (
-    *("files", "requirements", "packages", "pythons", "debian", "indexes", "cuda", "images"),
+    *("files", "requirements", "packages", "pythons", "debian", "cuda", "images"),
     *("excluded", "metadata", "no_build_isolation", "conflicts", "available_extras"),
     *("available_groups", "left_out", "local_requests"),
 )
@@ -97,6 +97,11 @@ class Reading:
         for name in LISTS:
             values: list[Any] = getattr(self, name)
             values += [each for each in getattr(child, name) if each not in values]
+        for index in child.indexes:
+            for package in index.packages:
+                self.index_for(index.url, index.place, package, index.marker)
+            if not index.packages:
+                self.index(index.url, index.place, (), index.marker)
         self.cut_off = self.cut_off or child.cut_off
 
     def text(self, name: str) -> str | None:
