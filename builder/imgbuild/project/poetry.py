@@ -7,7 +7,7 @@ from typing import Any
 
 from imgbuild.project.model import Place
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.sources import above, line_of, relative
+from imgbuild.project.sources import above, key_line, line_of, relative
 from imgbuild.project.uv_settings import DEVELOPMENT
 from imgbuild.values import normalize
 
@@ -84,21 +84,12 @@ def _group(
     chosen: set[str],
 ) -> None:
     for name, value in table.items() if isinstance(table, dict) else ():
-        place = Place(file=file, line=_line(text, name, header))
+        place = Place(file=file, line=key_line(text, name, after=header))
         if normalize(name) == "python":
             _python(reading, value, place)
             continue
         for constraint in value if isinstance(value, list) else [value]:
             _dependency(reading, name, constraint, place, sources, chosen)
-
-
-def _line(text: str, name: str, header: str) -> int:
-    lines = text.split("\n")
-    start = next((at for at, line in enumerate(lines) if line.strip().startswith(header)), 0)
-    for number, line in enumerate(lines[start:], start=start + 1):
-        if line.partition("=")[0].strip().strip("\"'") == name:
-            return number
-    return start + 1
 
 
 def _python(reading: Reading, value: object, place: Place) -> None:

@@ -88,7 +88,7 @@ def _possible(marker: str) -> bool:
 
 def _add(reading: Reading, package: dict[str, Any], files: list[Any], lines: Lines) -> None:
     name, version = str(package["name"]), str(package["version"])
-    place = lines.place(name)
+    place = lines.place(name, version)
     source = package.get("source")
     source = source if isinstance(source, dict) else {}
     url = str(source.get("url", ""))

@@ -27,15 +27,22 @@ class Lines:
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
-        self._lines: dict[str, int] = {}
+        self._lines: dict[tuple[str, str], int] = {}
+        name, at = "", 0
         for number, line in enumerate(text.split("\n"), start=1):
-            key, _, value = line.partition("=")
+            key, _, written = line.partition("=")
+            value = written.strip().strip("\"'")
             if key.strip() == "name":
-                self._lines.setdefault(normalize(value.strip().strip("\"'")), number)
+                name, at = normalize(value), number
+                self._lines.setdefault((name, ""), at)
+            elif key.strip() == "version" and name:
+                self._lines.setdefault((name, value), at)
 
-    def place(self, name: str) -> Place:
-        """The line with the name of the package."""
-        return Place(file=self.file, line=self._lines.get(normalize(name), 0))
+    def place(self, name: str, version: object = "") -> Place:
+        """The line with the name of the package, at its version if there are several."""
+        first = self._lines.get((normalize(name), ""), 0)
+        line = self._lines.get((normalize(name), str(version)), first)
+        return Place(file=self.file, line=line)
 
 
 def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> None:
@@ -77,7 +84,7 @@ def add(
         marker = _marker(package.marker, context)
         if marker is None:
             continue
-        _add(reading, package, marker, lines.place(package.name), usual)
+        _add(reading, package, marker, lines.place(package.name, package.version), usual)
         uploads = [
             each.upload_time
             for each in (package.sdist, *(package.wheels or ()))

@@ -16,7 +16,7 @@ from imgbuild.project.layouts import table
 from imgbuild.project.model import Place
 from imgbuild.project.reading import Reading
 from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import above, line_of, relative
+from imgbuild.project.sources import above, key_line, line_of, relative
 from imgbuild.project.uv_settings import Settings
 from imgbuild.values import normalize
 
@@ -63,31 +63,31 @@ class Tables:
         """The line that has `text` in quotes, from the table that begins with `after`."""
         return Place(file=self.file, line=line_of(self.text, text, after=after))
 
+    def _below(self, text: str, key: str, header: str) -> Place:
+        """The line that has `text` in quotes, from that of a key in the table `header`."""
+        start = key_line(self.text, key, after=header)
+        rest = self.text.split("\n", max(start - 1, 0))[-1]
+        return Place(file=self.file, line=max(start - 1 + line_of(rest, text), start))
+
     def extra_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
         """The requirements of an extra; `PACKAGE[a,b]` of this package itself are replaced."""
         if name in seen:
             return []
         taken: list[tuple[str, Place]] = []
         for text in self.extras.get(name, []):
-            place = self.place(text, self._extra_line(name))
+            place = self._below(text, name, "[project.optional-dep")
             taken += self.expanded(text, place, (*seen, name))
         return taken
 
-    def _extra_line(self, name: str) -> str:
-        for line in self.text.split("\n"):
-            key, equals, _ = line.partition("=")
-            if equals and normalize(key.strip().strip("\"'")) == name:
-                return line.strip()
-        return "[project.optional-dep"
-
     def group_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
         """The requirements of a dependency group, included groups among them."""
-        place = self.place(name, "[dependency-groups]")
+        place = Place(file=self.file, line=key_line(self.text, name, after="[dependency-groups]"))
         if name in seen:
             chain = " -> ".join((*seen, name))
             self.reading.problem(place, f"dependency groups include each other: {chain}")
             return []
         if name not in self.groups:
+            place = self.place(name, "[dependency-groups]")
             self.reading.problem(place, "includes a dependency group that does not exist",
                                  value=name, expected=", ".join(self.groups) or None)  # fmt: skip
             return []
@@ -95,22 +95,12 @@ class Tables:
         items = self.groups[name]
         for item in items if isinstance(items, list) else [items]:
             if isinstance(item, str):
-                taken += self.expanded(item, self.place(item, self._group_line(name)), ())
+                taken += self.expanded(item, self._below(item, name, "[dependency-groups]"), ())
             elif isinstance(item, dict) and isinstance(item.get("include-group"), str):
                 taken += self.group_items(normalize(item["include-group"]), (*seen, name))
             else:
                 self.reading.problem(place, "not an item of a dependency group", value=str(item))
         return taken
-
-    def _group_line(self, name: str) -> str:
-        lines = self.text.split("\n")
-        start = next(
-            (at for at, line in enumerate(lines) if line.strip() == "[dependency-groups]"), 0
-        )
-        for line in lines[start:]:
-            if normalize(line.partition("=")[0].strip().strip("\"'")) == name and "=" in line:
-                return line.strip()
-        return "[dependency-groups]"
 
     def expanded(self, text: str, place: Place, seen: tuple[str, ...]) -> list[tuple[str, Place]]:
         """The requirement, or in place of one of this package itself those of its extras."""

@@ -14,6 +14,7 @@ import yaml
 
 from imgbuild.errors import InputError, Problem
 from imgbuild.system.folder import regular_file
+from imgbuild.values import normalize
 
 LIMIT = 64 << 20  # bytes of a file; a uv.lock of a large project has 3 MB
 DEPTH = 100  # lists and mappings in each other
@@ -197,6 +198,20 @@ def line_of(text: str, value: str, *, after: str = "") -> int:
             if form in lines[at] and not lines[at].lstrip().startswith("#"):
                 return at + 1
     return start + 1 if after and start else 0
+
+
+def key_line(text: str, key: str, *, after: str) -> int:
+    """The line of TOML that gives the normalized `key` a value, below one that starts with `after`.
+
+    The line that starts with `after` if there is none.
+    """
+    lines = text.split("\n")
+    start = next((at for at, line in enumerate(lines) if line.strip().startswith(after)), 0)
+    for number, line in enumerate(lines[start:], start=start + 1):
+        name, equals, _ = line.partition("=")
+        if equals and normalize(name.strip().strip("\"'")) == normalize(key):
+            return number
+    return start + 1
 
 
 def _target(path: Path) -> str | None:
