@@ -105,6 +105,7 @@ def test_a_lock_of_uv_decides_through_uv_and_equally_without_it(
     assert locked["torch==2.6.0"] == (SHA["3"], SHA["f"])
     assert {each.name for each in result.cuda} == {"12.4"}
     assert [each.name for each in result.packages] == ["app", "member"]
+    assert result.cut_off is not None
     assert str(result.cut_off.day) == "2026-01-03"
     places = {each.text: str(each.place) for each in result.requirements if each.locked}
     line = LOCK.split("\n").index('name = "torch"') + 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from imgbuild.project import conda, releases, requirement_lines
+from imgbuild.project import conda, conda_packages, releases, requirement_lines
 from imgbuild.project.installers import CHOICES, FILE, INDEX, READ, WITH_VALUE, installer
 from imgbuild.project.model import Kind, Place
 from imgbuild.project.reading import LocalRequest, Reading
@@ -257,7 +257,7 @@ class Script:
                     conda.read_file(self.reading, value)
                 continue
             if not word.startswith("-"):
-                conda.dependency(self.reading, word, self._word_place(word, start, end))
+                conda_packages.dependency(self.reading, word, self._word_place(word, start, end))
 
     def _setup(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place("setup.py", start, end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -12,6 +13,7 @@ from imgbuild.project import (
     dockerfile,
     local_package,
     notebook,
+    poetry,
     poetry_lock,
     pylock,
     pyproject,
@@ -20,7 +22,6 @@ from imgbuild.project import (
 )
 from imgbuild.project.commands import Script
 from imgbuild.project.model import Kind, Place
-from imgbuild.project.poetry import roots as poetry_roots
 from imgbuild.project.reading import Reading
 from imgbuild.project.requirement_lines import Scope
 from imgbuild.project.sources import above, relative
@@ -160,7 +161,23 @@ def read_poetry_lock(reading: Reading, name: str) -> None:
         reading.problem(Place(file=name), "a lock of Poetry is read with its pyproject.toml",
                         expected=file)  # fmt: skip
         return
-    poetry_lock.read_file(reading, name, poetry_roots(reading, file, document))
+    poetry_lock.read_file(reading, name, _poetry_roots(reading, file, document))
+
+
+def _poetry_roots(reading: Reading, file: str, document: dict[str, Any]) -> list[str]:
+    """What the chosen groups and extras require, as "NAME[EXTRA,…]" for the lock."""
+    probe = reading.child()
+    probe.problems = []
+    project = document.get("project")
+    if isinstance(project, dict):
+        pyproject.read_file(probe, file)
+    else:
+        poetry.read(probe, file, document, take=True)
+    names = [
+        f"{each.requirement.name}[{','.join(sorted(each.requirement.extras))}]"
+        for each in probe.requirements
+    ]
+    return [*names, *(request.name for request in probe.local_requests if request.name)]
 
 
 def read_apt(reading: Reading, name: str) -> None:

@@ -171,21 +171,3 @@ def _folder(reading: Reading, name: str, value: dict[str, Any], place: Place) ->
     else:
         reason = "no such folder: a submodule that is not fetched?"
         reading.leave_out(place, f"{name} = {value}", reason)
-
-
-def roots(reading: Reading, file: str, document: dict[str, Any]) -> list[str]:
-    """What the chosen groups and extras require, as "NAME[EXTRA,…]" for the lock."""
-    probe = reading.child()
-    probe.problems = []
-    project = document.get("project")
-    if isinstance(project, dict):
-        from imgbuild.project import pyproject
-
-        pyproject.read_file(probe, file)
-    else:
-        read(probe, file, document, take=True)
-    names = [
-        f"{each.requirement.name}[{','.join(sorted(each.requirement.extras))}]"
-        for each in probe.requirements
-    ]
-    return [*names, *(request.name for request in probe.local_requests if request.name)]

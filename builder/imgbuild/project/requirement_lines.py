@@ -20,6 +20,7 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
+from imgbuild.project import conda_packages
 from imgbuild.project.model import Kind, Place
 from imgbuild.project.reading import LocalRequest, Reading
 from imgbuild.project.sources import above, line_of, relative
@@ -70,11 +71,9 @@ def _joined(preprocess: Any, text: str, comment: type) -> Iterable[tuple[int, st
 
 
 def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]]) -> None:
-    from imgbuild.project import conda
-
     for number, line in lines:
         package, version = line.split("=")[:2]
-        conda.dependency(reading, f"{package}={version}", Place(file=name, line=number))
+        conda_packages.dependency(reading, f"{package}={version}", Place(file=name, line=number))
 
 
 def read_line(reading: Reading, line: str, place: Place, scope: Scope) -> Scope:

@@ -17,6 +17,7 @@ from imgbuild.project import platforms
 from imgbuild.project.layouts import table
 from imgbuild.project.model import DeclaredDay, DeclaredMetadata, DeclaredName, Kind, Place
 from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.requirement_lines import Scope, requirement_word
 from imgbuild.project.sources import SourceProblem, above, line_of, relative
 from imgbuild.values import normalize
 
@@ -118,8 +119,6 @@ class Settings:
     def _plain(self, text: str, place: Place, kind: Kind, requirement: Requirement) -> None:
         url = requirement.url or ""
         if url.startswith("file:"):
-            from imgbuild.project.requirement_lines import Scope, requirement_word
-
             requirement_word(self.reading, text, self.folder, place, scope=Scope(kind=kind))
             return
         self.reading.requirement(text, place, kind=kind)
@@ -211,8 +210,6 @@ class Settings:
                 place, f"{requirement} ({path})", "a path outside of the project"
             )
         elif sources.exists(target):
-            from imgbuild.project.requirement_lines import Scope, requirement_word
-
             suffix = f" ; {marker}" if marker else ""
             requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=Scope())
         elif sources.is_folder(target):

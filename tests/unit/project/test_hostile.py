@@ -17,7 +17,7 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
-BROKEN = {
+BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
     "toml": ({"pyproject.toml": "[project\n"}, "pyproject.toml", 1, "not valid TOML"),
     "toml-deep": ({"pyproject.toml": f"x = {'[' * 9000}{']' * 9000}\n"}, "pyproject.toml", None,
                   "nested too deeply"),
