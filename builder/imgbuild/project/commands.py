@@ -11,9 +11,9 @@ import msgspec
 from imgbuild.project import conda, conda_packages, releases, requirement_lines
 from imgbuild.project.installers import CHOICES, FILE, INDEX, READ, WITH_VALUE, installer
 from imgbuild.project.model import Kind, Place
+from imgbuild.project.project_files import relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import relative
+from imgbuild.project.requirement_lines import LineScope
 
 SEPARATORS = ";&|()"
 PREFIXES = frozenset({"sudo", "exec", "time", "nice", "command", "env", "do", "{", "!"})
@@ -28,7 +28,7 @@ VALUE = re.compile(
 )
 
 
-class Script:
+class ShellScript:
     """A script of a shell in `file`, whose commands are read one after the other.
 
     `variables` are those of the environment, `folder` is the current folder, relative to the
@@ -148,7 +148,7 @@ class Script:
 
     def _pip(self, arguments: Sequence[str], start: int, end: int) -> None:
         """The arguments of `pip install`, `uv pip install` and `uv add`."""
-        scope = Scope(no_deps="--no-deps" in arguments)
+        scope = LineScope(no_deps="--no-deps" in arguments)
         left = list(arguments)
         while left:
             word = left.pop(0)
@@ -166,7 +166,7 @@ class Script:
             place = self._word_place(value or word, start, end)
             self._option(option, value, place, scope)
 
-    def _option(self, option: str, value: str, place: Place, scope: Scope) -> None:
+    def _option(self, option: str, value: str, place: Place, scope: LineScope) -> None:
         if option in INDEX:
             named = re.fullmatch(r"[\w-]+=(https?://.*)", value)  # uv's `--index NAME=URL`
             self.reading.index(named[1] if named else value, place)
@@ -187,7 +187,7 @@ class Script:
                 place, f"{option}={value}", "give it to imgbuild if it should count"
             )
 
-    def _file(self, option: str, value: str, place: Place, scope: Scope) -> None:
+    def _file(self, option: str, value: str, place: Place, scope: LineScope) -> None:
         if self.folder is None:
             self.reading.leave_out(place, f"{option} {value}", self._elsewhere())
         elif "$" in value or "{" in value:
@@ -216,7 +216,7 @@ class Script:
         return f"is in a folder that is not among the files of the project{source}"
 
     def _requirement(
-        self, word: str, place: Place, scope: Scope, *, editable: bool = False
+        self, word: str, place: Place, scope: LineScope, *, editable: bool = False
     ) -> None:
         if "$" in word or "{" in word or "`" in word:
             self.reading.leave_out(place, word, "has a variable, whose value is not in the file")

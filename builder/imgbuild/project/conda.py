@@ -8,8 +8,8 @@ from typing import Any
 from imgbuild.project import requirement_lines
 from imgbuild.project.conda_packages import dependency
 from imgbuild.project.model import Place
+from imgbuild.project.project_files import line_of
 from imgbuild.project.reading import Reading
-from imgbuild.project.sources import line_of
 
 
 def read_file(reading: Reading, name: str) -> None:
@@ -56,7 +56,7 @@ def _pip_part(reading: Reading, entry: dict[str, Any], name: str, text: str) -> 
         if key != "pip" or not isinstance(lines, list):
             reading.leave_out(place, str(key), "only a list for pip is read here")
             continue
-        scope = requirement_lines.Scope(above=(name,))
+        scope = requirement_lines.LineScope(above=(name,))
         for line in lines:
             if not isinstance(line, str):
                 reading.problem(place, "a requirement is not text", value=str(line)[:60])

@@ -22,7 +22,7 @@ SPEC = re.compile(
 )
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class CondaTable(msgspec.Struct, frozen=True, kw_only=True):
     """What packages of conda are elsewhere: `data/project/conda.yaml`."""
 
     renamed: dict[str, str]
@@ -40,10 +40,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.cache
-def table() -> Table:
+def table() -> CondaTable:
     """The table that comes with imgbuild."""
     text = resources.files("imgbuild").joinpath("data", "project", "conda.yaml").read_bytes()
-    return msgspec.convert(yaml_data.read(text), Table)
+    return msgspec.convert(yaml_data.read(text), CondaTable)
 
 
 def dependency(reading: Reading, text: str, place: Place) -> None:

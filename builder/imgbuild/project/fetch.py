@@ -11,7 +11,7 @@ import msgspec
 from imgbuild.errors import InputError
 from imgbuild.project import submodules
 from imgbuild.project.model import NotRead
-from imgbuild.project.sources import Sources, relative
+from imgbuild.project.project_files import ProjectFiles, relative
 from imgbuild.system import git
 
 FORMS = (
@@ -84,7 +84,7 @@ def fetch(address: GitAddress, place: Path) -> Fetched:
     """
     commit = git.clone(address.url, address.revision, place)
     folder = place / address.folder
-    sources = Sources(place)
+    sources = ProjectFiles(place)
     if not sources.inside(address.folder) or not folder.is_dir():
         message = f"{address.url} has no folder {address.folder}"
         raise InputError(message, hint="name a folder of the repository after #subdirectory=")

@@ -20,12 +20,12 @@ from imgbuild.project import (
     requirement_lines,
     uv_lock,
 )
-from imgbuild.project.commands import Script
+from imgbuild.project.commands import ShellScript
 from imgbuild.project.model import Kind, Place
+from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import above, relative
-from imgbuild.project.uv_settings import DEVELOPMENT, Settings
+from imgbuild.project.requirement_lines import LineScope
+from imgbuild.project.uv_settings import DEVELOPMENT, UvSettings
 
 # Parts of names of files with packages for other hardware than NVIDIA's.
 HARDWARE = frozenset(
@@ -116,7 +116,7 @@ def read_requirements(reading: Reading, name: str) -> None:
     file = name.rpartition("/")[2].lower()
     kind: Kind = "override" if "override" in file else "requirement"
     kind = "constraint" if "constraint" in file else kind
-    requirement_lines.read_file(reading, name, Scope(kind=kind))
+    requirement_lines.read_file(reading, name, LineScope(kind=kind))
 
 
 def read_pyproject(reading: Reading, name: str) -> None:
@@ -144,8 +144,8 @@ def read_uv_lock(reading: Reading, name: str) -> None:
         reading.problem(Place(file=name), "a lock of uv is read with its pyproject.toml",
                         expected=file)  # fmt: skip
         return
-    tables = pyproject.Tables(reading, file, document)
-    settings = Settings(reading, file, document)
+    tables = pyproject.ProjectTables(reading, file, document)
+    settings = UvSettings(reading, file, document)
     probe = reading.child()
     probe.problems = []
     probe.conflicts = settings.conflict_sets(tables.name)
@@ -213,7 +213,7 @@ def read_script(reading: Reading, name: str) -> None:
     if text is None:
         return
     lines = text.split("\n")
-    script = Script(reading, name, variables={})
+    script = ShellScript(reading, name, variables={})
     start = 0
     while start < len(lines):
         end = start

@@ -1,6 +1,6 @@
 """Where the modules of a package lie, and its version, as build backends find them.
 
-Sources: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
+ProjectFiles: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from imgbuild.project.sources import SourceProblem, Sources, relative
+from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative
 
 
 def roots(
-    sources: Sources,
+    sources: ProjectFiles,
     folder: str,
     document: dict[str, Any],
     name: str,
@@ -37,7 +37,7 @@ def roots(
     return tuple(dict.fromkeys(relative(folder, each) for each in chosen))
 
 
-def _discovers_src(sources: Sources, folder: str, document: dict[str, Any]) -> bool:
+def _discovers_src(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> bool:
     """Whether setuptools takes the folder `src`: no packages are named, and it exists."""
     setuptools = table(document, "tool", "setuptools")
     named = "packages" in setuptools or "py-modules" in setuptools
@@ -70,7 +70,7 @@ def _chosen(document: dict[str, Any]) -> list[str]:
     return [each for each in (pdm, maturin) if isinstance(each, str)]
 
 
-def version(sources: Sources, folder: str, document: dict[str, Any]) -> str | None:
+def version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str | None:
     """The version that a file of the project has as a text; None if that is computed."""
     setuptools = table(document, "tool", "setuptools", "dynamic", "version")
     hatch = table(document, "tool", "hatch", "version")
@@ -88,12 +88,12 @@ def version(sources: Sources, folder: str, document: dict[str, Any]) -> str | No
     return None
 
 
-def _line(sources: Sources, file: str) -> str | None:
+def _line(sources: ProjectFiles, file: str) -> str | None:
     text = sources.text(file).strip() if sources.exists(file) else ""
     return text if re.fullmatch(r"[\w.!+-]{1,64}", text) else None
 
 
-def configured_version(sources: Sources, folder: str, written: str, base: str) -> str | None:
+def configured_version(sources: ProjectFiles, folder: str, written: str, base: str) -> str | None:
     """The version of a setup.cfg, whose modules are below `base`: a text, `attr:` or `file:`."""
     kind, colon, value = written.partition(":")
     try:
@@ -106,7 +106,7 @@ def configured_version(sources: Sources, folder: str, written: str, base: str) -
     return written or None
 
 
-def _attribute(sources: Sources, folders: Iterable[str], attribute: str) -> str | None:
+def _attribute(sources: ProjectFiles, folders: Iterable[str], attribute: str) -> str | None:
     module, _, name = attribute.rpartition(".")
     path = module.replace(".", "/")
     for folder in folders:
@@ -116,7 +116,7 @@ def _attribute(sources: Sources, folders: Iterable[str], attribute: str) -> str 
     return None
 
 
-def _assigned(sources: Sources, file: str, name: str | None) -> str | None:
+def _assigned(sources: ProjectFiles, file: str, name: str | None) -> str | None:
     """The text that the module `file` assigns to `name`; None: to a usual name of a version."""
     if not sources.exists(file):
         return None

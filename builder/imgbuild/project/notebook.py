@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from imgbuild.project.commands import Script
+from imgbuild.project.commands import ShellScript
 from imgbuild.project.model import Place
 from imgbuild.project.reading import Reading
 
@@ -45,7 +45,7 @@ def read_file(reading: Reading, name: str) -> None:
     if not isinstance(cells, list):
         reading.problem(Place(file=name), "has no list of cells", expected="a notebook of format 4")
         return
-    script = Script(reading, name, variables={})
+    script = ShellScript(reading, name, variables={})
     text = reading.sources.text(name)
     for cell in cells:
         if isinstance(cell, dict) and cell.get("cell_type") == "code":
@@ -59,7 +59,7 @@ def _source(cell: dict[str, Any]) -> str:
     return source if isinstance(source, str) else ""
 
 
-def _cell(script: Script, source: str, text: str) -> None:
+def _cell(script: ShellScript, source: str, text: str) -> None:
     lines = re.sub(r"\\[ \t]*\n\s*", " ", source.replace("\t", "    ")).split("\n")
     if lines[0].strip().startswith(SHELLS):
         for line in lines[1:]:

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from imgbuild.project.model import Place
+from imgbuild.project.project_files import above, key_line, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.sources import above, key_line, line_of, relative
 from imgbuild.project.uv_settings import DEVELOPMENT
 from imgbuild.values import normalize
 

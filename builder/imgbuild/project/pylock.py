@@ -11,9 +11,9 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 
 from imgbuild.project import platforms, requirement_lines
 from imgbuild.project.model import DeclaredDay, Place
+from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import above, relative
+from imgbuild.project.requirement_lines import LineScope
 from imgbuild.project.uv_settings import SUBMODULES
 from imgbuild.values import normalize
 
@@ -179,6 +179,6 @@ def local(
             LocalRequest(folder=target, place=place, name=name, editable=editable, marker=marker)
         )
     elif reading.sources.exists(target):
-        requirement_lines.requirement_word(reading, f"./{target}", ".", place, scope=Scope())
+        requirement_lines.requirement_word(reading, f"./{target}", ".", place, scope=LineScope())
     else:
         reading.leave_out(place, f"{name} ({path})", f"does not exist: {SUBMODULES}")

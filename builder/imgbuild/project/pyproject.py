@@ -1,6 +1,6 @@
 """pyproject.toml: dependencies, extras and groups by the standards; `[tool.uv]`, `[tool.poetry]`.
 
-Sources: PEP 621 (project), PEP 735 (dependency groups), uv's and Poetry's documentation.
+ProjectFiles: PEP 621 (project), PEP 735 (dependency groups), uv's and Poetry's documentation.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from imgbuild.project import poetry, requirement_lines
 from imgbuild.project.layouts import table
 from imgbuild.project.model import Place
+from imgbuild.project.project_files import above, key_line, line_of, relative
 from imgbuild.project.reading import Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import above, key_line, line_of, relative
-from imgbuild.project.uv_settings import Settings
+from imgbuild.project.requirement_lines import LineScope
+from imgbuild.project.uv_settings import UvSettings
 from imgbuild.values import normalize
 
 
-class Tables:
+class ProjectTables:
     """The tables of a pyproject.toml that hold requirements."""
 
     def __init__(self, reading: Reading, file: str, document: dict[str, Any]) -> None:
@@ -128,8 +128,8 @@ def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
     document = reading.toml(name)
     if document is None:
         return
-    tables = Tables(reading, name, document)
-    settings = Settings(reading, name, document)
+    tables = ProjectTables(reading, name, document)
+    settings = UvSettings(reading, name, document)
     reading.available_extras += [
         each for each in tables.extras if each not in reading.available_extras
     ]
@@ -149,7 +149,7 @@ def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
 
 
 def requirements(
-    tables: Tables, settings: Settings, extras: Iterable[str], groups: Iterable[str]
+    tables: ProjectTables, settings: UvSettings, extras: Iterable[str], groups: Iterable[str]
 ) -> None:
     """Add the dependencies, and those of `extras` and `groups`."""
     reading = tables.reading
@@ -166,7 +166,9 @@ def requirements(
     _dynamic(reading, tables, extras)
 
 
-def chosen(reading: Reading, tables: Tables, settings: Settings) -> tuple[list[str], list[str]]:
+def chosen(
+    reading: Reading, tables: ProjectTables, settings: UvSettings
+) -> tuple[list[str], list[str]]:
     """The extras and groups that are taken: those of the user, and the default groups.
 
     A default group that excludes one of the user's is not taken.
@@ -206,7 +208,7 @@ def check_choice(reading: Reading) -> None:
                             expected=f"{near[0]}?" if near else expected)  # fmt: skip
 
 
-def _dynamic(reading: Reading, tables: Tables, extras: Iterable[str]) -> None:
+def _dynamic(reading: Reading, tables: ProjectTables, extras: Iterable[str]) -> None:
     """Requirements that setuptools or a hook of hatch read from files."""
     dynamic = tables.project.get("dynamic")
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
@@ -232,13 +234,13 @@ def _dynamic(reading: Reading, tables: Tables, extras: Iterable[str]) -> None:
                     _nested(reading, tables, file)
 
 
-def _nested(reading: Reading, tables: Tables, file: str) -> None:
+def _nested(reading: Reading, tables: ProjectTables, file: str) -> None:
     place = tables.place(file, "dynamic")
     target = relative(above(tables.file), file)
     if not reading.sources.exists(target):
         reading.problem(place, "names a file that does not exist", value=target)
         return
-    requirement_lines.nested_file(reading, target, ".", place, Scope())
+    requirement_lines.nested_file(reading, target, ".", place, LineScope())
 
 
 def _files(value: object) -> list[str]:

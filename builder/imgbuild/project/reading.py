@@ -26,7 +26,7 @@ from imgbuild.project.model import (
     NotRead,
     Place,
 )
-from imgbuild.project.sources import SourceProblem, Sources
+from imgbuild.project.project_files import ProjectFiles, SourceProblem
 from imgbuild.values import normalize
 
 SHOWN = 200  # characters of a line in a report
@@ -60,7 +60,7 @@ class Reading:
     """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose."""
 
     def __init__(
-        self, sources: Sources, *, extras: Iterable[str] = (), groups: Iterable[str] = ()
+        self, sources: ProjectFiles, *, extras: Iterable[str] = (), groups: Iterable[str] = ()
     ) -> None:
         self.sources = sources
         self.extras = frozenset(extras)

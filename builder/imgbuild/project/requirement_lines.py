@@ -22,8 +22,8 @@ from packaging.utils import (
 
 from imgbuild.project import conda_packages
 from imgbuild.project.model import Kind, Place
+from imgbuild.project.project_files import above, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.sources import above, line_of, relative
 
 NESTED = 50  # files that name each other by -r or -c
 REPOSITORIES = ("git+", "hg+", "svn+", "bzr+")
@@ -34,7 +34,7 @@ CONDA_LINE = re.compile(r"[A-Za-z0-9_.-]+=[A-Za-z0-9_.!+-]+(=[A-Za-z0-9_.]+)?")
 HASH = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class LineScope(msgspec.Struct, frozen=True, kw_only=True):
     """How the lines of a file or a command are taken."""
 
     kind: Kind = "requirement"
@@ -42,7 +42,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     above: tuple[str, ...] = ()  # the files that led to this one by -r or -c
 
 
-def read_file(reading: Reading, name: str, scope: Scope = Scope()) -> None:  # noqa: B008 - frozen
+def read_file(reading: Reading, name: str, scope: LineScope = LineScope()) -> None:  # noqa: B008 - frozen
     """Read the requirements file `name` and those that it names."""
     if name in scope.above or len(scope.above) > NESTED:
         chain = " -> ".join((*scope.above[-3:], name))
@@ -76,7 +76,7 @@ def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]])
         conda_packages.dependency(reading, f"{package}={version}", Place(file=name, line=number))
 
 
-def read_line(reading: Reading, line: str, place: Place, scope: Scope) -> Scope:
+def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> LineScope:
     """Read one line; the scope of the lines after it."""
     if VARIABLE.search(line):
         reading.leave_out(
@@ -139,7 +139,7 @@ def _index_options(reading: Reading, options: Any, place: Place) -> None:
         reading.leave_out(place, "--no-index", "the indexes of imgbuild's own settings are used")
 
 
-def nested_file(reading: Reading, name: str, folder: str, place: Place, scope: Scope) -> None:
+def nested_file(reading: Reading, name: str, folder: str, place: Place, scope: LineScope) -> None:
     """Read the file of `-r name` or `-c name`, relative to `folder`."""
     if re.match(r"https?://", name):
         option = "-c" if scope.kind == "constraint" else "-r"
@@ -161,7 +161,7 @@ def requirement_word(
     folder: str,
     place: Place,
     *,
-    scope: Scope = Scope(),  # noqa: B008 - frozen
+    scope: LineScope = LineScope(),  # noqa: B008 - frozen
     hashes: Iterable[str] = (),
     editable: bool = False,
 ) -> None:
@@ -185,7 +185,9 @@ def requirement_word(
         _add(reading, text, place, scope, hashes)
 
 
-def _add(reading: Reading, text: str, place: Place, scope: Scope, hashes: Iterable[str]) -> None:
+def _add(
+    reading: Reading, text: str, place: Place, scope: LineScope, hashes: Iterable[str]
+) -> None:
     reading.requirement(text, place, kind=scope.kind, no_deps=scope.no_deps, hashes=hashes)
 
 
@@ -222,7 +224,12 @@ def _named(name: str, address: str, marker: str) -> str:
 
 
 def _repository(
-    reading: Reading, address: str, marker: str, place: Place, scope: Scope, hashes: Iterable[str]
+    reading: Reading,
+    address: str,
+    marker: str,
+    place: Place,
+    scope: LineScope,
+    hashes: Iterable[str],
 ) -> None:
     if not address.startswith("git+"):
         if address.startswith(REPOSITORIES):
@@ -242,7 +249,12 @@ def _repository(
 
 
 def _archive(
-    reading: Reading, address: str, marker: str, place: Place, scope: Scope, hashes: Iterable[str]
+    reading: Reading,
+    address: str,
+    marker: str,
+    place: Place,
+    scope: LineScope,
+    hashes: Iterable[str],
 ) -> None:
     fragment = _fragment(address)
     if re.fullmatch(r"[0-9a-f]{64}", fragment.get("sha256", "")):
@@ -277,7 +289,7 @@ def _path(
     marker: str,
     folder: str,
     place: Place,
-    scope: Scope,
+    scope: LineScope,
     *,
     editable: bool,
 ) -> None:
@@ -312,7 +324,7 @@ def _path(
         )
 
 
-def _file(reading: Reading, target: str, place: Place, scope: Scope, marker: str) -> None:
+def _file(reading: Reading, target: str, place: Place, scope: LineScope, marker: str) -> None:
     """A wheel or an sdist among the files of the project."""
     name = _archive_name(target)
     if name is None or not reading.sources.exists(target):

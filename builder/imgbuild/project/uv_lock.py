@@ -18,9 +18,9 @@ from packaging.markers import InvalidMarker, Marker
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.project import platforms, pylock
 from imgbuild.project.model import DeclaredDay, Place
+from imgbuild.project.project_files import above, relative
 from imgbuild.project.pylock import Lines
 from imgbuild.project.reading import Reading
-from imgbuild.project.sources import above, relative
 from imgbuild.project.uv_settings import absolute_day
 from imgbuild.system import process
 from imgbuild.system.uv_program import binary, clean

@@ -16,9 +16,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from imgbuild.project import platforms
 from imgbuild.project.layouts import table
 from imgbuild.project.model import DeclaredDay, DeclaredMetadata, DeclaredName, Kind, Place
+from imgbuild.project.project_files import SourceProblem, above, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.requirement_lines import Scope, requirement_word
-from imgbuild.project.sources import SourceProblem, above, line_of, relative
+from imgbuild.project.requirement_lines import LineScope, requirement_word
 from imgbuild.values import normalize
 
 # Groups by which tools of development are installed, whatever a project's defaults are.
@@ -44,7 +44,7 @@ DEVELOPMENT = frozenset(
 SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches them"
 
 
-class Settings:
+class UvSettings:
     """`[tool.uv]` of the pyproject.toml `file`, applied to its requirements.
 
     `extras` and `groups` are those whose requirements are taken.
@@ -104,7 +104,7 @@ class Settings:
             return
         name = normalize(requirement.name)
         root = self.reading.root
-        if isinstance(root, Settings) and name in root.sources.keys() - self.sources.keys():
+        if isinstance(root, UvSettings) and name in root.sources.keys() - self.sources.keys():
             root.requirement(text, place, kind=kind)
             root.finish_indexes()  # one package has one source, whoever requires it
             return
@@ -119,7 +119,7 @@ class Settings:
     def _plain(self, text: str, place: Place, kind: Kind, requirement: Requirement) -> None:
         url = requirement.url or ""
         if url.startswith("file:"):
-            requirement_word(self.reading, text, self.folder, place, scope=Scope(kind=kind))
+            requirement_word(self.reading, text, self.folder, place, scope=LineScope(kind=kind))
             return
         self.reading.requirement(text, place, kind=kind)
 
@@ -211,7 +211,7 @@ class Settings:
             )
         elif sources.exists(target):
             suffix = f" ; {marker}" if marker else ""
-            requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=Scope())
+            requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=LineScope())
         elif sources.is_folder(target):
             self._local(target, source, requirement, place, marker)
         else:

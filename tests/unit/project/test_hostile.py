@@ -8,8 +8,8 @@ import os
 import pytest
 
 from imgbuild.errors import InputError
+from imgbuild.project.project_files import LIMIT
 from imgbuild.project.read import read
-from imgbuild.project.sources import LIMIT
 from tests.support.user_projects import declared, problems, project, reasons, texts
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

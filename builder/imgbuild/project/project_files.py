@@ -32,7 +32,7 @@ class SourceProblem(Exception):
         self.problem = problem
 
 
-class Sources:
+class ProjectFiles:
     """The files below `root`, by names relative to it; each is read once.
 
     The methods raise SourceProblem for what is broken. A symbolic link may lead to another place of
