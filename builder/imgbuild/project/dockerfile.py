@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from imgbuild.project import images
-from imgbuild.project.commands import ShellScript, substituted
+from imgbuild.project.commands import ShellScript, keep_last, substituted
 from imgbuild.project.model import DeclaredName, Place
 from imgbuild.project.reading import Reading
 
@@ -60,6 +60,7 @@ def read_file(reading: Reading, name: str) -> None:
         for step in stage.instructions:
             _step(script, step, arguments)
         variables = script.variables
+    keep_last(reading, name)
 
 
 def instructions(text: str) -> list[Instruction]:
@@ -154,7 +155,9 @@ def _assignments(value: str, variables: dict[str, str]) -> dict[str, str]:
 
 def _step(script: ShellScript, step: Instruction, arguments: dict[str, str]) -> None:
     if step.name == "ENV":
-        script.variables |= _assignments(step.value, script.variables)
+        values = _assignments(step.value, script.variables)
+        script.variables |= values
+        script.settings(values, Place(file=script.file, line=step.start))
     elif step.name == "ARG":
         values = _assignments(step.value, script.variables)
         name = step.value.strip()

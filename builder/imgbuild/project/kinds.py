@@ -20,7 +20,7 @@ from imgbuild.project import (
     requirement_lines,
     uv_lock,
 )
-from imgbuild.project.commands import ShellScript
+from imgbuild.project.commands import ShellScript, keep_last
 from imgbuild.project.model import Kind, Place
 from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import Reading
@@ -221,6 +221,7 @@ def read_script(reading: Reading, name: str) -> None:
             end += 1
         script.run("\n".join(lines[start : end + 1]), start + 1, end + 1)
         start = end + 1
+    keep_last(reading, name)
 
 
 def parts(name: str) -> set[str]:

@@ -80,7 +80,7 @@ def version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str
             folders = roots(sources, folder, document, module)
             return _attribute(sources, folders, setuptools["attr"])
         if isinstance(setuptools.get("file"), str):
-            return _line(sources, relative(folder, setuptools["file"]))
+            return version_line(sources, relative(folder, setuptools["file"]))
         if isinstance(hatch.get("path"), str):
             return _assigned(sources, relative(folder, hatch["path"]), None)
     except (SourceProblem, SyntaxError, ValueError, RecursionError):
@@ -88,7 +88,8 @@ def version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str
     return None
 
 
-def _line(sources: ProjectFiles, file: str) -> str | None:
+def version_line(sources: ProjectFiles, file: str) -> str | None:
+    """The version that is all that `file` has; None if it has something else."""
     text = sources.text(file).strip() if sources.exists(file) else ""
     return text if re.fullmatch(r"[\w.!+-]{1,64}", text) else None
 
@@ -100,7 +101,7 @@ def configured_version(sources: ProjectFiles, folder: str, written: str, base: s
         if colon and kind == "attr":
             return _attribute(sources, [relative(folder, base or ".")], value.strip())
         if colon and kind == "file":
-            return _line(sources, relative(folder, value.strip()))
+            return version_line(sources, relative(folder, value.strip()))
     except (SourceProblem, SyntaxError, ValueError, RecursionError):
         return None
     return written or None

@@ -248,7 +248,12 @@ def _of_script(script: SetupScript, file: str) -> Metadata:
         return ""
 
     values.name = _text("name")
-    values.version = _text("version") or None
+    version = arguments.get("version")
+    if isinstance(version, RequirementFile):
+        values.version = layouts.version_line(script.sources, version.name)
+        values.dynamic += [] if values.version else ["version"]
+    else:
+        values.version = _text("version") or None
     values.requires_python = _text("python_requires")
     values.requires = _requirements(values, "install_requires", arguments, place)
     extras = arguments.get("extras_require", {})

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from imgbuild.project.commands import ShellScript
+from imgbuild.project.commands import ShellScript, keep_last
 from imgbuild.project.model import Place
 from imgbuild.project.reading import Reading
 
@@ -50,6 +50,7 @@ def read_file(reading: Reading, name: str) -> None:
     for cell in cells:
         if isinstance(cell, dict) and cell.get("cell_type") == "code":
             _cell(script, _source(cell), text)
+    keep_last(reading, name)
 
 
 def _source(cell: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.project.project_files import ProjectFiles, above, relative
 
@@ -235,6 +236,8 @@ class SetupScript:
                 value = ScriptText("", node.lineno)
             case ast.Subscript(value=table, slice=key):
                 value = self._item(table, key, names, depth)
+            case ast.DictComp(generators=[each]):
+                value = self._by_name(each, names, depth)
             case (
                 ast.ListComp(elt=element, generators=[ast.comprehension() as each])
                 | ast.GeneratorExp(elt=element, generators=[ast.comprehension() as each])
@@ -381,6 +384,21 @@ class SetupScript:
             if "open" in (name, attribute) or attribute == "read_text":
                 return self._call(node, names, depth + 1)
         return None
+
+    def _by_name(
+        self, each: ast.comprehension, names: dict[str, Any], depth: int
+    ) -> dict[str, Any] | None:
+        """A table of requirements by their names, which scripts make of a list of them."""
+        iterated = each.iter
+        while isinstance(iterated, ast.ListComp | ast.GeneratorExp):
+            iterated = iterated.generators[0].iter
+        items = self._value(iterated, names, depth)
+        if not isinstance(items, list) or not all(isinstance(item, ScriptText) for item in items):
+            return None
+        try:
+            return {Requirement(item.value).name: item for item in items}
+        except InvalidRequirement:
+            return None
 
     def _comprehension(
         self, element: ast.expr, each: ast.comprehension, names: dict[str, Any], depth: int

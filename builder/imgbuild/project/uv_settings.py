@@ -18,7 +18,11 @@ from imgbuild.project.layouts import table
 from imgbuild.project.model import DeclaredDay, DeclaredMetadata, DeclaredName, Kind, Place
 from imgbuild.project.project_files import SourceProblem, above, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.requirement_lines import LineScope, requirement_word
+from imgbuild.project.requirement_lines import (
+    LineScope,
+    requirement_word,
+    without_short_form,
+)
 from imgbuild.values import normalize
 
 # Groups by which tools of development are installed, whatever a project's defaults are.
@@ -41,6 +45,27 @@ DEVELOPMENT = frozenset(
         "quality",
     ]
 )
+# Settings that change what uv resolves or builds, and have no counterpart here. Those that
+# only change how uv works are not listed.
+NOT_TAKEN = frozenset(
+    [
+        "prerelease",
+        "resolution",
+        "index-strategy",
+        "no-index",
+        "no-binary",
+        "no-binary-package",
+        "no-build",
+        "no-build-package",
+        "no-sources",
+        "build-constraint-dependencies",
+        "extra-build-dependencies",
+        "extra-build-variables",
+        "config-settings",
+        "config-settings-package",
+    ]
+)
+NOT_TAKEN_REASON = "a setting of uv that is not taken: targets have their own"
 SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches them"
 
 
@@ -117,8 +142,8 @@ class UvSettings:
             self.reading.requirement(text, place, kind=kind, marker=rest)
 
     def _plain(self, text: str, place: Place, kind: Kind, requirement: Requirement) -> None:
-        url = requirement.url or ""
-        if url.startswith("file:"):
+        url = requirement.url or "https:"
+        if url.startswith("file:") or ":" not in url:
             requirement_word(self.reading, text, self.folder, place, scope=LineScope(kind=kind))
             return
         self.reading.requirement(text, place, kind=kind)
@@ -296,6 +321,8 @@ class UvSettings:
             self.reading.leave_out(
                 self.place("dev-dependencies"), "dev-dependencies", "packages for development"
             )
+        for key in sorted(NOT_TAKEN & self.table.keys()):
+            self.reading.leave_out(self.place(key), f"tool.uv.{key}", NOT_TAKEN_REASON)
         self._metadata()
 
     def _general_index(self, entry: dict[str, Any]) -> None:
@@ -391,9 +418,7 @@ def absolute_day(value: object) -> datetime.date | None:
 def _git_address(source: dict[str, Any]) -> str:
     address = str(source["git"])
     address = address if address.startswith("git+") else f"git+{address}"
-    if re.match(r"git\+[\w.-]+@[\w.-]+:", address):
-        host, _, path = address.removeprefix("git+").partition(":")
-        address = f"git+ssh://{host}/{path}"
+    address = without_short_form(address)
     revision = next((str(source[key]) for key in ("rev", "tag", "branch") if source.get(key)), "")
     address += f"@{revision}" if revision else ""
     directory = source.get("subdirectory")
