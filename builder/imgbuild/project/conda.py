@@ -1,7 +1,4 @@
-"""environment.yml of conda: the packages that are on the Python index, in Debian, or in CUDA.
-
-What conda packages are called elsewhere is a small table: only what is the same software.
-"""
+"""environment.yml of conda: its packages, and its part for pip."""
 
 from __future__ import annotations
 
@@ -9,52 +6,10 @@ import re
 from typing import Any
 
 from imgbuild.project import requirement_lines
+from imgbuild.project.conda_packages import dependency
 from imgbuild.project.model import Place
+from imgbuild.project.project_files import line_of
 from imgbuild.project.reading import Reading
-from imgbuild.project.sources import line_of
-
-# Packages whose name on the Python index is another one.
-RENAMED = {
-    "pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch", "py-opencv": "opencv-python-headless",
-    "opencv": "opencv-python-headless", "libopencv": "opencv-python-headless", "pytables": "tables",
-    "msgpack-python": "msgpack", "matplotlib-base": "matplotlib", "python-graphviz": "graphviz",
-    "ray-default": "ray[default]", "ray-core": "ray", "ray-train": "ray[train]", "ray-tune": "ray[tune]",
-    "python-xxhash": "xxhash", "python-tzdata": "tzdata", "pysocks": "pysocks", "uvicorn-standard": "uvicorn[standard]",
-    "jupyter_core": "jupyter-core", "xgboost": "xgboost", "py-xgboost": "xgboost", "faiss": "faiss-cpu",
-    "spacy": "spacy", "hydra": "hydra-core", "sacrebleu": "sacrebleu", "dm-tree": "dm-tree", "gym-notices": "gym-notices",
-    "tensorboard-plugin-wit": "tensorboard-plugin-wit", "accelerate": "accelerate", "python-dateutil": "python-dateutil",
-    "importlib_metadata": "importlib-metadata", "typing-extensions": "typing-extensions", "python-fastjsonschema": "fastjsonschema",
-    "pyzmq": "pyzmq", "stack_data": "stack-data", "prompt_toolkit": "prompt-toolkit", "brotli-python": "brotli",
-    "python-json-logger": "python-json-logger", "beautifulsoup4": "beautifulsoup4", "wandb": "wandb", "mpi4py": "mpi4py",
-}  # fmt: skip
-# Programs and libraries of conda-forge that a Debian package brings.
-DEBIAN = {
-    "git": "git", "git-lfs": "git-lfs", "ffmpeg": "ffmpeg", "cmake": "cmake", "make": "make", "wget": "wget",
-    "curl": "curl", "unzip": "unzip", "zip": "zip", "rsync": "rsync", "tmux": "tmux", "vim": "vim",
-    "htop": "htop", "jq": "jq", "sox": "sox", "swig": "swig", "openjdk": "default-jre-headless",
-    "gcc": "gcc", "gcc_linux-64": "gcc", "gxx": "g++", "gxx_linux-64": "g++", "compilers": "build-essential",
-    "c-compiler": "gcc", "cxx-compiler": "g++", "openssh": "openssh-client", "nodejs": "nodejs", "graphviz": "graphviz",
-    "tesseract": "tesseract-ocr", "poppler": "poppler-utils", "libsndfile": "libsndfile1", "patchelf": "patchelf",
-    "openmpi": "libopenmpi-dev", "libaio": "libaio-dev", "numactl": "numactl", "pkg-config": "pkg-config", "tree": "tree",
-    "screen": "screen", "parallel": "parallel", "texlive-core": "texlive-base", "pandoc": "pandoc", "perl": "perl",
-}  # fmt: skip
-CUDA = frozenset({
-    "pytorch-cuda", "cudatoolkit", "cuda", "cuda-toolkit", "cuda-version", "cuda-nvcc", "cuda-runtime",
-    "cudatoolkit-dev", "cuda-libraries", "cuda-libraries-dev", "cuda-cudart", "cuda-cudart-dev",
-})  # fmt: skip
-# Libraries of conda's own environments; wheels and the base of an image have their own.
-LIBRARY = re.compile(
-    r"(?:_|lib(?!rosa|cst|tmux)|xorg-|font-|fonts-|r-|ld_impl|cuda-|gcc|gxx|gfortran|binutils|sysroot|kernel-headers|"
-    r"(?:openssl|ca-certificates|ncurses|readline|sqlite|tk|xz|zlib|zstd|bzip2|mkl|mkl-service|mkl_fft|mkl_random|"
-    r"intel-openmp|llvm-openmp|blas|openblas|cudnn|nccl|icu|expat|krb5|c-ares|freetype|jpeg|lcms2|lerc|lz4-c|gmp|"
-    r"gnutls|nettle|lame|openh264|giflib|tbb|mpfr|mpc|yaml|pcre|pcre2|glib|dbus|gettext|harfbuzz|cairo|pango|"
-    r"pixman|fontconfig|gstreamer|gst-plugins-base|qt|qt-main|nspr|nss|mysql|ninja-base|pytorch-mutex|magma-cuda\w*|"
-    r"torchtriton|tzdata|brotli-bin|bcrypt-lib|snappy|gflags|glog|re2|orc|arrow-cpp|aws-c-\w+|aws-sdk-cpp|s2n)$)"
-)  # fmt: skip
-INSTALLERS = ("pip", "setuptools", "wheel")
-SPEC = re.compile(
-    r"(?:(?P<channel>[^:\s]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*(?P<version>[^\[]*?)\s*(?:\[(?P<keys>.*)\])?"
-)
 
 
 def read_file(reading: Reading, name: str) -> None:
@@ -101,94 +56,13 @@ def _pip_part(reading: Reading, entry: dict[str, Any], name: str, text: str) -> 
         if key != "pip" or not isinstance(lines, list):
             reading.leave_out(place, str(key), "only a list for pip is read here")
             continue
-        scope = requirement_lines.Scope(above=(name,))
+        scope = requirement_lines.LineScope(above=(name,))
         for line in lines:
             if not isinstance(line, str):
                 reading.problem(place, "a requirement is not text", value=str(line)[:60])
                 continue
             spot = Place(file=name, line=_line(text, line))
             scope = requirement_lines.read_line(reading, line, spot, scope)
-
-
-def dependency(reading: Reading, text: str, place: Place) -> None:
-    """Read a package as conda writes it: `numpy=1.26`, `conda-forge::git`, `python>=3.10`."""
-    match = SPEC.fullmatch(text.strip())
-    if match is None:
-        reading.leave_out(place, text, "not a package as conda writes it")
-        return
-    name = match["name"].lower()
-    written = match["version"] or _key(match["keys"], "version")
-    version = specifier(written)
-    if version is None:
-        reading.leave_out(place, text, "versions that pip cannot express")
-    elif name == "python":
-        reading.python(_minor(version), place)
-    elif name in CUDA:
-        _cuda(reading, written, text, place)
-    elif name in INSTALLERS:
-        return
-    elif name in DEBIAN:
-        if written:
-            reading.leave_out(place, text, f"Debian's own version of {DEBIAN[name]} is installed")
-        reading.debian_package(DEBIAN[name], place)
-    elif name in ("faiss-gpu", "faiss-gpu-cuvs", "faiss-gpu-raft"):
-        reading.leave_out(
-            place, text, "has no build of that name on the Python index: faiss-cpu has"
-        )
-    elif name.startswith("nvidia-") or name in RENAMED or not LIBRARY.match(name):
-        _requirement(reading, RENAMED.get(name, name), version, place)
-    else:
-        reading.leave_out(place, text, "a library of conda: wheels and the image have their own")
-
-
-def _requirement(reading: Reading, name: str, version: str, place: Place) -> None:
-    reading.requirement(f"{name}{version}", place)
-
-
-def _cuda(reading: Reading, written: str, text: str, place: Place) -> None:
-    release = re.search(r"(\d+\.\d+)", written)
-    if release:
-        reading.cuda_release(release[1], place)
-    else:
-        reading.leave_out(place, text, "names no CUDA release")
-
-
-def _key(keys: str | None, name: str) -> str:
-    match = re.search(rf"{name}\s*=\s*(['\"]?)([^'\"\]]*)\1", keys or "")
-    return match[2] if match else ""
-
-
-def _minor(version: str) -> str:
-    """`==3.10.*` for an exact release of Python: images have the newest of each minor version."""
-    match = re.fullmatch(r"==(\d+\.\d+)\.[\d.]+", version)
-    return f"=={match[1]}.*" if match else version
-
-
-def specifier(version: str) -> str | None:
-    """Conda's versions as PEP 440 has them; None if it has no such form.
-
-    `=1.26` and `1.26` are any release that begins so, `=1.26.4=BUILD` and `==1.26.4` are exact.
-    Source: conda's documentation of match specifications.
-    """
-    version = version.strip().replace(" ", "=") if re.match(r"\s*[\d.]+\s", version) else version
-    version = version.replace(" ", "").strip()
-    if not version or version == "*":
-        return ""
-    if "|" in version:
-        return None
-    exact = re.fullmatch(r"={0,2}([\w.!+]+)=[\w.*]+", version)
-    if exact:
-        return f"=={exact[1]}"
-    fuzzy = re.fullmatch(r"=?([\d.]+)(\.?\*)?", version)
-    if fuzzy:
-        number = fuzzy[1].rstrip(".")
-        return f"=={number}" if number.count(".") > 1 and not fuzzy[2] else f"=={number}.*"
-    if re.fullmatch(r"=[\w.!+]+", version):
-        return f"={version}"
-    parts = version.split(",")
-    if all(re.fullmatch(r"(==|!=|<=|>=|<|>|~=)[\w.*!+]+", part) for part in parts):
-        return ",".join(parts)
-    return None
 
 
 def is_environment(name: str) -> bool:

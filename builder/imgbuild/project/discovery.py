@@ -6,7 +6,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from imgbuild.project import agreement, conda, dockerfile, kinds, local_package, poetry, pyproject
+from imgbuild.project import (
+    agreement,
+    conda,
+    dockerfile,
+    kinds,
+    local_package,
+    notebook,
+    poetry,
+    pyproject,
+    submodules,
+)
 from imgbuild.project.kinds import FOREIGN, is_requirements, reason_to_leave
 from imgbuild.project.model import Place
 from imgbuild.project.reading import Reading
@@ -36,6 +46,7 @@ def read(reading: Reading) -> None:
     _notebooks(reading, names)
     _scripts(reading, names)
     _projects(reading)
+    reading.left_out += submodules.missing(reading.sources)
 
 
 def _taken(reading: Reading, name: str) -> None:
@@ -207,7 +218,7 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
     children = []
     for name in notebooks[:FOLDERS]:
         child = reading.child()
-        kinds.notebook.read_file(child, name)
+        notebook.read_file(child, name)
         if child.requirements or child.local_requests or child.debian:
             children.append((name, child))
     if len(children) == 1:

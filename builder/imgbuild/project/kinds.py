@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -12,28 +13,57 @@ from imgbuild.project import (
     dockerfile,
     local_package,
     notebook,
+    poetry,
     poetry_lock,
     pylock,
     pyproject,
     requirement_lines,
     uv_lock,
 )
-from imgbuild.project.commands import Script
-from imgbuild.project.model import Place
-from imgbuild.project.poetry import roots as poetry_roots
+from imgbuild.project.commands import ShellScript, keep_last
+from imgbuild.project.model import Kind, Place
+from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import above, relative
-from imgbuild.project.uv_settings import Settings
+from imgbuild.project.requirement_lines import LineScope
+from imgbuild.project.uv_settings import DEVELOPMENT, UvSettings
 
-# Parts of names of files with packages for development, or for other hardware than NVIDIA's.
-DEVELOPMENT = frozenset(["dev", "develop", "development", "test", "tests", "testing", "docs", "doc", "lint", "linting", "ci", "style", "typing", "format", "build", "release", "benchmark", "benchmarks"])  # fmt: skip
-HARDWARE = frozenset(["npu", "ascend", "rocm", "amd", "hip", "cpu", "macos", "mac", "osx", "darwin", "mps", "mlx", "apple", "windows", "win", "xpu", "intel", "hpu", "gaudi", "tpu", "neuron", "musa", "mlu", "maca", "metax", "ppu", "dcu"])  # fmt: skip
+# Parts of names of files with packages for other hardware than NVIDIA's.
+HARDWARE = frozenset(
+    [
+        "npu",
+        "ascend",
+        "rocm",
+        "amd",
+        "hip",
+        "cpu",
+        "macos",
+        "mac",
+        "osx",
+        "darwin",
+        "mps",
+        "mlx",
+        "apple",
+        "windows",
+        "win",
+        "xpu",
+        "intel",
+        "hpu",
+        "gaudi",
+        "tpu",
+        "neuron",
+        "musa",
+        "mlu",
+        "maca",
+        "metax",
+        "ppu",
+        "dcu",
+    ]
+)
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
 # Files of other tools that say what a project needs and are not read.
 FOREIGN = {
     "Pipfile": "files of pipenv are not read: write its packages into a requirements file",
-    "Pipfile.lock": "files of pipenv are not read: `pipenv requirements` writes a requirements file",
+    "Pipfile.lock": "files of pipenv are not read: `pipenv requirements` writes another",
     "pdm.lock": "locks of PDM are not read: `pdm export` writes a requirements file",
     "pixi.toml": "files of pixi are not read",
     "pixi.lock": "files of pixi are not read",
@@ -66,28 +96,27 @@ def kind_of(name: str) -> FileKind | None:
     }
     if file in exact:
         return exact[file]
-    if re.fullmatch(r"pylock(\.[\w-]+)?\.toml", file):
-        return FileKind("a lock of PEP 751", pylock.read_file)
-    if conda.is_environment(name):
-        return FileKind("an environment of conda", conda.read_file)
-    if dockerfile.is_dockerfile(name):
-        return FileKind("a Dockerfile", dockerfile.read_file)
-    if file.endswith(".ipynb"):
-        return FileKind("a notebook", notebook.read_file)
-    if file.endswith((".txt", ".in", ".pip")):
-        return FileKind("requirements", read_requirements)
-    if file.endswith((".yml", ".yaml")):
-        return FileKind("an environment of conda", conda.read_file)
-    if file.endswith((".sh", ".bash")):
-        return FileKind("a script", read_script)
-    return None
+    by_form = (
+        (
+            bool(re.fullmatch(r"pylock(\.[\w-]+)?\.toml", file)),
+            "a lock of PEP 751",
+            pylock.read_file,
+        ),
+        (dockerfile.is_dockerfile(name), "a Dockerfile", dockerfile.read_file),
+        (file.endswith(".ipynb"), "a notebook", notebook.read_file),
+        (file.endswith((".txt", ".in", ".pip")), "requirements", read_requirements),
+        (file.endswith((".yml", ".yaml")), "an environment of conda", conda.read_file),
+        (file.endswith((".sh", ".bash")), "a script", read_script),
+    )
+    return next((FileKind(label, reader) for fits, label, reader in by_form if fits), None)
 
 
 def read_requirements(reading: Reading, name: str) -> None:
     """Read a requirements file; those named constraints or overrides as such."""
     file = name.rpartition("/")[2].lower()
-    kind = "constraint" if "constraint" in file else "override" if "override" in file else None
-    requirement_lines.read_file(reading, name, Scope(kind=kind or "requirement"))
+    kind: Kind = "override" if "override" in file else "requirement"
+    kind = "constraint" if "constraint" in file else kind
+    requirement_lines.read_file(reading, name, LineScope(kind=kind))
 
 
 def read_pyproject(reading: Reading, name: str) -> None:
@@ -115,8 +144,8 @@ def read_uv_lock(reading: Reading, name: str) -> None:
         reading.problem(Place(file=name), "a lock of uv is read with its pyproject.toml",
                         expected=file)  # fmt: skip
         return
-    tables = pyproject.Tables(reading, file, document)
-    settings = Settings(reading, file, document)
+    tables = pyproject.ProjectTables(reading, file, document)
+    settings = UvSettings(reading, file, document)
     probe = reading.child()
     probe.problems = []
     probe.conflicts = settings.conflict_sets(tables.name)
@@ -132,7 +161,23 @@ def read_poetry_lock(reading: Reading, name: str) -> None:
         reading.problem(Place(file=name), "a lock of Poetry is read with its pyproject.toml",
                         expected=file)  # fmt: skip
         return
-    poetry_lock.read_file(reading, name, poetry_roots(reading, file, document))
+    poetry_lock.read_file(reading, name, _poetry_roots(reading, file, document))
+
+
+def _poetry_roots(reading: Reading, file: str, document: dict[str, Any]) -> list[str]:
+    """What the chosen groups and extras require, as "NAME[EXTRA,…]" for the lock."""
+    probe = reading.child()
+    probe.problems = []
+    project = document.get("project")
+    if isinstance(project, dict):
+        pyproject.read_file(probe, file)
+    else:
+        poetry.read(probe, file, document, take=True)
+    names = [
+        f"{each.requirement.name}[{','.join(sorted(each.requirement.extras))}]"
+        for each in probe.requirements
+    ]
+    return [*names, *(request.name for request in probe.local_requests if request.name)]
 
 
 def read_apt(reading: Reading, name: str) -> None:
@@ -168,7 +213,7 @@ def read_script(reading: Reading, name: str) -> None:
     if text is None:
         return
     lines = text.split("\n")
-    script = Script(reading, name, variables={})
+    script = ShellScript(reading, name, variables={})
     start = 0
     while start < len(lines):
         end = start
@@ -176,6 +221,7 @@ def read_script(reading: Reading, name: str) -> None:
             end += 1
         script.run("\n".join(lines[start : end + 1]), start + 1, end + 1)
         start = end + 1
+    keep_last(reading, name)
 
 
 def parts(name: str) -> set[str]:
@@ -187,7 +233,7 @@ def parts(name: str) -> set[str]:
 def reason_to_leave(name: str) -> str:
     """Why a requirements file is not taken by itself; empty if nothing speaks against it."""
     words = parts(name)
-    if words & DEVELOPMENT:
+    if words & (DEVELOPMENT | {"build", "release", "benchmark", "benchmarks"}):
         return "packages for development; name it with --from if it is wanted"
     if words & HARDWARE:
         return "packages for other hardware; name it with --from if it is wanted"

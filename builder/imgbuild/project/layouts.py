@@ -1,19 +1,20 @@
 """Where the modules of a package lie, and its version, as build backends find them.
 
-Sources: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
+ProjectFiles: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from imgbuild.project.sources import SourceProblem, Sources, relative
+from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative
 
 
 def roots(
-    sources: Sources,
+    sources: ProjectFiles,
     folder: str,
     document: dict[str, Any],
     name: str,
@@ -27,16 +28,16 @@ def roots(
     """
     chosen = [package_dir or where] if package_dir or where else _chosen(document)
     if not chosen:
-        module = re.sub(r"[-.]+", "_", name)
-        backend = str(table(document, "build-system").get("build-backend", ""))
-        src = relative(folder, "src")
-        in_src = sources.is_folder(f"{src}/{module}") or sources.exists(f"{src}/{module}.py")
+        module = re.sub(r"[-.]+", "_", name).lower()
+        backend = str(table(document, "build-system").get("build-backend", "setuptools"))
+        inner = sources.names(relative(folder, "src"))
+        in_src = module in (each.removesuffix(".py").lower() for each in inner)
         whole = "setuptools" in backend and _discovers_src(sources, folder, document)
         chosen = ["src"] if in_src or whole or backend.startswith("uv_build") else ["."]
     return tuple(dict.fromkeys(relative(folder, each) for each in chosen))
 
 
-def _discovers_src(sources: Sources, folder: str, document: dict[str, Any]) -> bool:
+def _discovers_src(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> bool:
     """Whether setuptools takes the folder `src`: no packages are named, and it exists."""
     setuptools = table(document, "tool", "setuptools")
     named = "packages" in setuptools or "py-modules" in setuptools
@@ -69,15 +70,17 @@ def _chosen(document: dict[str, Any]) -> list[str]:
     return [each for each in (pdm, maturin) if isinstance(each, str)]
 
 
-def version(sources: Sources, folder: str, document: dict[str, Any]) -> str | None:
+def version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str | None:
     """The version that a file of the project has as a text; None if that is computed."""
     setuptools = table(document, "tool", "setuptools", "dynamic", "version")
     hatch = table(document, "tool", "hatch", "version")
     try:
         if isinstance(setuptools.get("attr"), str):
-            return _attribute(sources, folder, document, setuptools["attr"])
+            module = setuptools["attr"].partition(".")[0]
+            folders = roots(sources, folder, document, module)
+            return _attribute(sources, folders, setuptools["attr"])
         if isinstance(setuptools.get("file"), str):
-            return _line(sources, relative(folder, setuptools["file"]))
+            return version_line(sources, relative(folder, setuptools["file"]))
         if isinstance(hatch.get("path"), str):
             return _assigned(sources, relative(folder, hatch["path"]), None)
     except (SourceProblem, SyntaxError, ValueError, RecursionError):
@@ -85,25 +88,37 @@ def version(sources: Sources, folder: str, document: dict[str, Any]) -> str | No
     return None
 
 
-def _line(sources: Sources, file: str) -> str | None:
+def version_line(sources: ProjectFiles, file: str) -> str | None:
+    """The version that is all that `file` has; None if it has something else."""
     text = sources.text(file).strip() if sources.exists(file) else ""
     return text if re.fullmatch(r"[\w.!+-]{1,64}", text) else None
 
 
-def _attribute(
-    sources: Sources, folder: str, document: dict[str, Any], attribute: str
-) -> str | None:
+def configured_version(sources: ProjectFiles, folder: str, written: str, base: str) -> str | None:
+    """The version of a setup.cfg, whose modules are below `base`: a text, `attr:` or `file:`."""
+    kind, colon, value = written.partition(":")
+    try:
+        if colon and kind == "attr":
+            return _attribute(sources, [relative(folder, base or ".")], value.strip())
+        if colon and kind == "file":
+            return version_line(sources, relative(folder, value.strip()))
+    except (SourceProblem, SyntaxError, ValueError, RecursionError):
+        return None
+    return written or None
+
+
+def _attribute(sources: ProjectFiles, folders: Iterable[str], attribute: str) -> str | None:
     module, _, name = attribute.rpartition(".")
     path = module.replace(".", "/")
-    for root in roots(sources, folder, document, module):
+    for folder in folders:
         for file in (f"{path}/__init__.py", f"{path}.py"):
-            if sources.exists(relative(root, file)):
-                return _assigned(sources, relative(root, file), name)
+            if sources.exists(relative(folder, file)):
+                return _assigned(sources, relative(folder, file), name)
     return None
 
 
-def _assigned(sources: Sources, file: str, name: str | None) -> str | None:
-    """The text that is assigned to `name` in the module `file`; of any name of a version if None."""
+def _assigned(sources: ProjectFiles, file: str, name: str | None) -> str | None:
+    """The text that the module `file` assigns to `name`; None: to a usual name of a version."""
     if not sources.exists(file):
         return None
     for node in ast.parse(sources.text(file)).body:

@@ -11,11 +11,11 @@ import msgspec
 
 from imgbuild.project import layouts, poetry, pyproject, requirement_lines, setup_script
 from imgbuild.project.model import DeclaredRequirement, LocalPackage, Place
+from imgbuild.project.project_files import SourceProblem, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.setup_script import Packages, RequirementFile, SetupScript, Text
-from imgbuild.project.sources import SourceProblem, line_of, relative
-from imgbuild.project.uv_settings import Settings
+from imgbuild.project.requirement_lines import LineScope
+from imgbuild.project.setup_script import Packages, RequirementFile, ScriptText, SetupScript
+from imgbuild.project.uv_settings import UvSettings
 from imgbuild.values import normalize
 
 
@@ -54,7 +54,6 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
     dynamic = list(dict.fromkeys(metadata.dynamic))
     if not metadata.name:
         dynamic.append("name")
-    texts = [text for text, _ in metadata.requires if isinstance(text, str)]
     return LocalPackage(
         name=metadata.name or "",
         folder=folder,
@@ -63,15 +62,27 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
         roots=layouts.roots(reading.sources, folder, document, metadata.name,
                             package_dir=metadata.package_dir, where=metadata.where),
         scripts=metadata.scripts,
-        requires=tuple(texts),
-        extras={
-            extra: tuple(text for text, _ in items if isinstance(text, str))
-            for extra, items in metadata.extras.items()
-        },
+        requires=_texts(reading, metadata.requires),
+        extras={extra: _texts(reading, items) for extra, items in metadata.extras.items()},
         requires_python=metadata.requires_python,
         backend=backend,
         dynamic=tuple(dynamic),
     )  # fmt: skip
+
+
+def _texts(
+    reading: Reading, items: Iterable[tuple[str | RequirementFile, Place]]
+) -> tuple[str, ...]:
+    """The texts of requirements, with those of files in their place."""
+    texts: list[str] = []
+    for item, place in items:
+        if isinstance(item, str):
+            texts.append(item)
+            continue
+        child = Reading(reading.sources)
+        requirement_lines.nested_file(child, item.name, ".", place, LineScope())
+        texts += [each.text for each in child.requirements if each.kind == "requirement"]
+    return tuple(texts)
 
 
 def _document(reading: Reading, file: str) -> dict[str, Any] | None:
@@ -79,7 +90,7 @@ def _document(reading: Reading, file: str) -> dict[str, Any] | None:
 
 
 def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str) -> Metadata:
-    tables = pyproject.Tables(reading, file, document)
+    tables = pyproject.ProjectTables(reading, file, document)
     project = tables.project
     dynamic = project.get("dynamic")
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
@@ -110,8 +121,11 @@ def _poetry(reading: Reading, file: str, document: dict[str, Any]) -> Metadata:
     table = poetry.table_of(document)
     scripts = table.get("scripts")
     version = table.get("version")
+    child = Reading(reading.sources)
+    poetry.read(child, file, document, take=True)
     return Metadata(
         file=file,
+        requires=[(each.text, each.place) for each in child.requirements],
         name=str(table.get("name", "")),
         version=str(version) if version is not None else None,
         scripts={
@@ -138,7 +152,8 @@ def read_legacy(reading: Reading, folder: str) -> Metadata | None:
     script.package_dir = configured.package_dir or script.package_dir
     script.where = configured.where or script.where
     said = {"install_requires": script.requires, "version": script.version}
-    script.dynamic = [name for name in script.dynamic if not said.get(name)]
+    names = [*script.dynamic, *configured.dynamic]
+    script.dynamic = [name for name in names if not said.get(name)]
     return script
 
 
@@ -160,11 +175,16 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
         return None
     values = Metadata(file=file)
     values.name = parser.get("metadata", "name", fallback="")
-    version = parser.get("metadata", "version", fallback="")
-    if version.startswith(("attr:", "file:")):
+    written = parser.get("metadata", "version", fallback="")
+    directories = parser.get("options", "package_dir", fallback="")
+    match = re.search(r"^\s*=\s*(\S+)", directories, re.MULTILINE)
+    values.package_dir = match[1] if match else ""
+    values.where = parser.get("options.packages.find", "where", fallback="")
+    folder = file.rpartition("/")[0] or "."
+    base = values.package_dir or values.where
+    values.version = layouts.configured_version(reading.sources, folder, written, base)
+    if written and values.version is None:
         values.dynamic = ["version"]
-    elif version:
-        values.version = version
     values.requires = _lines(parser.get("options", "install_requires", fallback=""), file, text)
     values.requires_python = parser.get("options", "python_requires", fallback="")
     if parser.has_section("options.extras_require"):
@@ -175,10 +195,6 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
     scripts = parser.get("options.entry_points", "console_scripts", fallback="")
     lines = [line.partition("=") for line in scripts.splitlines() if "=" in line]
     values.scripts = {name.strip(): target.strip() for name, _, target in lines}
-    directories = parser.get("options", "package_dir", fallback="")
-    match = re.search(r"^\s*=\s*(\S+)", directories, re.MULTILINE)
-    values.package_dir = match[1] if match else ""
-    values.where = parser.get("options.packages.find", "where", fallback="")
     return values
 
 
@@ -225,14 +241,19 @@ def _of_script(script: SetupScript, file: str) -> Metadata:
 
     def _text(key: str) -> str:
         value = arguments.get(key)
-        if isinstance(value, Text):
+        if isinstance(value, ScriptText):
             return value.value
         if key in arguments:
             values.dynamic.append(key)
         return ""
 
     values.name = _text("name")
-    values.version = _text("version") or None
+    version = arguments.get("version")
+    if isinstance(version, RequirementFile):
+        values.version = layouts.version_line(script.sources, version.name)
+        values.dynamic += [] if values.version else ["version"]
+    else:
+        values.version = _text("version") or None
     values.requires_python = _text("python_requires")
     values.requires = _requirements(values, "install_requires", arguments, place)
     extras = arguments.get("extras_require", {})
@@ -247,7 +268,7 @@ def _of_script(script: SetupScript, file: str) -> Metadata:
     values.scripts = dict(setup_script.entry_points(arguments.get("entry_points")))
     directories = arguments.get("package_dir")
     base = directories.get("") if isinstance(directories, dict) else None
-    values.package_dir = base.value if isinstance(base, Text) else ""
+    values.package_dir = base.value if isinstance(base, ScriptText) else ""
     packages = arguments.get("packages")
     values.where = packages.where if isinstance(packages, Packages) else ""
     return values
@@ -263,7 +284,7 @@ def _requirements(
     items: Sequence[Any] = value if isinstance(value, list) else [value]
     result: list[tuple[str | RequirementFile, Place]] = []
     for item in _flat(items):
-        if isinstance(item, Text):
+        if isinstance(item, ScriptText):
             lines = [line.strip() for line in item.value.splitlines()]
             result += [(line, Place(file=place.file, line=item.line)) for line in lines if line]
         elif isinstance(item, RequirementFile):
@@ -322,8 +343,8 @@ def add_requirements(reading: Reading, package: LocalPackage, extras: Sequence[s
     file = relative(package.folder, "pyproject.toml")
     document = _document(reading, file) or {}
     if isinstance(document.get("project"), dict):
-        tables = pyproject.Tables(reading, file, document)
-        settings = Settings(reading, file, document)
+        tables = pyproject.ProjectTables(reading, file, document)
+        settings = UvSettings(reading, file, document)
         names = [normalize(extra) for extra in extras]
         for name in names:
             if name not in tables.extras:
@@ -369,9 +390,9 @@ def add_legacy(reading: Reading, metadata: Metadata, extras: Iterable[str]) -> N
         items += metadata.extras.get(extra, [])
     for item, place in items:
         if isinstance(item, RequirementFile):
-            requirement_lines.nested_file(reading, item.name, ".", place, Scope())
+            requirement_lines.nested_file(reading, item.name, ".", place, LineScope())
         else:
-            requirement_lines.read_line(reading, item, place, Scope())
+            requirement_lines.read_line(reading, item, place, LineScope())
     for field in metadata.dynamic:
         if "require" in field:
             reason = "computed by the script: only the build backend knows it"

@@ -86,18 +86,26 @@ class DeclaredPython(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
-    """A Debian package, or a CUDA release ("12.4"), and where it is named."""
+    """A Debian package, or a CUDA release ("12.4"), and where it is named.
+
+    `marker` is the condition of PEP 508 under which it holds, empty if always.
+    """
 
     name: str
     place: Place
+    marker: str = ""
 
 
 class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """A package index; `packages` are those that it is named for, empty for all."""
+    """A package index; `packages` are those that it is named for, empty for all.
+
+    `marker` is the condition of PEP 508 under which it is used, empty if always.
+    """
 
     url: str
     place: Place
     packages: tuple[str, ...] = ()
+    marker: str = ""
 
 
 class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):

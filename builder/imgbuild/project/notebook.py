@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from imgbuild.project.commands import Script
+from imgbuild.project.commands import ShellScript, keep_last
 from imgbuild.project.model import Place
 from imgbuild.project.reading import Reading
 
@@ -45,11 +45,12 @@ def read_file(reading: Reading, name: str) -> None:
     if not isinstance(cells, list):
         reading.problem(Place(file=name), "has no list of cells", expected="a notebook of format 4")
         return
-    script = Script(reading, name, variables={})
+    script = ShellScript(reading, name, variables={})
     text = reading.sources.text(name)
     for cell in cells:
         if isinstance(cell, dict) and cell.get("cell_type") == "code":
             _cell(script, _source(cell), text)
+    keep_last(reading, name)
 
 
 def _source(cell: dict[str, Any]) -> str:
@@ -59,7 +60,7 @@ def _source(cell: dict[str, Any]) -> str:
     return source if isinstance(source, str) else ""
 
 
-def _cell(script: Script, source: str, text: str) -> None:
+def _cell(script: ShellScript, source: str, text: str) -> None:
     lines = re.sub(r"\\[ \t]*\n\s*", " ", source.replace("\t", "    ")).split("\n")
     if lines[0].strip().startswith(SHELLS):
         for line in lines[1:]:
@@ -76,8 +77,8 @@ def _cell(script: Script, source: str, text: str) -> None:
         open_branches = [each for each in open_branches if each.indent < indent]
         if branch:
             open_branches.append(_branch(branch["word"], branch["rest"], tests, indent))
-            line = line.partition(":")[2] if re.search(r":\s*[!%]", line) else ""
-        magic = MAGIC.fullmatch(line)
+        body = re.search(r":\s*([!%].*)", line) if branch else None
+        magic = MAGIC.fullmatch(body[1] if body else line)
         if magic and INSTALLER.match(magic["command"]):
             number = _line(text, magic["command"])
             condition = next((each.condition for each in open_branches if each.condition), "")

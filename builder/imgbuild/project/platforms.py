@@ -6,7 +6,6 @@ import functools
 import itertools
 
 from packaging.markers import (
-    Environment,
     InvalidMarker,
     Marker,
     UndefinedComparison,
@@ -20,22 +19,22 @@ PATCHES = ("0", "14")
 
 
 @functools.cache
-def environments() -> tuple[Environment, ...]:
+def environments() -> tuple[dict[str, str], ...]:
     """The environments of all machines and Pythons that an image may have."""
     return tuple(
-        Environment(
-            implementation_name="cpython",
-            implementation_version=f"{python}.{patch}",
-            os_name="posix",
-            platform_machine=machine,
-            platform_python_implementation="CPython",
-            platform_release="6.1.0",
-            platform_system="Linux",
-            platform_version="1",
-            python_full_version=f"{python}.{patch}",
-            python_version=python,
-            sys_platform="linux",
-        )
+        {
+            "implementation_name": "cpython",
+            "implementation_version": f"{python}.{patch}",
+            "os_name": "posix",
+            "platform_machine": machine,
+            "platform_python_implementation": "CPython",
+            "platform_release": "6.1.0",
+            "platform_system": "Linux",
+            "platform_version": "1",
+            "python_full_version": f"{python}.{patch}",
+            "python_version": python,
+            "sys_platform": "linux",
+        }
         for machine, python, patch in itertools.product(MACHINES, PYTHONS, PATCHES)
     )
 

@@ -88,7 +88,7 @@ def _possible(marker: str) -> bool:
 
 def _add(reading: Reading, package: dict[str, Any], files: list[Any], lines: Lines) -> None:
     name, version = str(package["name"]), str(package["version"])
-    place = lines.place(name)
+    place = lines.place(name, version)
     source = package.get("source")
     source = source if isinstance(source, dict) else {}
     url = str(source.get("url", ""))
@@ -110,7 +110,7 @@ def _add(reading: Reading, package: dict[str, Any], files: list[Any], lines: Lin
             pylock.local(reading, name, url, place, editable=False, marker=marker)
             return
         case "legacy":
-            pylock.add_index(reading, url, place, name)
+            reading.index_for(url, place, name)
             text = f"{name}=={version}"
         case _:
             text = f"{name}=={version}"

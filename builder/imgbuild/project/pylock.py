@@ -11,9 +11,9 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 
 from imgbuild.project import platforms, requirement_lines
 from imgbuild.project.model import DeclaredDay, Place
+from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import above, relative
+from imgbuild.project.requirement_lines import LineScope
 from imgbuild.project.uv_settings import SUBMODULES
 from imgbuild.values import normalize
 
@@ -27,15 +27,22 @@ class Lines:
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
-        self._lines: dict[str, int] = {}
+        self._lines: dict[tuple[str, str], int] = {}
+        name, at = "", 0
         for number, line in enumerate(text.split("\n"), start=1):
-            key, _, value = line.partition("=")
+            key, _, written = line.partition("=")
+            value = written.strip().strip("\"'")
             if key.strip() == "name":
-                self._lines.setdefault(normalize(value.strip().strip("\"'")), number)
+                name, at = normalize(value), number
+                self._lines.setdefault((name, ""), at)
+            elif key.strip() == "version" and name:
+                self._lines.setdefault((name, value), at)
 
-    def place(self, name: str) -> Place:
-        """The line with the name of the package."""
-        return Place(file=self.file, line=self._lines.get(normalize(name), 0))
+    def place(self, name: str, version: object = "") -> Place:
+        """The line with the name of the package, at its version if there are several."""
+        first = self._lines.get((normalize(name), ""), 0)
+        line = self._lines.get((normalize(name), str(version)), first)
+        return Place(file=self.file, line=line)
 
 
 def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> None:
@@ -77,7 +84,7 @@ def add(
         marker = _marker(package.marker, context)
         if marker is None:
             continue
-        _add(reading, package, marker, lines.place(package.name), usual)
+        _add(reading, package, marker, lines.place(package.name, package.version), usual)
         uploads = [
             each.upload_time
             for each in (package.sdist, *(package.wheels or ()))
@@ -129,7 +136,7 @@ def _add(reading: Reading, package: Package, marker: str, place: Place, usual: s
         if each is not None and "sha256" in each.hashes
     ]
     if package.index and package.index != usual:
-        add_index(reading, package.index, place, package.name)
+        reading.index_for(package.index, place, package.name)
     if package.vcs is not None:
         source = package.vcs
         if source.type != "git" or not source.url:
@@ -158,17 +165,6 @@ def _archive(package: Package) -> str:
     return f"{package.name} @ {address}" if "://" in address else address
 
 
-def add_index(reading: Reading, url: str, place: Place, package: str) -> None:
-    """Add an index for one package more."""
-    for number, index in enumerate(reading.indexes):
-        if index.url.rstrip("/") == url.rstrip("/"):
-            if index.packages and normalize(package) not in index.packages:
-                del reading.indexes[number]
-                reading.index(url, index.place, (*index.packages, normalize(package)))
-            return
-    reading.index(url, place, (normalize(package),))
-
-
 def local(
     reading: Reading, name: str, path: str, place: Place, *, editable: bool, marker: str = ""
 ) -> None:
@@ -183,6 +179,6 @@ def local(
             LocalRequest(folder=target, place=place, name=name, editable=editable, marker=marker)
         )
     elif reading.sources.exists(target):
-        requirement_lines.requirement_word(reading, f"./{target}", ".", place, scope=Scope())
+        requirement_lines.requirement_word(reading, f"./{target}", ".", place, scope=LineScope())
     else:
         reading.leave_out(place, f"{name} ({path})", f"does not exist: {SUBMODULES}")

@@ -26,7 +26,8 @@ from imgbuild.project.model import (
     NotRead,
     Place,
 )
-from imgbuild.project.sources import SourceProblem, Sources
+from imgbuild.project.project_files import ProjectFiles, SourceProblem
+from imgbuild.values import normalize
 
 SHOWN = 200  # characters of a line in a report
 VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
@@ -34,7 +35,7 @@ VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
 
 # What `absorb` takes of another reading.
 LISTS = (
-    *("files", "requirements", "packages", "pythons", "debian", "indexes", "cuda", "images"),
+    *("files", "requirements", "packages", "pythons", "debian", "cuda", "images"),
     *("excluded", "metadata", "no_build_isolation", "conflicts", "available_extras"),
     *("available_groups", "left_out", "local_requests"),
 )
@@ -59,7 +60,7 @@ class Reading:
     """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose."""
 
     def __init__(
-        self, sources: Sources, *, extras: Iterable[str] = (), groups: Iterable[str] = ()
+        self, sources: ProjectFiles, *, extras: Iterable[str] = (), groups: Iterable[str] = ()
     ) -> None:
         self.sources = sources
         self.extras = frozenset(extras)
@@ -82,6 +83,8 @@ class Reading:
         self.left_out: list[NotRead] = []
         self.local_requests: list[LocalRequest] = []
         self.cut_off: DeclaredDay | None = None
+        # The settings of uv in the project's own pyproject.toml, once that is read.
+        self.root: object = None
 
     def child(self) -> Reading:
         """An empty reading of the same project, for a file that may not be taken."""
@@ -94,15 +97,22 @@ class Reading:
         for name in LISTS:
             values: list[Any] = getattr(self, name)
             values += [each for each in getattr(child, name) if each not in values]
+        for index in child.indexes:
+            for package in index.packages:
+                self.index_for(index.url, index.place, package, index.marker)
+            if not index.packages:
+                self.index(index.url, index.place, (), index.marker)
         self.cut_off = self.cut_off or child.cut_off
 
     def text(self, name: str) -> str | None:
         """The text of the file, None and a problem if it cannot be read."""
-        return self._read(name, self.sources.text)
+        text: str | None = self._read(name, self.sources.text)
+        return text
 
     def toml(self, name: str) -> dict[str, Any] | None:
         """The TOML document of the file, None and a problem if it cannot be read."""
-        return self._read(name, self.sources.toml)
+        document: dict[str, Any] | None = self._read(name, self.sources.toml)
+        return document
 
     def yaml(self, name: str) -> Any:
         """The YAML document of the file, None and a problem if it cannot be read."""
@@ -196,7 +206,7 @@ class Reading:
             local = _local(clause.version)
             release = releases.of_local(local)
             if release and platforms.possible(requirement.marker):
-                self.cuda_release(release, place)
+                self.cuda_release(release, place, str(requirement.marker or ""))
             name = requirement.name.lower().replace("_", "-")
             if local is None or name not in releases.TORCH:
                 clauses.append(str(clause))
@@ -215,7 +225,7 @@ class Reading:
         if request not in self.local_requests:
             self.local_requests.append(request)
 
-    def index(self, url: str, place: Place, packages: Iterable[str] = ()) -> None:
+    def index(self, url: str, place: Place, packages: Iterable[str] = (), marker: str = "") -> None:
         """Add a package index, and the CUDA release that its address names."""
         url = url.strip()
         if VARIABLE.search(url):
@@ -226,16 +236,27 @@ class Reading:
             return
         release = releases.of_address(url)
         if release:
-            self.cuda_release(release, place)
-        entry = DeclaredIndex(url=url, place=place, packages=tuple(packages))
-        if not any(
-            (index.url, index.packages) == (entry.url, entry.packages) for index in self.indexes
-        ):
+            self.cuda_release(release, place, marker)
+        entry = DeclaredIndex(url=url, place=place, packages=tuple(packages), marker=marker)
+        same = (entry.url, entry.packages, entry.marker)
+        if all((index.url, index.packages, index.marker) != same for index in self.indexes):
             self.indexes.append(entry)
 
-    def cuda_release(self, release: str, place: Place) -> None:
+    def index_for(self, url: str, place: Place, package: str, marker: str = "") -> None:
+        """Add an index for one package more; nothing if it is one for all packages."""
+        name = normalize(package)
+        for number, index in enumerate(self.indexes):
+            if (index.url.rstrip("/"), index.marker) != (url.rstrip("/"), marker):
+                continue
+            if index.packages and name not in index.packages:
+                packages = (*index.packages, name)
+                self.indexes[number] = msgspec.structs.replace(index, packages=packages)
+            return
+        self.index(url, place, (name,), marker)
+
+    def cuda_release(self, release: str, place: Place, marker: str = "") -> None:
         """Add a CUDA release ("12.4")."""
-        entry = DeclaredName(name=release, place=place)
+        entry = DeclaredName(name=release, place=place, marker=marker)
         if entry not in self.cuda:
             self.cuda.append(entry)
 

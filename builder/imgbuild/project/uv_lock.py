@@ -18,9 +18,9 @@ from packaging.markers import InvalidMarker, Marker
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.project import platforms, pylock
 from imgbuild.project.model import DeclaredDay, Place
+from imgbuild.project.project_files import above, relative
 from imgbuild.project.pylock import Lines
 from imgbuild.project.reading import Reading
-from imgbuild.project.sources import above, relative
 from imgbuild.project.uv_settings import absolute_day
 from imgbuild.system import process
 from imgbuild.system.uv_program import binary, clean
@@ -53,9 +53,12 @@ def read_file(
         reading.problem(Place(file=name), "has no entry for the project itself",
                         expected="a lock of this pyproject.toml: run `uv lock`")  # fmt: skip
         return
-    for package, markers in _closure(packages, root, set(extras), set(groups)):
+    if isinstance(document.get("requires-python"), str):
+        reading.python(document["requires-python"], Place(file=name))
+    taken = list(_closure(packages, root, set(extras), set(groups)))
+    for package, markers in taken:
         _add(reading, package, markers, lines)
-    _newest(reading, packages, name)
+    _newest(reading, [package for package, _ in taken], name)
 
 
 def _cut_off(reading: Reading, document: dict[str, Any], name: str) -> None:
@@ -141,7 +144,7 @@ def _closure(
     by_name: dict[str, list[dict[str, Any]]] = {}
     for package in packages:
         by_name.setdefault(normalize(package["name"]), []).append(package)
-    found: dict[int, tuple[dict[str, Any], set[str]]] = {}
+    reached: dict[int, tuple[dict[str, Any], set[str]]] = {}
     queue: list[tuple[dict[str, Any], frozenset[str], str]] = [(root, frozenset(extras), "")]
     seen: set[tuple[int, frozenset[str], str]] = set()
     while queue:
@@ -150,7 +153,7 @@ def _closure(
             continue
         seen.add((id(package), chosen, marker))
         if package is not root:
-            found.setdefault(id(package), (package, set()))[1].add(marker)
+            reached.setdefault(id(package), (package, set()))[1].add(marker)
         for edge in _edges(package, chosen, groups if package is root else set()):
             both = _both(marker, str(edge.get("marker") or ""))
             if not platforms.possible(both):
@@ -162,7 +165,7 @@ def _closure(
                 if edge.get("source") is not None and target.get("source") != edge["source"]:
                     continue
                 queue.append((target, frozenset(map(str, edge.get("extra", ()))), both))
-    yield from found.values()
+    yield from (reached[id(each)] for each in packages if id(each) in reached)
 
 
 def _edges(
@@ -186,7 +189,7 @@ def _both(first: str, second: str) -> str:
 
 def _add(reading: Reading, package: dict[str, Any], markers: set[str], lines: Lines) -> None:
     name, version = package["name"], package.get("version")
-    place = lines.place(name)
+    place = lines.place(name, version)
     source = package.get("source")
     source = source if isinstance(source, dict) else {}
     marker = "" if "" in markers else " or ".join(f"({each})" for each in sorted(markers))

@@ -6,7 +6,6 @@ Source: uv's documentation of projects and its reference of settings.
 from __future__ import annotations
 
 import datetime
-import glob
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,17 +16,60 @@ from packaging.requirements import InvalidRequirement, Requirement
 from imgbuild.project import platforms
 from imgbuild.project.layouts import table
 from imgbuild.project.model import DeclaredDay, DeclaredMetadata, DeclaredName, Kind, Place
+from imgbuild.project.project_files import SourceProblem, above, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.sources import SourceProblem, above, line_of, relative
+from imgbuild.project.requirement_lines import (
+    LineScope,
+    requirement_word,
+    without_short_form,
+)
 from imgbuild.values import normalize
 
 # Groups by which tools of development are installed, whatever a project's defaults are.
-DEVELOPMENT = frozenset({"dev", "develop", "development", "test", "tests", "testing", "lint", "linting",
-                         "docs", "doc", "typing", "style", "ci", "format", "quality"})  # fmt: skip
+DEVELOPMENT = frozenset(
+    [
+        "dev",
+        "develop",
+        "development",
+        "test",
+        "tests",
+        "testing",
+        "lint",
+        "linting",
+        "docs",
+        "doc",
+        "typing",
+        "style",
+        "ci",
+        "format",
+        "quality",
+    ]
+)
+# Settings that change what uv resolves or builds, and have no counterpart here. Those that
+# only change how uv works are not listed.
+NOT_TAKEN = frozenset(
+    [
+        "prerelease",
+        "resolution",
+        "index-strategy",
+        "no-index",
+        "no-binary",
+        "no-binary-package",
+        "no-build",
+        "no-build-package",
+        "no-sources",
+        "build-constraint-dependencies",
+        "extra-build-dependencies",
+        "extra-build-variables",
+        "config-settings",
+        "config-settings-package",
+    ]
+)
+NOT_TAKEN_REASON = "a setting of uv that is not taken: targets have their own"
 SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches them"
 
 
-class Settings:
+class UvSettings:
     """`[tool.uv]` of the pyproject.toml `file`, applied to its requirements.
 
     `extras` and `groups` are those whose requirements are taken.
@@ -51,7 +93,9 @@ class Settings:
             for entry in _list(self.table.get("index"))
             if isinstance(entry, dict) and "name" in entry
         }
-        self._named: dict[str, list[str]] = {}
+        if self.folder == ".":
+            reading.root = self
+        self._named: dict[tuple[str, str], list[str]] = {}
 
     def place(self, value: str, after: str = "[tool.uv") -> Place:
         """The line with `value`."""
@@ -83,7 +127,13 @@ class Settings:
         except InvalidRequirement:
             self.reading.requirement(text, place, kind=kind)
             return
-        sources = list(self._active(normalize(requirement.name)))
+        name = normalize(requirement.name)
+        root = self.reading.root
+        if isinstance(root, UvSettings) and name in root.sources.keys() - self.sources.keys():
+            root.requirement(text, place, kind=kind)
+            root.finish_indexes()  # one package has one source, whoever requires it
+            return
+        sources = list(self._active(name))
         if requirement.url is not None or not sources:
             self._plain(text, place, kind, requirement)
             return
@@ -92,11 +142,9 @@ class Settings:
             self.reading.requirement(text, place, kind=kind, marker=rest)
 
     def _plain(self, text: str, place: Place, kind: Kind, requirement: Requirement) -> None:
-        url = requirement.url or ""
-        if url.startswith("file:"):
-            from imgbuild.project.requirement_lines import Scope, requirement_word
-
-            requirement_word(self.reading, text, self.folder, place, scope=Scope(kind=kind))
+        url = requirement.url or "https:"
+        if url.startswith("file:") or ":" not in url:
+            requirement_word(self.reading, text, self.folder, place, scope=LineScope(kind=kind))
             return
         self.reading.requirement(text, place, kind=kind)
 
@@ -125,7 +173,7 @@ class Settings:
             if not platforms.possible(_both(general, marker)):
                 continue
             if "index" in source:
-                self._index(str(source["index"]), requirement.name)
+                self._index(str(source["index"]), requirement.name, marker)
                 continue
             self._direct(source, requirement, place, kind, marker)
             left -= platforms.truths(marker)
@@ -187,10 +235,8 @@ class Settings:
                 place, f"{requirement} ({path})", "a path outside of the project"
             )
         elif sources.exists(target):
-            from imgbuild.project.requirement_lines import Scope, requirement_word
-
             suffix = f" ; {marker}" if marker else ""
-            requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=Scope())
+            requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=LineScope())
         elif sources.is_folder(target):
             self._local(target, source, requirement, place, marker)
         else:
@@ -220,8 +266,12 @@ class Settings:
         """The folder of the workspace's member that has this name."""
         sources = self.reading.sources
         for pattern in _list(self.workspace.get("members")):
-            for path in sorted(glob.glob(str(pattern), root_dir=sources.root / self.folder)):
-                folder = relative(self.folder, path)
+            base = sources.root / self.folder
+            text = str(pattern)
+            if text.startswith("/") or ".." in text.split("/") or "**" in text:
+                continue
+            for path in sorted(base.glob(text)):
+                folder = relative(self.folder, str(path.relative_to(base)))
                 file = f"{folder}/pyproject.toml"
                 if folder.startswith("..") or not sources.exists(file):
                     continue
@@ -233,28 +283,30 @@ class Settings:
                     return folder
         return None
 
-    def _index(self, name: str, package: str) -> None:
+    def _index(self, name: str, package: str, marker: str) -> None:
         if name not in self.indexes:
             place = self.place(name)
             self.reading.problem(place, "names an index that [[tool.uv.index]] does not define",
                                  value=name, expected=", ".join(self.indexes) or None)  # fmt: skip
             return
-        packages = self._named.setdefault(name, [])
+        packages = self._named.setdefault((name, _bound(marker)), [])
         if normalize(package) not in packages:
             packages.append(normalize(package))
 
     def finish_indexes(self) -> None:
         """Add the indexes that requirements named."""
-        for name, packages in self._named.items():
+        for (name, marker), packages in self._named.items():
             url = str(self.indexes[name].get("url", ""))
-            self.reading.index(url, self.place(url, "[[tool.uv.index]]"), packages)
+            for package in packages:
+                self.reading.index_for(url, self.place(url, "[[tool.uv.index]]"), package, marker)
 
     def finish(self) -> None:
         """Add what holds for all requirements: indexes, overrides, constraints and the rest."""
         self._rules()
         self.finish_indexes()
+        named = {name for name, _ in self._named}
         for entry in _list(self.table.get("index")):
-            if isinstance(entry, dict) and entry.get("name") not in self._named:
+            if isinstance(entry, dict) and entry.get("name") not in named:
                 self._general_index(entry)
         for key in ("index-url", "extra-index-url", "find-links"):
             for url in _list(self.table.get(key)):
@@ -269,6 +321,8 @@ class Settings:
             self.reading.leave_out(
                 self.place("dev-dependencies"), "dev-dependencies", "packages for development"
             )
+        for key in sorted(NOT_TAKEN & self.table.keys()):
+            self.reading.leave_out(self.place(key), f"tool.uv.{key}", NOT_TAKEN_REASON)
         self._metadata()
 
     def _general_index(self, entry: dict[str, Any]) -> None:
@@ -364,13 +418,16 @@ def absolute_day(value: object) -> datetime.date | None:
 def _git_address(source: dict[str, Any]) -> str:
     address = str(source["git"])
     address = address if address.startswith("git+") else f"git+{address}"
-    if re.match(r"git\+[\w.-]+@[\w.-]+:", address):
-        host, _, path = address.removeprefix("git+").partition(":")
-        address = f"git+ssh://{host}/{path}"
+    address = without_short_form(address)
     revision = next((str(source[key]) for key in ("rev", "tag", "branch") if source.get(key)), "")
     address += f"@{revision}" if revision else ""
     directory = source.get("subdirectory")
     return f"{address}#subdirectory={directory}" if directory else address
+
+
+def _bound(marker: str) -> str:
+    """The marker of an index; empty if it is true in every image."""
+    return "" if len(platforms.truths(marker)) == len(platforms.environments()) else marker
 
 
 def _marker(text: str) -> str:

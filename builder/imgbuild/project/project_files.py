@@ -14,6 +14,7 @@ import yaml
 
 from imgbuild.errors import InputError, Problem
 from imgbuild.system.folder import regular_file
+from imgbuild.values import normalize
 
 LIMIT = 64 << 20  # bytes of a file; a uv.lock of a large project has 3 MB
 DEPTH = 100  # lists and mappings in each other
@@ -31,7 +32,7 @@ class SourceProblem(Exception):
         self.problem = problem
 
 
-class Sources:
+class ProjectFiles:
     """The files below `root`, by names relative to it; each is read once.
 
     The methods raise SourceProblem for what is broken. A symbolic link may lead to another place of
@@ -60,12 +61,12 @@ class Sources:
         if not self.inside(folder) or not self.is_folder(folder):
             return []
         try:
-            return sorted(os.listdir(self.root / folder))
+            return sorted(path.name for path in (self.root / folder).iterdir())
         except OSError:
             return []
 
     def text(self, name: str) -> str:
-        """The text of `name`, decoded, with `\\n` between lines."""
+        """The text of `name`, decoded, with line feeds between lines."""
         if name not in self._texts:
             self._texts[name] = self._decode(name, self._bytes(name))
         return self._texts[name]
@@ -199,9 +200,23 @@ def line_of(text: str, value: str, *, after: str = "") -> int:
     return start + 1 if after and start else 0
 
 
+def key_line(text: str, key: str, *, after: str) -> int:
+    """The line of TOML that gives the normalized `key` a value, below one that starts with `after`.
+
+    The line that starts with `after` if there is none.
+    """
+    lines = text.split("\n")
+    start = next((at for at, line in enumerate(lines) if line.strip().startswith(after)), 0)
+    for number, line in enumerate(lines[start:], start=start + 1):
+        name, equals, _ = line.partition("=")
+        if equals and normalize(name.strip().strip("\"'")) == normalize(key):
+            return number
+    return start + 1
+
+
 def _target(path: Path) -> str | None:
     try:
-        return os.readlink(path)
+        return str(path.readlink())
     except OSError:
         return None
 
