@@ -1,4 +1,4 @@
-"""Folders of git repositories as archives: what is in them, and what a hostile repository can do."""
+"""Folders of git repositories as archives: what they hold, and what a hostile one can do."""
 
 from __future__ import annotations
 

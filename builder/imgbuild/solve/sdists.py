@@ -114,6 +114,7 @@ class SdistWheels:
                 try:
                     cached = remembered(recipe, self._python, self._store)
                     wheel = cached or make(recipe, self._root(), self._python, self._context)
+                    refuse_other(recipe, wheel)
                     return msgspec.structs.replace(recipe, wheel=wheel)
                 except sdist_wheel.MissingRequirements as lacking:
                     more = lacking.requirements
@@ -177,6 +178,15 @@ class SdistWheels:
                     lock_wheel(item.package, item.version, name, offer.wheel, self._context.http)
                 )
         return tuple(wheels)
+
+
+def refuse_other(recipe: BuiltWheel, wheel: LockedFile) -> None:
+    """NoSolution if `wheel`, which `recipe` gives, is of another package."""
+    package = parse_wheel_filename(wheel.file)[0]
+    if package != recipe.package:
+        message = f"{recipe.sdist.file} does not yield a wheel of {recipe.package}"
+        reasons = (f"it builds the package {package}: {wheel.file}",)
+        raise NoSolution(message, reasons=reasons, hint=f"name it {package}")
 
 
 def _single_url(url: str) -> list[str]:
