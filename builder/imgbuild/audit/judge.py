@@ -116,9 +116,13 @@ class _AuditRun:
         return self._path
 
     def _metadata(self) -> list[Finding]:
-        from imgbuild.audit.checks import metadata
+        from imgbuild.audit.checks import build_tags, metadata
 
-        return metadata.check(self._package_set, self._terms.constraints, self._terms.extras)
+        terms = self._terms
+        return [
+            *metadata.check(self._package_set, terms.constraints, terms.extras),
+            *build_tags.check(self._package_set, terms.cuda),
+        ]
 
     def _elf(self) -> list[Finding]:
         from imgbuild.audit.checks import linking

@@ -7,7 +7,6 @@ that reason, and it names the requested package to change.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
@@ -25,9 +24,9 @@ from imgbuild.solve import torch as torches
 from imgbuild.solve.torch import READERS, TORCH, TorchBuild
 from imgbuild.system.threads import each
 from imgbuild.values import normalize
+from imgbuild.wheel.build_tag import build_tag
 
 STEPS = 6  # of an explanation
-COMPILED_FOR = re.compile(r"cu(?P<cuda>[0-9]{2,3})torch(?P<torch>[0-9]+\.[0-9]+)")
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,13 +166,13 @@ def window_words(entry: Constraint) -> str:
 
 
 def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
-    """A wheel of FlashInfer's index names in its version what it is compiled for."""
-    match = COMPILED_FOR.fullmatch(version.local or "")
-    if match is not None:
-        words = f"{package} {version} is compiled for torch {match['torch']}, as its version says"
+    """Some wheels name in their version what they are compiled for."""
+    tag = build_tag(str(version))
+    if tag.torch:
+        words = f"{package} {version} is compiled for torch {tag.torch}, as its version says"
         yield Demand(
             package=TORCH,
-            spec=f"=={match['torch']}.*",
+            spec=f"=={tag.torch}.*",
             words=f"{words}: a library of one torch's C++ ABI lacks symbols in another",
             asker=package,
         )

@@ -30,6 +30,7 @@ from imgbuild.project.model import DeclaredRequirement
 from imgbuild.solve import git_tree, native_code
 from imgbuild.solve.git_tree import GitTree
 from imgbuild.values import Arch, normalize
+from imgbuild.wheel.build_tag import build_tag
 from imgbuild.wheel.tags import Tags
 
 REASON = "a requirement of the project names its git repository"
@@ -319,6 +320,15 @@ def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]
     name = f"{item.package.replace('-', '_')}-{version}.tar.gz"
     file = msgspec.structs.replace(item.file, name=name)
     return msgspec.structs.replace(item, version=version, file=file)
+
+
+def compiled(direct: Direct) -> tuple[str, ...]:
+    """What the names of the wheels say that they are compiled for, in words."""
+    return tuple(
+        f"{item.file.name} is compiled for torch {tag.torch}, as its name says"
+        for item in direct.values()
+        if (tag := build_tag(item.version)).torch
+    )
 
 
 def refuse_published(direct: Direct, published: Mapping[str, str], target: str) -> None:
