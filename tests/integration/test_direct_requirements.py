@@ -144,7 +144,7 @@ def test_a_wheel_by_url_and_a_git_repository_are_locked_and_built_again(work, tm
     work.site.files.update(work.repository.dumb_files("fromgit.git"))
     url = work.site.url("fromgit.git")
     lock = work.lock(byurl(work), f"fromgit[more] @ git+{url}@v1.2")
-    assert lock.project is not msgspec.UNSET
+    assert lock.project is not None
     assert lock.project.sources == {
         "byurl": work.site.url("files/byurl-1.5-py3-none-any.whl"),
         "fromgit": f"git+{url}@{commit}",

@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
-from msgspec import UNSET
 
 from imgbuild.assemble.mirror_items import Input
 from imgbuild.cache.context import Context
@@ -157,7 +156,7 @@ def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:
 
 def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]:
     """Package → the files that `lock` has by address: wheels, and archives of git trees."""
-    if lock.project is UNSET:
+    if lock.project is None:
         return {}
     locked = [
         *((wheel.package, wheel) for each in lock.arch.values() for wheel in each.wheels),

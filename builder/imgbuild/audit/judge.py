@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.audit.checks.findings import ordered
 from imgbuild.audit.packages.package_set import PackageSet
@@ -40,6 +42,22 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     waivers: tuple[Waiver, ...] = ()
     named: tuple[str, ...] = ()
     extras: Mapping[str, tuple[str, ...]] = {}
+
+
+def extras_of(lines: Iterable[str], markers: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Package → the extras that requirements ask for on a machine with `markers`.
+
+    Lines that are not requirements are left out.
+    """
+    extras: dict[str, set[str]] = {}
+    for line in lines:
+        with contextlib.suppress(InvalidRequirement):
+            requirement = Requirement(line)
+            marker = requirement.marker
+            if requirement.extras and (marker is None or marker.evaluate({**markers, "extra": ""})):
+                names = map(normalize, requirement.extras)
+                extras.setdefault(normalize(requirement.name), set()).update(names)
+    return {package: tuple(sorted(names)) for package, names in sorted(extras.items())}
 
 
 def audit(

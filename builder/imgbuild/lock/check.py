@@ -51,7 +51,7 @@ def refuse(lock: Lock, file: str, *, hint: str) -> None:
             notes.form((*here, "wheel", "file"), built.wheel.file, WHEEL, "file name of a wheel")
     if lock.extends is not None:
         _extends(notes, lock.extends)
-    if lock.project is not msgspec.UNSET:
+    if lock.project is not None:
         _project(notes, lock.project)
     if notes.problems:
         message = f"{file} is not a valid lock"

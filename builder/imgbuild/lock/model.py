@@ -156,4 +156,4 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drop: tuple[Drop, ...]
     arch: dict[Arch, Resolution]
     extends: Extends | None = None
-    project: LockedProject | msgspec.UnsetType = msgspec.UNSET
+    project: LockedProject | None = None
