@@ -28,7 +28,7 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.addresses import GitAddress, is_commit
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.system import git_fetch
-from imgbuild.system.git_fetch import ObjectReader, Repository, TreeEntry
+from imgbuild.system.git_fetch import FetchedRepository, ObjectReader, TreeEntry
 from imgbuild.values import CONTROLS, FileSize, Sha256, sha256
 from imgbuild.wheel.sdist import LARGEST, MEMBERS, members
 
@@ -89,7 +89,7 @@ def resolved(address: GitAddress, context: Context) -> GitAddress:
             return msgspec.structs.replace(address, rev=refs[name])
     if SHORT.fullmatch(rev):
         with context.store.scratch() as folder:
-            repository = Repository(folder)
+            repository = FetchedRepository(folder)
             repository.fetch_all(address.url)
             commit = repository.resolved(f"{rev}^{{commit}}")
         if commit is not None:
@@ -139,9 +139,9 @@ def fetched(address: GitAddress, context: Context) -> GitTree:
     return tree
 
 
-def _repository(folder: Path, address: GitAddress) -> Repository:
+def _repository(folder: Path, address: GitAddress) -> FetchedRepository:
     folder.mkdir()
-    repository = Repository(folder, sha256=len(address.rev) == 64)
+    repository = FetchedRepository(folder, sha256=len(address.rev) == 64)
     repository.fetch(address.url, address.rev)
     return repository
 
@@ -158,7 +158,7 @@ def _refuse_offline(address: GitAddress, context: Context) -> None:
         raise FetchFailed(message, hint="run once without --offline")
 
 
-def archived(repository: Repository, address: GitAddress, target: Path) -> GitTree:
+def archived(repository: FetchedRepository, address: GitAddress, target: Path) -> GitTree:
     """Write the archive of a folder of the commit that `address` names to `target`."""
     commit = repository.resolved(f"{address.rev}^{{commit}}") or address.rev
     tree = repository.resolved(f"{commit}:{address.subdirectory}")

@@ -8,7 +8,9 @@ from tests.support import audited
 
 
 def opened(tmp_path, versions):
-    pins = {f"{package}=={version}": {} for package, version in versions.items()}
+    pins: dict[str, dict[str, bytes]] = {
+        f"{package}=={version}": {} for package, version in versions.items()
+    }
     return audited.package_set(tmp_path, pins)
 
 
