@@ -188,7 +188,8 @@ def test_offline_an_address_that_is_not_in_the_cache_is_refused(work, tmp_path):
 
 
 def test_a_wheel_with_a_hash_is_read_in_parts(work):
-    data = work.site.files["files/byurl-1.5-py3-none-any.whl"]
+    data = wheel_bytes("byurl", "1.5", files={"byurl.py": b"# read in parts\n"})
+    work.site.files["files/byurl-1.5-py3-none-any.whl"] = data
     work.settle(byurl(work, sha256=sha256(data)))
     ranges = [
         headers.get("Range")
@@ -292,6 +293,38 @@ def test_the_version_of_a_git_repository_is_that_of_its_history(work):
     (built,) = settled.resolutions[host_arch()].built
     assert built.version == f"1.3.dev1+g{commit[:9]}"
     assert built.env == {"SETUPTOOLS_SCM_PRETEND_VERSION": built.version}
+
+
+@pytest.mark.parametrize(
+    ("requires", "backend", "extra"),
+    [
+        ("setuptools>=64', 'setuptools-scm>=8", "setuptools.build_meta", "[tool.setuptools_scm]"),
+        ("hatchling', 'hatch-vcs", "hatchling.build", "[tool.hatch.version]\nsource = 'vcs'"),
+    ],
+)
+def test_real_build_backends_take_the_version_of_the_history(
+    requires, backend, extra, work, tmp_path
+):
+    pyproject = (
+        f"[build-system]\nrequires = ['{requires}']\nbuild-backend = '{backend}'\n"
+        f"[project]\nname = 'fromgit'\ndynamic = ['version']\n{extra}\n"
+    )
+    work.repository.commit({"pyproject.toml": pyproject, "fromgit.py": ""}, tag="v0.3.0")
+    commit = work.repository.commit({"fromgit.py": "VALUE = 1\n"})
+    public = msgspec.structs.replace(work.matrix.indexes["pypi"], url=None, upload_times="index")
+    indexes = {**work.matrix.indexes, "public": public}
+    target = msgspec.structs.replace(
+        work.matrix.targets[TARGET],
+        indexes=dict.fromkeys(("torch", "nvidia-cublas-cu12", "cuda-toolkit"), "pypi"),
+        pins={"torch": "2.6.0"},
+    )
+    work.matrix = msgspec.structs.replace(
+        work.matrix, indexes=indexes, default_index="public", targets={TARGET: target}
+    )
+    settled = work.settle(f"fromgit @ {work.repository.url}")
+    (built,) = settled.resolutions[host_arch()].built
+    assert built.version == f"0.3.1.dev1+g{commit[:9]}"
+    assert built.sdist.file == f"fromgit-{built.version}.tar.gz"
 
 
 def test_an_address_in_metadata_has_to_be_named_by_the_user(work):

@@ -13,7 +13,6 @@ import posixpath
 import re
 import struct
 import tarfile
-import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -303,15 +302,6 @@ def texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
         for member, content in members(path, label)
         if member.path in TEXTS and member.kind == "file" and member.size <= TEXT_LIMIT
     }
-
-
-def static_version(files: Mapping[str, str]) -> str | None:
-    """The version that `[project]` of pyproject.toml gives; None if the build decides."""
-    try:
-        project = tomllib.loads(files.get("pyproject.toml", "")).get("project", {})
-        return str(Version(project["version"]))
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError, InvalidVersion):
-        return None
 
 
 def version_variables(

@@ -88,10 +88,13 @@ class SdistWheels:
         return self._made[sdist.name]
 
     def identified(self, package: str, sdist: IndexFile) -> BuiltWheel:
-        """The same for an sdist whose name does not say its version: the wheel's is taken."""
+        """The same for an sdist whose name does not say its version: it gets the wheel's."""
         built = self._built(package, sdist, "")
         version = str(parse_wheel_filename(built.wheel.file)[1])
-        return msgspec.structs.replace(built, version=version)
+        name = f"{package.replace('-', '_')}-{version}.tar.gz"
+        locked = msgspec.structs.replace(built.sdist, file=name)
+        self._made[name] = msgspec.structs.replace(built, version=version, sdist=locked)
+        return self._made[name]
 
     def _built(self, package: str, sdist: IndexFile, version: str) -> BuiltWheel:
         recipe = BuiltWheel(
