@@ -8,13 +8,14 @@ repository becomes a copy of it.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import posixpath
 import re
 import struct
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -194,7 +195,7 @@ def _files(
     """Path → file, links replaced by what they lead to; and the paths that are left out."""
     files: dict[str, TreeEntry] = {}
     left_out: list[str] = []
-    folders = {str(parent) for path in entries for parent in _parents(path)}
+    paths = sorted(entries)
     for path, entry in chosen.items():
         if entry.mode == SUBMODULE:
             continue
@@ -205,15 +206,14 @@ def _files(
             files[path] = entry
             continue
         led = _led(path, entry, entries, reader)
+        below = [] if led is None or led in entries else _below(led, paths)
         if led is not None and led in entries:
             files[path] = entries[led]
-        elif led in folders:
-            below = {each: other for each, other in entries.items() if each.startswith(f"{led}/")}
-            for each, other in below.items():
-                if other.mode not in (LINK, SUBMODULE) and not REFUSED_NAME.search(each):
-                    files[f"{path}/{each.removeprefix(f'{led}/')}"] = other
-        else:
+        elif not below:
             left_out.append(path)
+        for each in below:
+            if entries[each].mode not in (LINK, SUBMODULE) and not REFUSED_NAME.search(each):
+                files[f"{path}/{each.removeprefix(f'{led}/')}"] = entries[each]
         if len(files) > MEMBERS:
             break
     return files, left_out
@@ -239,9 +239,10 @@ def _led(
     return None
 
 
-def _parents(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
+def _below(folder: str, paths: Sequence[str]) -> Sequence[str]:
+    """Those of the sorted `paths` that are in a folder; empty if there is no such folder."""
+    start = bisect.bisect_left(paths, f"{folder}/")
+    return paths[start : bisect.bisect_left(paths, f"{folder}0")]  # "0" follows "/"
 
 
 def _tar(top: str, files: Mapping[str, TreeEntry], reader: ObjectReader) -> Iterator[bytes]:
