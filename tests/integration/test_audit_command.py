@@ -160,3 +160,44 @@ def test_what_an_extra_requires_is_audited(project: Project, site: Site) -> None
     done = project.run("audit", "trl[vllm]==9.0", *machine)
     assert "trl 9.0 has no extra vllm" in done.stdout
     assert "its extras: none" in done.stdout
+
+
+def test_a_wheel_by_its_url_is_read_in_place_of_the_one_on_the_index(
+    project: Project, site: Site
+) -> None:
+    name = "vllm-9.0-py3-none-any.whl"
+    files = {"vllm/__init__.py": b"class Gone: ...\n"}
+    site.files[f"elsewhere/{name}"] = local_index.wheel_bytes("vllm", "9.0", files=files)
+    options = (
+        "--python",
+        "3.11",
+        "--arch",
+        "x86_64",
+        "--select",
+        "imports",
+        "--select",
+        "metadata",
+    )
+    assert "Gone" in project.run("audit", "trl==9.0", "vllm==9.0", *options, status=4).stdout
+    line = f"vllm @ {site.url(f'elsewhere/{name}')}"
+    done = project.run("audit", "trl==9.0", line, *options)
+    assert "0 errors" in done.stdout
+    assert "was not read" not in done.stdout + done.stderr
+    line = f"vllm @ {site.url(f'absent/{name}')}"
+    done = project.run("audit", "trl==9.0", line, *options, status=4)
+    assert f"{site.url(f'absent/{name}')} was not read" in done.stdout + done.stderr
+
+
+def test_a_name_that_contradicts_torch_is_an_error(project: Project, site: Site) -> None:
+    name = "attn-1.0+cu12torch2.7cxx11abiTRUE-py3-none-any.whl"
+    site.files[f"elsewhere/{name}"] = local_index.wheel_bytes(
+        "attn", "1.0+cu12torch2.7cxx11abiTRUE", files={"attn.py": b""}
+    )
+    line = f"attn @ {site.url(f'elsewhere/{name}')}"
+    options = ("--python", "3.11", "--arch", "x86_64", "--select", "metadata")
+    done = project.run("audit", "torch==2.6.0", line, *options, status=4)
+    assert (
+        f"is compiled for torch 2.7, and torch is 2.6.0, as the name of its file says: {name}"
+        in (done.stdout)
+    )
+    assert "choose a wheel of attn with torch2.6 in its name" in done.stdout

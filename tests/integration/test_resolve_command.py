@@ -40,6 +40,13 @@ def index() -> LocalIndex:
     )  # fmt: skip
     local_index.wheel("trl", "0.18.0", files={"trl/__init__.py": b"class GRPOTrainer:\n    pass\n"})
     local_index.wheel("trl", "0.19.0", files={"trl/__init__.py": CLIENT})
+    local_index.wheel(
+        "kit", "1.0",
+        ['helper<1; extra == "more"', 'part[deep]; extra == "more"',
+         'missing; extra == "more" and sys_platform == "win32"'],
+        files={"kit.py": b""},
+    )  # fmt: skip
+    local_index.wheel("part", "1.0", ['another; extra == "deep"'], files={"part.py": b""})
     # Versions of tool name the engine that they support in an extra; the first does not know it.
     local_index.wheel("tool", "0.9", files={"tool.py": b""})
     for version, spec in (("1.0", ">=0.5,<2"), ("1.1", "<2,>=0.5"), ("2.0", ">=2"), ("3.0", ">=3")):
@@ -133,6 +140,35 @@ def test_versions_within_the_range_of_an_extra_come_first(project: Project) -> N
         in completed.stdout
     )
     assert "warning" not in completed.stderr
+
+
+def test_what_an_extra_requires_is_part_of_the_set_and_of_the_row(project: Project) -> None:
+    words = ("resolve", "kit[more]", "torch==2.6.0", "absent; sys_platform == 'win32'")
+    shown = json.loads(project.run(*words, "--arch", "x86_64", "--json").stdout)
+    packages = {item["package"]: item for item in shown["arch"]["x86_64"]["packages"]}
+    assert packages["kit"]["why"] == ["you asked for kit[more]"]
+    assert packages["helper"]["why"][0] == "kit[more] requires it"
+    assert packages["another"]["why"][0] == "part[deep] requires it"
+    assert shown["target"]["pins"] == {"kit": "1.0", "torch": "2.6.0"}
+    assert {name: item.get("spec", "") for name, item in shown["target"]["requires"].items()} == {
+        "another": "",
+        "helper": "<1",
+        "part": "",
+    }
+
+
+def test_a_conflict_with_an_extra_names_the_extra(project: Project) -> None:
+    words = ("resolve", "tool[engine]==3.0", "engine==1.0", "--arch", "x86_64")
+    done = project.run(*words, status=8)
+    text = done.stdout + done.stderr
+    assert "tool[engine] 3.0 requires engine>=3 (its METADATA)" in text
+    assert "you asked for tool[engine]==3.0" in text
+
+
+def test_an_audit_checks_what_the_extra_requires(project: Project) -> None:
+    words = ("audit", "kit[more]==1.0", "part==1.0", "--python", "3.11", "--select", "metadata")
+    done = project.run(*words, status=4)
+    assert 'kit 1.0 needs helper<1; extra == "more"' in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("request_of_tool", "version"), [("tool>=2", "3.0"), ("tool<1", "0.9")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.audit.checks.findings import ordered
 from imgbuild.audit.packages.package_set import PackageSet
@@ -45,6 +47,22 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     extras: Mapping[str, tuple[str, ...]] = {}
     exempt: Mapping[str, str] = {}
     alone: frozenset[str] = frozenset()
+
+
+def extras_of(lines: Iterable[str], markers: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Package → the extras that requirements ask for on a machine with `markers`.
+
+    Lines that are not requirements are left out.
+    """
+    extras: dict[str, set[str]] = {}
+    for line in lines:
+        with contextlib.suppress(InvalidRequirement):
+            requirement = Requirement(line)
+            marker = requirement.marker
+            if requirement.extras and (marker is None or marker.evaluate({**markers, "extra": ""})):
+                names = map(normalize, requirement.extras)
+                extras.setdefault(normalize(requirement.name), set()).update(names)
+    return {package: tuple(sorted(names)) for package, names in sorted(extras.items())}
 
 
 def audit(
@@ -123,9 +141,13 @@ class _AuditRun:
         return self._path
 
     def _metadata(self) -> list[Finding]:
-        from imgbuild.audit.checks import metadata
+        from imgbuild.audit.checks import build_tags, metadata
 
-        return metadata.check(self._package_set, self._terms.constraints, self._terms.extras)
+        terms = self._terms
+        return [
+            *metadata.check(self._package_set, terms.constraints, terms.extras),
+            *build_tags.check(self._package_set, terms.cuda),
+        ]
 
     def _elf(self) -> list[Finding]:
         from imgbuild.audit.checks import linking

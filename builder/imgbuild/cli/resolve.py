@@ -131,7 +131,7 @@ WantedOption = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="REQUIREMENT...",
-        help="Packages that the environment must have: vllm==0.9.2, 'trl>=0.18', verl.",
+        help="Packages that the environment must have: vllm==0.9.2, 'ray[default]>=2.45', verl.",
         show_default=False,
     ),
 ]

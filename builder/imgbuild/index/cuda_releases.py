@@ -46,13 +46,15 @@ def requirements(metadata: bytes) -> list[Requirement]:
     return parsed
 
 
-def active(metadata: bytes, markers: Mapping[str, str]) -> list[Requirement]:
-    """The requirements of METADATA that hold on a machine with `markers`, without extras."""
-    environment = {**markers, "extra": ""}
+def active(
+    metadata: bytes, markers: Mapping[str, str], extras: Iterable[str] = ()
+) -> list[Requirement]:
+    """The requirements of METADATA that hold on a machine with `markers`, with these extras."""
+    environments = [{**markers, "extra": extra} for extra in ("", *extras)]
     return [
         requirement
         for requirement in requirements(metadata)
-        if requirement.marker is None or requirement.marker.evaluate(environment)
+        if requirement.marker is None or any(map(requirement.marker.evaluate, environments))
     ]
 
 

@@ -26,6 +26,7 @@ from packaging.utils import (
 from packaging.version import Version
 
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.lock.addresses import GIT_INDEX
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.system.boundary import NONSENSE, reading
@@ -38,7 +39,7 @@ SIMPLE = (
 # The endings of sdists, also of those that are not read: `refusal` names them.
 SDIST = re.compile(r"\.(zip|tgz|tar(\.\w+)?)\Z")
 FILES_LIMIT = 250_000  # of one page
-URL, GIT = "url", "git"  # the indexes of packages by address
+URL, GIT = "url", GIT_INDEX  # the indexes of packages by address
 PROJECT = "project"  # the index of the user's own packages, whose wheels are made here
 GIT_ADDRESS = "git+"  # begins the address of a git tree
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.audit.judge import Terms, audit
+from imgbuild.audit.judge import Terms, audit, extras_of
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.packages.library import Library
@@ -173,7 +173,7 @@ def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
         gpu=target.gpu,
         waivers=target.waive,
         named=tuple(sorted(named)),
-        extras=required.extras,
+        extras=extras_of(prepared.requirements, prepared.catalogue.rules.tags.markers),
         exempt=required.exempt,
         alone=required.no_deps,
     )

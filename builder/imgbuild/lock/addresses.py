@@ -15,6 +15,7 @@ import msgspec
 from imgbuild.values import CONTROLS
 
 GIT = "git+"
+GIT_INDEX = "git"  # the name of the index of what is built from a repository
 GIT_SCHEMES = ("https", "ssh", "file", "http")
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 # A branch, a tag or a commit, as far as a command line can take it as nothing else.
@@ -78,10 +79,11 @@ def read(text: str) -> Address:
     if re.search(rf"[{CONTROLS}\\]", text):
         message = "an address has control characters or backslashes"
         raise ValueError(message)
-    return _git(text.removeprefix(GIT)) if text.startswith(GIT) else _wheel(text)
+    return _git(text.removeprefix(GIT)) if text.startswith(GIT) else wheel(text)
 
 
-def _wheel(text: str) -> WheelAddress:
+def wheel(text: str) -> WheelAddress:
+    """The address of a wheel; ValueError as for `read`."""
     parts = urlsplit(text)
     if not parts.scheme:
         if not text.endswith(".whl"):

@@ -49,7 +49,6 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     debian: tuple[str, ...] = ()
     python: tuple[tuple[str, Place], ...] = ()
     places: dict[str, Place] = {}
-    extras: dict[str, tuple[str, ...]] = {}
     exempt: dict[str, str] = {}
     declared: Declared = Declared()
 
@@ -169,11 +168,6 @@ def requirements_of(
             )
         ),
         places={item.package: item.place for item in reversed(direct)},
-        extras={
-            item.package: tuple(sorted(item.requirement.extras))
-            for item in direct
-            if item.requirement.extras
-        },
         exempt={
             **{item.package: f"overridden in {item.place}" for item in overrides},
             **{normalize(name): f"left out: {why}" for name, why in row.exclude.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from imgbuild.lock.addresses import GIT_INDEX
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.system import quoting
@@ -19,14 +20,26 @@ def text(lock: Lock, arch: Arch) -> str:
     What is built from an sdist has two hashes: the sdist's, and that of the wheel in the image.
     """
     resolution = lock.arch[arch]
+    sources = lock.project.sources if lock.project is not None else {}
+    urls = {package: text for package, text in sources.items() if "://" in text}
     pinned = [(wheel.package, wheel.version, (wheel.sha256,)) for wheel in resolution.wheels] + [
         (built.package, built.version, (built.sdist.sha256, built.wheel.sha256))
         for built in resolution.built
+        if built.index != GIT_INDEX
     ]
     lines = [
-        quoting.requirement(package, version, hashes) for package, version, hashes in sorted(pinned)
+        quoting.requirement(package, version, hashes, url=urls.get(package, ""))
+        for package, version, hashes in sorted(pinned)
     ]
     head = [f"# {comment}" for comment in _head(lock, arch, resolution)]
+    trees = [
+        quoting.line(f"{built.package} @ {sources.get(built.package, '')}")
+        for built in resolution.built
+        if built.index == GIT_INDEX
+    ]
+    if trees:
+        head.append("# From git, which --require-hashes refuses; install these afterwards:")
+        head += [f"#   {tree}" for tree in trees]
     return "\n".join([*head, "", *lines]) + "\n"
 
 
@@ -51,8 +64,9 @@ def _head(lock: Lock, arch: Arch, resolution: Resolution) -> list[str]:
                 " --find-links."
             )
         )
-    if resolution.built:
-        names = ", ".join(f"{built.package} {built.version}" for built in resolution.built)
+    from_sdists = [built for built in resolution.built if built.index != GIT_INDEX]
+    if from_sdists:
+        names = ", ".join(f"{built.package} {built.version}" for built in from_sdists)
         text = f"Built from its sdist on installing (the image has a wheel of it): {names}."
         head.append(quoting.line(text))
     return head

@@ -94,6 +94,10 @@ def audit_lock(
         message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
         raise LockStale(message, hint=f"imgbuild lock {lock.target}")
     terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
+    if lock.project is not None:
+        markers = Tags(python=lock.base.python, glibc=lock.base.glibc, arch=arch).markers
+        extras = judge.extras_of(lock.project.requirements, markers)
+        terms = msgspec.structs.replace(terms, extras=extras)
     if lock.extends is not None:
         terms = msgspec.structs.replace(terms, named=lock.extends.arch[arch].wheels)
     code = code_digest(*JUDGING, alone=__name__)
@@ -121,7 +125,6 @@ def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constrain
         waivers=target.waive if target is not None else (),
         constraints=tuple(learned),
         named=tuple(sorted(pins)),
-        extras=required.extras,
         exempt=required.exempt,
         alone=required.no_deps,
     )

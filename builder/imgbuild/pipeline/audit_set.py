@@ -30,8 +30,9 @@ from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.index import pages
-from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.remote_wheel import Blocks
+from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.index.remote_wheel import Blocks, lock_file
+from imgbuild.lock import addresses
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline.sdist_pins import read_sdists
@@ -206,10 +207,11 @@ def _pinned_files(
 ) -> PackageFiles:
     http = request.context.http
     elsewhere = {name: version for name, version in listed.versions.items() if name not in local}
+    by_address, failed = _by_address(listed, local, request)
     picked = pick(
         elsewhere,
         request.machine,
-        _default(request),
+        _default(request, by_address),
         http,
         builds=lambda tag: _builds(tag, matrix, request),
     )
@@ -226,7 +228,10 @@ def _pinned_files(
         why = f"not on the index; {pin.partition('+')[0]} was read instead"
         unread.append(Unread(what=pin, why=why))
     for package, pinned in listed.pins.items():
-        if pinned.url and package not in local:
+        if package in failed:
+            why = f"{pinned.url} was not read ({failed[package]}), but this version on the index"
+            unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
+        elif pinned.url and package not in local and package not in by_address:
             why = f"{pinned.url} was not read, but this version on the index"
             unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
     lacking = {name.partition("==")[0] for name in picked.lacking} - sdists.packages
@@ -241,9 +246,35 @@ def _pinned_files(
     )
 
 
-def _default(request: SetRequest) -> Indexes:
+def _default(
+    request: SetRequest, by_address: Mapping[str, tuple[IndexFile, ...]] = pages.NO_FILES
+) -> Indexes:
     place = IndexAddress(name="default", address=request.index())
-    return Indexes({place.name: place}, {}, place.name, request.context.http)
+    return Indexes({place.name: place}, {}, place.name, request.context.http, by_address)
+
+
+def _by_address(
+    listed: PinList, local: Mapping[str, object], request: SetRequest
+) -> tuple[dict[str, tuple[IndexFile, ...]], dict[str, str]]:
+    """Package → the wheel of `NAME @ https://….whl`; and why one could not be fetched."""
+    files: dict[str, tuple[IndexFile, ...]] = {}
+    failed: dict[str, str] = {}
+    for package, pin in listed.pins.items():
+        if package in local or not urlsplit(pin.url).path.endswith(".whl"):
+            continue
+        try:
+            address = addresses.wheel(pin.url)
+            hashes = [text.partition(":")[2] for text in address.hashes if "sha256:" in text]
+            file = IndexFile(name=address.name, url=address.place, sha256=(*hashes, None)[0])
+            locked = lock_file(file, request.context.http)
+        except ValueError as error:
+            failed[package] = str(error)
+        except FetchFailed as error:
+            failed[package] = error.message
+        else:
+            full = msgspec.structs.replace(file, sha256=locked.sha256, size=locked.size)
+            files[package] = (full,)
+    return files, failed
 
 
 def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[Indexes]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from imgbuild.assemble import sources
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http.client import Http
+from imgbuild.lock.addresses import GIT
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.matrix.model import Matrix
@@ -39,6 +40,10 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
 
 def _public(url: str, locked: LockedFile) -> str:
     parts = urllib.parse.urlsplit(url)
+    if url.startswith(GIT):
+        message = f"{locked.file} is made from {url}: no server has it as a file"
+        hint = "choose a format with a folder of wheels: a Dockerfile without --online"
+        raise InputError(message, hint=hint)
     if parts.scheme not in ("http", "https"):
         message = f"{locked.file} comes from a folder of this machine, others cannot fetch it"
         hint = "choose a format with a folder of wheels: a Dockerfile without --online"

@@ -188,8 +188,14 @@ def outcomes_on(
     outcomes: dict[Arch, ArchOutcome] = {}
     for arch in ask.arches:
         try:
+            markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
             query = Query(
-                ask=ask, matrix=matrix, arch=arch, memory=memory, context=context, target=target
+                ask=ask.on(markers),
+                matrix=matrix,
+                arch=arch,
+                memory=memory,
+                context=context,
+                target=target,
             )
             python_support.refuse(query)
             solved = search.find(query)
@@ -271,8 +277,8 @@ def settled(
     pins = dict(target.pins)
     requires = dict(target.requires)
     for requested in ask.requests:
-        versions = {each.versions[requested.package] for each in resolutions.values()}
-        if len(versions) == 1:
+        versions = {each.versions.get(requested.package, "") for each in resolutions.values()}
+        if len(versions) == 1 and "" not in versions:
             pins[requested.package] = versions.pop()
             requires.pop(requested.package, None)
     exclude = {

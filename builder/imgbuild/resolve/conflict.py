@@ -7,7 +7,6 @@ that reason, and it names the requested package to change.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
@@ -25,15 +24,16 @@ from imgbuild.solve import torch as torches
 from imgbuild.solve.torch import READERS, TORCH, TorchBuild
 from imgbuild.system.threads import each
 from imgbuild.values import normalize
+from imgbuild.wheel.build_tag import build_tag
 
 STEPS = 6  # of an explanation
-COMPILED_FOR = re.compile(r"cu(?P<cuda>[0-9]{2,3})torch(?P<torch>[0-9]+\.[0-9]+)")
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """`package` must be one of `spec`. `asker` is the package that says so, "" for the user.
 
-    `learned`: not declared by the asker, but proved from its code.
+    `learned`: not declared by the asker, but proved from its code. What `extras` of it require is
+    demanded as well.
     """
 
     package: str
@@ -41,6 +41,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     asker: str = ""
     learned: bool = False
+    extras: tuple[str, ...] = ()
 
 
 class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +71,7 @@ class PackageFacts:
         self.torches = torches
         self._read = read
         self._versions: dict[str, tuple[Version, ...] | None] = {}
-        self._requires: dict[tuple[str, Version], tuple[Demand, ...]] = {}
+        self._requires: dict[tuple[str, Version, frozenset[str]], tuple[Demand, ...]] = {}
         self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
 
     def knowing(self, learned: Sequence[Constraint]) -> PackageFacts:
@@ -109,13 +110,15 @@ class PackageFacts:
             self._fitting[package, spec] = tuple(SpecifierSet(spec).filter(versions))
         return self._fitting[package, spec]
 
-    def requires(self, package: str, version: Version) -> tuple[Demand, ...]:
+    def requires(
+        self, package: str, version: Version, extras: frozenset[str] = frozenset()
+    ) -> tuple[Demand, ...]:
         """What `package` at `version` demands: METADATA of its wheel, and what was learned."""
-        key = (package, version)
+        key = (package, version, extras)
         if key not in self._requires:
             self._requires[key] = (
                 *_compiled_for(package, version),
-                *self._declared(package, version),
+                *self._declared(package, version, extras),
                 *self._learned(package, version),
             )
         return self._requires[key]
@@ -125,15 +128,17 @@ class PackageFacts:
         offer = self.catalogue.chosen(package, version) if self.versions(package) else None
         return None if offer is None or offer.sdist is not None else self._read(offer.wheel)
 
-    def _declared(self, package: str, version: Version) -> Iterator[Demand]:
+    def _declared(self, package: str, version: Version, extras: frozenset[str]) -> Iterator[Demand]:
         data = self.metadata(package, version)
-        for line in active(data or b"", self.catalogue.rules.tags.markers):
-            words = f"{package} {version} requires {normalize(line.name)}{line.specifier}"
+        name = f"{package}[{','.join(sorted(extras))}]" if extras else package
+        for line in active(data or b"", self.catalogue.rules.tags.markers, sorted(extras)):
+            words = f"{name} {version} requires {normalize(line.name)}{line.specifier}"
             yield Demand(
                 package=normalize(line.name),
                 spec=str(line.specifier),
                 words=f"{words} (its METADATA)",
                 asker=package,
+                extras=tuple(sorted(map(normalize, line.extras))),
             )
 
     def _learned(self, package: str, version: Version) -> Iterator[Demand]:
@@ -167,13 +172,13 @@ def window_words(entry: Constraint) -> str:
 
 
 def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
-    """A wheel of FlashInfer's index names in its version what it is compiled for."""
-    match = COMPILED_FOR.fullmatch(version.local or "")
-    if match is not None:
-        words = f"{package} {version} is compiled for torch {match['torch']}, as its version says"
+    """Some wheels name in their version what they are compiled for."""
+    tag = build_tag(str(version))
+    if tag.torch:
+        words = f"{package} {version} is compiled for torch {tag.torch}, as its version says"
         yield Demand(
             package=TORCH,
-            spec=f"=={match['torch']}.*",
+            spec=f"=={tag.torch}.*",
             words=f"{words}: a library of one torch's C++ ABI lacks symbols in another",
             asker=package,
         )
@@ -187,6 +192,7 @@ class _Search:
         self.cuda = cuda
         self.demands: dict[str, list[Demand]] = {}
         self.fixed: dict[str, tuple[Demand, ...]] = {}
+        self._followed: dict[str, frozenset[str]] = {}  # the extras of each fixed package
 
     def run(self, requests: Iterable[Demand]) -> RequirementConflict | None:
         """Follow exact demands and those on torch first, which explain most; then the ranges."""
@@ -205,13 +211,17 @@ class _Search:
             if left is not None and not left:
                 return self.conflict(demand.package)
             exact = [item for item in collected if _exact(item.spec) is not None]
-            if demand.package in self.fixed or not (exact or (left and len(left) == 1)):
+            extras = frozenset(extra for item in collected for extra in item.extras)
+            if self._followed.get(demand.package) == extras:
                 continue
-            self.fixed[demand.package] = tuple(exact[:1] or collected)
+            if not (exact or (left and len(left) == 1)):
+                continue
+            self.fixed.setdefault(demand.package, tuple(exact[:1] or collected))
+            self._followed[demand.package] = extras
             version = left[0] if left else Version(_exact(exact[0].spec) or "0")
-            for item in self.facts.requires(demand.package, version):
+            for item in self.facts.requires(demand.package, version, extras):
                 first = item.package == TORCH or item.learned or _exact(item.spec) is not None
-                if first or item.spec:
+                if first or item.spec or item.extras:
                     (pending if first else ranges).append(item)
             pending.sort(key=lambda item: item.package != TORCH)
         return None
@@ -363,9 +373,12 @@ def torch_of(
     return search.torch
 
 
-def demand(package: str, spec: str, words: str | None = None) -> Demand:
+def demand(
+    package: str, spec: str, words: str | None = None, extras: tuple[str, ...] = ()
+) -> Demand:
     """A request of the user."""
-    return Demand(package=package, spec=spec, words=words or f"you asked for {package}{spec}")
+    words = words or f"you asked for {package}{spec}"
+    return Demand(package=package, spec=spec, words=words, extras=extras)
 
 
 def _exact(spec: str) -> str | None:

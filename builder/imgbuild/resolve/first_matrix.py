@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,7 @@ def text(
 
 def _added(extension: WantedExtension) -> dict[str, Any]:
     """What is added, by key of a row; keys without a value are left out."""
+    _refuse_extras(extension.packages)
     requires = {
         package.package: {**({"spec": package.spec} if package.spec else {}), "reason": REASON}
         for package in extension.packages
@@ -138,6 +139,19 @@ def _added(extension: WantedExtension) -> dict[str, Any]:
         "files": _Block(files),
     }
     return {key: value for key, value in rows.items() if value}
+
+
+def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
+    """InputError for what a row of a matrix cannot have."""
+    for package in packages:
+        if package.extras or package.marker:
+            marker = f"; {package.marker}" if package.marker else ""
+            message = (
+                f"{package.name}{package.spec}{marker}: a row of a matrix names packages, without"
+                " extras and markers"
+            )
+            hint = "write the line into a requirements file, or name what the extra requires"
+            raise InputError(message, hint=hint)
 
 
 def _mode(path: Path) -> str:

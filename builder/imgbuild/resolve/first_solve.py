@@ -130,7 +130,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     def demands(self) -> tuple[Demand, ...]:
         """The requests, and the torch of the other architecture."""
         demands = [
-            conflict.demand(requested.package, requested.spec, str(requested))
+            conflict.demand(
+                requested.package, requested.spec, str(requested), extras=requested.extras
+            )
             for requested in self.ask.requests
         ]
         pin = self.target.pins.get(TORCH) if self.target is not None else None
@@ -246,7 +248,12 @@ def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     def _amend(package: str, version: Version) -> Sequence[str]:
         return constraints.required(facts.learned, package, str(version), specs)
 
-    requirements = [f"{package}{spec}" for package, spec in specs.items()]
+    names = {
+        demand.package: f"{demand.package}[{','.join(demand.extras)}]"
+        for demand in demands
+        if demand.extras
+    }
+    requirements = [f"{names.get(package, package)}{spec}" for package, spec in specs.items()]
     store = query.context.store
     try:
         bounds = uv.Bounds(constraints=(f"{TORCH}{torch_spec}",))

@@ -51,10 +51,13 @@ def similar(ask: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, 
 def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[LockedTarget, ...]:
     """The targets with a current lock that has all that is asked for, on each architecture.
 
+    None for a request with extras: a lock does not say what they require.
     Tested ones are first, then those of later dates; retired ones are last. InputError for a lock
     that cannot be read.
     """
-    targets = []
+    targets: list[LockedTarget] = []
+    if any(requested.extras for requested in ask.requests):
+        return ()
     for name in project.locked_targets():
         if name not in matrix.targets or not _suits(ask, matrix, name):
             continue

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
@@ -15,8 +16,8 @@ from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.values import Arch, normalize
 
-# A comma before a name separates two requests, else two bounds of one.
-BETWEEN = re.compile(r",\s*(?=[A-Za-z])")
+# A comma before a name separates two requests, else two bounds or two extras of one.
+BETWEEN = re.compile(r",\s*(?=[A-Za-z])(?![^\[\]]*\])")
 CUDA = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
 TAG = re.compile(r"cu([0-9]{1,2})([0-9])")  # of a build: cu124
 PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
@@ -25,13 +26,25 @@ PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package and the accepted versions. `have`: it is already installed and must not change.
 
-    `row` is the target of the matrix that asks for it; without it, the user does.
+    `row` is the target of the matrix that asks for it; without it, the user does. `extras` are
+    asked for as well; with a `marker` it counts only on machines for which that holds.
     """
 
     package: str
     spec: str = ""
     have: bool = False
     row: str = ""
+    extras: tuple[str, ...] = ()
+    marker: str = ""
+
+    @property
+    def name(self) -> str:
+        """The package with its extras, as a requirement names it."""
+        return f"{self.package}[{','.join(self.extras)}]" if self.extras else self.package
+
+    def applies(self, markers: Mapping[str, str]) -> bool:
+        """Whether it counts on a machine with `markers`."""
+        return not self.marker or Marker(self.marker).evaluate({**markers, "extra": ""})
 
     @property
     def pin(self) -> str | None:
@@ -43,8 +56,8 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.row:
-            return f"the target {self.row} asks for {self.package}{self.spec}"
-        return f"{'you have' if self.have else 'you asked for'} {self.package}{self.spec}"
+            return f"the target {self.row} asks for {self.name}{self.spec}"
+        return f"{'you have' if self.have else 'you asked for'} {self.name}{self.spec}"
 
 
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +83,11 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
     def packages(self) -> tuple[str, ...]:
         """The packages that are asked for, in the order of the request."""
         return tuple(requested.package for requested in self.requests)
+
+    def on(self, markers: Mapping[str, str]) -> ResolveRequest:
+        """The request without the packages that do not count on a machine with `markers`."""
+        requests = tuple(each for each in self.requests if each.applies(markers))
+        return msgspec.structs.replace(self, requests=requests)
 
     def requested(self, package: str) -> RequestedPackage | None:
         """The request for `package`."""
@@ -98,8 +116,11 @@ def read(
             if before != requested and before.have and not _agree(before, requested):
                 message = f"{before} and {requested}"
                 raise InputError(message, hint="leave one of the two out")
+            if before.have:
+                extras = tuple(sorted({*before.extras, *requested.extras}))
+                requests[before.package] = msgspec.structs.replace(before, extras=extras)
             if before != requested and not before.have:
-                both = f"{before.spec or 'any'}, {requested.spec}"
+                both = f"{before.name}{before.spec}, {requested.name}{requested.spec}"
                 message = f"{requested.package} is asked for twice: {both}"
                 raise InputError(message, hint=f"ask for it once: '{requested.package}>=1,<2'")
     if not requests:
@@ -117,16 +138,22 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
         requirement = Requirement(text)
     except InvalidRequirement as error:
         message = f"invalid requirement: {text!r}"
-        hint = "write NAME, NAME==VERSION or 'NAME>=LOW,<HIGH'"
+        hint = "write NAME, NAME[EXTRA], NAME==VERSION or 'NAME>=LOW,<HIGH'"
         raise InputError(message, hint=hint) from error
     package = normalize(requirement.name)
-    if requirement.extras or requirement.url or requirement.marker:
-        message = f"{text!r} has an address, an extra or a marker, which `requires:` cannot have"
-        raise InputError(message, hint="name the packages themselves, and indexes with --index")
+    if requirement.url:
+        message = f"{text!r} has an address, which `requires:` cannot have"
+        raise InputError(message, hint="name a version, and an index that has it with --index")
     if any(each.operator == "===" for each in requirement.specifier):
         message = f"{text!r} compares text with ===, which `requires:` cannot have"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
-    requested = RequestedPackage(package=package, spec=_ordered(requirement), have=owned)
+    requested = RequestedPackage(
+        package=package,
+        spec=_ordered(requirement),
+        have=owned,
+        extras=tuple(sorted(map(normalize, requirement.extras))),
+        marker=str(requirement.marker or ""),
+    )
     if not owned:
         return requested, None
     if requested.pin is None:

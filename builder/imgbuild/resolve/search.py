@@ -16,7 +16,7 @@ from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Flashinfer, Matrix, Target, Wanted
 from imgbuild.report import Report
-from imgbuild.resolve import first_solve, gaps, request
+from imgbuild.resolve import first_solve, gaps, request, requested_extras
 from imgbuild.resolve.first_solve import FirstSolve, Query, with_target
 from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
 from imgbuild.resolve.request import ResolveRequest
@@ -88,6 +88,7 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
         if floors and memory.keep(first_solve.floors(first)) != previous:
             continue
         target = query.target or target_of(ask, matrix, base, first)
+        target = with_extras(query, target, first, first.versions)
         name = request.name_of(ask, matrix, target.cuda, first.versions)
         extended = with_target(matrix, name, msgspec.structs.replace(target, arch=(arch,)))
         try:
@@ -100,6 +101,15 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
         else:
             if memory.prefer(first, done.resolutions[arch].versions):
                 continue
+            versions = done.resolutions[arch].versions
+            lacking = [
+                package
+                for package in with_extras(query, target, first, versions).requires
+                if package not in versions
+            ]
+            if lacking:  # what was learned led to another version, whose extra requires more
+                message = f"the extras of {', '.join(ask.packages)} also require {lacking[0]}"
+                raise NoSolution(message, hint="ask for it as well")
             return SolvedTarget(
                 target=target,
                 resolution=done.resolutions[arch],
@@ -140,6 +150,18 @@ def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve)
         indexes=dict(ask.indexes),
         flashinfer=flashinfer_of(matrix, ask, first.cuda, first.versions),
     )
+
+
+def with_extras(
+    query: Query, target: Target, first: FirstSolve, versions: Mapping[str, str]
+) -> Target:
+    """`target` with what the extras that are asked for require at `versions`."""
+    markers = first.facts.catalogue.rules.tags.markers
+    required = requested_extras.requirements(
+        query.ask.requests, versions, markers, first.facts.metadata
+    )
+    more = {package: each for package, each in required.items() if package not in target.pins}
+    return msgspec.structs.replace(target, requires={**more, **target.requires})
 
 
 def flashinfer_of(

@@ -217,7 +217,7 @@ def _sides(
 
 
 def _changed(requests: Sequence[Demand], requested: Demand, version: Version) -> list[Demand]:
-    other = conflict.demand(requested.package, f"=={version}")
+    other = conflict.demand(requested.package, f"=={version}", extras=requested.extras)
     return [other if item == requested else item for item in requests]
 
 

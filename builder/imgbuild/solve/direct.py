@@ -32,6 +32,7 @@ from imgbuild.solve import git_tree, native_code
 from imgbuild.solve.git_tree import GitTree
 from imgbuild.values import Arch, normalize, sha256
 from imgbuild.wheel import editable as wheel
+from imgbuild.wheel.build_tag import build_tag
 from imgbuild.wheel.tags import Tags
 
 REASON = "a requirement of the project names its git repository"
@@ -265,7 +266,9 @@ def _fingerprint(
         message = f"{declared.place}: {declared.package} has no hash by {HASHED}"
         raise InputError(message, hint=f"add #{HASHED}=… to its address")
     if len(known) == 1 and not address.is_path:
-        return known.pop(), None  # checked when it is downloaded
+        digest = known.pop()  # checked when it is downloaded
+        path = context.store.file(digest)
+        return digest, path.stat().st_size if path is not None else None
     locked = received(url, address.name, context)
     if known and locked.sha256 not in known:
         message = (
@@ -287,7 +290,7 @@ def _from_git(
     _refuse(package, commit, tree, texts, context)
     return DirectPackage(
         package=package,
-        version=git_tree.static_version(texts) or "",
+        version="",
         file=IndexFile(
             name=f"{package.replace('-', '_')}-{tree.commit}.tar.gz",
             url=str(commit),
@@ -327,22 +330,30 @@ def _refuse(
 
 
 def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]) -> DirectPackage:
-    """`item` with its version, for which it is built unless its files say it.
+    """`item` with its version, for which it is built.
 
     NoSolution, with what its files say about compiling, if it does not yield a pure wheel.
     """
     if not item.is_git:
         return item
     try:
-        version = item.version or build(item.package, item.file).version
+        built = build(item.package, item.file)
     except NoSolution as error:
         reasons = (*((item.signs,) if item.signs else ()), *error.reasons)
         hint = native_code.WHEEL_BY_URL if item.signs else error.hint
         message = f"{error.message} ({item.source})"
         raise NoSolution(message, reasons=reasons, hint=hint) from error
-    name = f"{item.package.replace('-', '_')}-{version}.tar.gz"
-    file = msgspec.structs.replace(item.file, name=name)
-    return msgspec.structs.replace(item, version=version, file=file)
+    file = msgspec.structs.replace(item.file, name=built.sdist.file)
+    return msgspec.structs.replace(item, version=built.version, file=file)
+
+
+def compiled(direct: Direct) -> tuple[str, ...]:
+    """What the names of the wheels say that they are compiled for, in words."""
+    return tuple(
+        f"{item.file.name} is compiled for torch {tag.torch}, as its name says"
+        for item in direct.values()
+        if (tag := build_tag(item.version)).torch
+    )
 
 
 def refuse_published(direct: Direct, published: Mapping[str, str], target: str) -> None:

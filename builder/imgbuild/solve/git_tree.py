@@ -8,14 +8,14 @@ repository becomes a copy of it.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import posixpath
 import re
 import struct
 import tarfile
-import tomllib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,7 +28,7 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.addresses import GitAddress, is_commit
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.system import git_fetch
-from imgbuild.system.git_fetch import ObjectReader, Repository, TreeEntry
+from imgbuild.system.git_fetch import FetchedRepository, ObjectReader, TreeEntry
 from imgbuild.values import CONTROLS, FileSize, Sha256, sha256
 from imgbuild.wheel.sdist import LARGEST, MEMBERS, members
 
@@ -89,7 +89,7 @@ def resolved(address: GitAddress, context: Context) -> GitAddress:
             return msgspec.structs.replace(address, rev=refs[name])
     if SHORT.fullmatch(rev):
         with context.store.scratch() as folder:
-            repository = Repository(folder)
+            repository = FetchedRepository(folder)
             repository.fetch_all(address.url)
             commit = repository.resolved(f"{rev}^{{commit}}")
         if commit is not None:
@@ -139,9 +139,9 @@ def fetched(address: GitAddress, context: Context) -> GitTree:
     return tree
 
 
-def _repository(folder: Path, address: GitAddress) -> Repository:
+def _repository(folder: Path, address: GitAddress) -> FetchedRepository:
     folder.mkdir()
-    repository = Repository(folder, sha256=len(address.rev) == 64)
+    repository = FetchedRepository(folder, sha256=len(address.rev) == 64)
     repository.fetch(address.url, address.rev)
     return repository
 
@@ -158,7 +158,7 @@ def _refuse_offline(address: GitAddress, context: Context) -> None:
         raise FetchFailed(message, hint="run once without --offline")
 
 
-def archived(repository: Repository, address: GitAddress, target: Path) -> GitTree:
+def archived(repository: FetchedRepository, address: GitAddress, target: Path) -> GitTree:
     """Write the archive of a folder of the commit that `address` names to `target`."""
     commit = repository.resolved(f"{address.rev}^{{commit}}") or address.rev
     tree = repository.resolved(f"{commit}:{address.subdirectory}")
@@ -195,7 +195,7 @@ def _files(
     """Path → file, links replaced by what they lead to; and the paths that are left out."""
     files: dict[str, TreeEntry] = {}
     left_out: list[str] = []
-    folders = {str(parent) for path in entries for parent in _parents(path)}
+    paths = sorted(entries)
     for path, entry in chosen.items():
         if entry.mode == SUBMODULE:
             continue
@@ -206,15 +206,14 @@ def _files(
             files[path] = entry
             continue
         led = _led(path, entry, entries, reader)
+        below = [] if led is None or led in entries else _below(led, paths)
         if led is not None and led in entries:
             files[path] = entries[led]
-        elif led in folders:
-            below = {each: other for each, other in entries.items() if each.startswith(f"{led}/")}
-            for each, other in below.items():
-                if other.mode not in (LINK, SUBMODULE) and not REFUSED_NAME.search(each):
-                    files[f"{path}/{each.removeprefix(f'{led}/')}"] = other
-        else:
+        elif not below:
             left_out.append(path)
+        for each in below:
+            if entries[each].mode not in (LINK, SUBMODULE) and not REFUSED_NAME.search(each):
+                files[f"{path}/{each.removeprefix(f'{led}/')}"] = entries[each]
         if len(files) > MEMBERS:
             break
     return files, left_out
@@ -240,9 +239,10 @@ def _led(
     return None
 
 
-def _parents(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
+def _below(folder: str, paths: Sequence[str]) -> Sequence[str]:
+    """Those of the sorted `paths` that are in a folder; empty if there is no such folder."""
+    start = bisect.bisect_left(paths, f"{folder}/")
+    return paths[start : bisect.bisect_left(paths, f"{folder}0")]  # "0" follows "/"
 
 
 def _tar(top: str, files: Mapping[str, TreeEntry], reader: ObjectReader) -> Iterator[bytes]:
@@ -303,15 +303,6 @@ def texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
         for member, content in members(path, label)
         if member.path in TEXTS and member.kind == "file" and member.size <= TEXT_LIMIT
     }
-
-
-def static_version(files: Mapping[str, str]) -> str | None:
-    """The version that `[project]` of pyproject.toml gives; None if the build decides."""
-    try:
-        project = tomllib.loads(files.get("pyproject.toml", "")).get("project", {})
-        return str(Version(project["version"]))
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError, InvalidVersion):
-        return None
 
 
 def version_variables(

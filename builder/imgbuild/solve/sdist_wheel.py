@@ -321,10 +321,8 @@ def environment() -> dict[str, str]:
 @reads("wheel")
 def refuse_impure(job: SdistJob, wheel: Path) -> None:
     """NoSolution if `wheel` is for one platform, has machine code, or another version."""
-    package, version, _, tags = parse_wheel_filename(wheel.name)
+    _, version, _, tags = parse_wheel_filename(wheel.name)
     reasons = []
-    if package != job.package:
-        reasons.append(f"it builds the package {package}")
     if any(tag.abi != "none" or tag.platform != "any" for tag in tags):
         reasons.append(f"it builds {wheel.name}, which is for one platform")
     with zipfile.ZipFile(wheel) as archive:

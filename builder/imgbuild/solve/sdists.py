@@ -88,10 +88,13 @@ class SdistWheels:
         return self._made[sdist.name]
 
     def identified(self, package: str, sdist: IndexFile) -> BuiltWheel:
-        """The same for an sdist whose name does not say its version: the wheel's is taken."""
+        """The same for an sdist whose name does not say its version: it gets the wheel's."""
         built = self._built(package, sdist, "")
         version = str(parse_wheel_filename(built.wheel.file)[1])
-        return msgspec.structs.replace(built, version=version)
+        name = f"{package.replace('-', '_')}-{version}.tar.gz"
+        locked = msgspec.structs.replace(built.sdist, file=name)
+        self._made[name] = msgspec.structs.replace(built, version=version, sdist=locked)
+        return self._made[name]
 
     def _built(self, package: str, sdist: IndexFile, version: str) -> BuiltWheel:
         recipe = BuiltWheel(
@@ -114,6 +117,7 @@ class SdistWheels:
                 try:
                     cached = remembered(recipe, self._python, self._store)
                     wheel = cached or make(recipe, self._root(), self._python, self._context)
+                    refuse_other(recipe, wheel)
                     return msgspec.structs.replace(recipe, wheel=wheel)
                 except sdist_wheel.MissingRequirements as lacking:
                     more = lacking.requirements
@@ -177,6 +181,15 @@ class SdistWheels:
                     lock_wheel(item.package, item.version, name, offer.wheel, self._context.http)
                 )
         return tuple(wheels)
+
+
+def refuse_other(recipe: BuiltWheel, wheel: LockedFile) -> None:
+    """NoSolution if `wheel`, which `recipe` gives, is of another package."""
+    package = parse_wheel_filename(wheel.file)[0]
+    if package != recipe.package:
+        message = f"{recipe.sdist.file} does not yield a wheel of {recipe.package}"
+        reasons = (f"it builds the package {package}: {wheel.file}",)
+        raise NoSolution(message, reasons=reasons, hint=f"name it {package}")
 
 
 def _single_url(url: str) -> list[str]:

@@ -37,6 +37,7 @@ from imgbuild.solve.direct import NO_DIRECT, Direct
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
 from imgbuild.values import normalize
+from imgbuild.wheel.build_tag import build_tag
 from imgbuild.wheel.tags import Tags
 
 Named = TypeVar("Named", Wheel, BuiltWheel)
@@ -434,7 +435,8 @@ def _ask(
     prepared: PreparedTarget, learned: Sequence[Constraint], present: set[str]
 ) -> tuple[uv.ChosenPackage, ...]:
     def amend(package: str, version: Version) -> Sequence[str]:
-        return constraints.required(learned, package, str(version), present)
+        tagged = build_tag(str(version)).requires if package in prepared.direct else ()
+        return (*constraints.required(learned, package, str(version), present), *tagged)
 
     problem = prepared.problem
     bounds, store = bounds_of(prepared), problem.context.store
@@ -455,6 +457,7 @@ def _ask(
             reasons=(
                 *refusal.of_resolver(str(error)),
                 *_learned(str(error), learned),
+                *direct.compiled(prepared.direct),
             ),
             hint="change a pin, or move as_of: only files uploaded before it are considered",
         ) from error

@@ -57,7 +57,7 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
     return {name: object_name for object_name, name in pairs}
 
 
-class Repository:
+class FetchedRepository:
     """A bare repository in `folder`, which is empty, for objects that are fetched.
 
     `sha256`: objects are named by SHA-256.

@@ -15,6 +15,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from imgbuild.cache.context import Context
@@ -24,10 +25,15 @@ from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.http import client, session
 from imgbuild.http.client import Http
 from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.index.remote_wheel import metadata
 from imgbuild.lock.resolution import LockedFile
+from imgbuild.project.model import DeclaredRequirement, Place
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import Reference
+from imgbuild.solve import direct
 from imgbuild.system.reporter import SILENT
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
 from tests.support import memory_registry
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -165,6 +171,19 @@ def parts(place: str, _: Path) -> None:
     http.part(f"http://{place}/a", 0, http.part_end(f"http://{place}/a", 5)[1])
 
 
+def wheel_by_url(place: str, folder: Path) -> None:
+    http = Http(attempts=2, first_wait=0.001, timeout=(2, 2))
+    context = Context(store=Store.open(folder / "cache"), http=http, reporter=SILENT)
+    text = f"demo @ http://{place}/demo-1.0-py3-none-any.whl"
+    declared = DeclaredRequirement(text=text, place=Place("requirements.txt", 1))
+    tags = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+    for hashes in ((), (f"sha256:{'0' * 64}",)):
+        with contextlib.suppress(ImgbuildError):
+            each = msgspec.structs.replace(declared, hashes=hashes)
+            packages = direct.look_up([each], tags, context, None)
+            metadata(packages["demo"].file, http, context.store)
+
+
 def registry(place: str, _: Path) -> None:
     asking = Client(attempts=2, first_wait=0.001, timeout=(2, 2))
     reference = Reference(place, "me/image", "tag", None)
@@ -175,7 +194,7 @@ def registry(place: str, _: Path) -> None:
 
 
 @pytest.mark.parametrize("behave", BEHAVIOURS.values(), ids=BEHAVIOURS)
-@pytest.mark.parametrize("ask", [page, download, parts, registry])
+@pytest.mark.parametrize("ask", [page, download, parts, wheel_by_url, registry])
 def test_a_hostile_server_ends_in_an_error_and_takes_little_memory(tmp_path, behave, ask):
     tracemalloc.start()
     try:

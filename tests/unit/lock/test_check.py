@@ -20,6 +20,7 @@ from imgbuild.resolve import first_matrix, init
 from tests.support import extended, render_sample
 
 ROOT = Path(__file__).parents[3]
+ZERO = "0" * 40
 HOSTILE = "x\ntargets:\n  evil: '\"$(id)`id`\x1b]0;\x07\u202e%setup {{ x }}"
 
 
@@ -67,6 +68,12 @@ def sample() -> Any:
         "arch": {"x86_64": {"manifest": f"sha256:{'0' * 64}", "wheels": ["trl"], "debs": ["rsync"],
                             "folders": {"var/local": {"mode": "0755"}}}},
     }  # fmt: skip
+    document["project"] = {
+        "files": ["requirements.txt"], "requirements": ["demo @ git+https://git.example/demo"],
+        "sources": {"demo": f"git+https://git.example/demo@{'0' * 40}#subdirectory=python",
+                    "other": "https://files.example/other-1.0-py3-none-any.whl"},
+        "trees": {"demo": "0" * 40},
+    }  # fmt: skip
     return document
 
 
@@ -91,7 +98,7 @@ MAPPINGS = (
     ("requirements",), ("indexes",), ("settings", "env"), ("settings", "labels"),
     ("settings", "links"), ("extends", "files"), ("extends", "links"),
     ("arch", "x86_64", "base_files"), ("extends", "arch", "x86_64", "folders"),
-    ("arch", "x86_64", "built", 0, "env"),
+    ("arch", "x86_64", "built", 0, "env"), ("project", "sources"), ("project", "trees"),
 )  # fmt: skip
 
 
@@ -138,6 +145,40 @@ def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str
         (("arch", "x86_64", "wheels", 0, "version"), "0.5 --index-url x", "another form"),
         (("arch", "x86_64", "built", 0, "sdist", "file"), "a/b.tar.gz", "another form"),
         (("arch", "x86_64", "debs", 0, "file"), "pool/../../x.deb", "another form"),
+        (("project", "trees", "demo"), "main", "not a hash of git"),
+        (
+            ("project", "sources", "demo"),
+            "git+https://git.example/demo@main",
+            "does not name a commit",
+        ),
+        (
+            ("project", "sources", "demo"),
+            "git+https://me:word@git.example/demo@" + ZERO,
+            "user name or password",
+        ),
+        (
+            ("project", "sources", "demo"),
+            "git+ext::sh -c id@" + ZERO,
+            "not an address of a repository",
+        ),
+        (
+            ("project", "sources", "demo"),
+            "git+http://git.example/demo@" + ZERO,
+            "write git+https",
+        ),
+        (
+            ("project", "sources", "demo"),
+            "git+https://git.example/demo@" + ZERO + "#subdirectory=../x",
+            "leads out of the project",
+        ),
+        (("project", "sources", "other"), "file:///etc/passwd.whl", "no scheme of a wheel"),
+        (("project", "sources", "other"), "../x-1.0-py3-none-any.whl", "leads out of the project"),
+        (("project", "sources", "other"), "/x-1.0-py3-none-any.whl", "leads out of the project"),
+        (
+            ("project", "sources", "other"),
+            "https://files.example/x.whl?X-Amz-Signature=1",
+            "holds a secret",
+        ),
     ],
 )  # fmt: skip
 def test_what_a_matrix_cannot_say_a_lock_cannot_either(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from imgbuild.lock import requirements
+from imgbuild.lock.model import LockedProject
 from imgbuild.lock.resolution import BuiltWheel, LockedFile
 from imgbuild.values import Arch
 from tests.support import samples
@@ -24,6 +25,30 @@ def test_each_package_has_one_line_with_its_hash():
 def test_the_head_gives_the_command():
     text = requirements.text(samples.lock(), Arch.X86_64)
     assert "pip install --no-deps --require-hashes -r requirements-x86_64.txt" in text
+
+
+def test_packages_by_address_have_their_address():
+    built = BuiltWheel(
+        package="demo",
+        version="1.0",
+        index="git",
+        sdist=LockedFile(file="demo-1.0.tar.gz", size=1, sha256="a" * 64),
+        env={},
+        requires=(),
+        wheel=LockedFile(file="demo-1.0-py3-none-any.whl", size=1, sha256="b" * 64),
+    )
+    lock = samples.lock(samples.wheel("trl"))
+    wheel = "https://files.example/trl-1.0-py3-none-any.whl"
+    tree = f"git+https://git.example/demo@{'0' * 40}"
+    project = LockedProject(sources={"trl": wheel, "demo": tree}, trees={"demo": "0" * 40})
+    resolution = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(built,))
+    text = requirements.text(
+        msgspec.structs.replace(lock, project=project, arch={Arch.X86_64: resolution}), Arch.X86_64
+    )
+    assert f"\ntrl @ {wheel} --hash=sha256:{samples.wheel('trl').sha256}\n" in text
+    assert f"\n#   demo @ {tree}\n" in text
+    assert "\ndemo" not in text
+    assert "Built from its sdist" not in text
 
 
 def test_what_is_built_has_the_hashes_of_its_sdist_and_of_its_wheel():

@@ -174,7 +174,7 @@ def test_values_of_a_wrong_type_and_wrong_entries_are_reported_at_once():
         ("constraints[0].needs", "  - {package: a, versions: ==1, needs: [b]}"),
         ("constraints[1].versions", "  - {package: a, versions: '>>1', needs: b<1}"),
     ]
-    assert "restore it from git" in caught.value.hint
+    assert "restore it from git" in str(caught.value.hint)
 
 
 def test_several_that_learn_at_once_lose_nothing(tmp_path):

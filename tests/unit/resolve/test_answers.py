@@ -57,13 +57,25 @@ def test_what_is_there_stays_where_the_wish_allows_it():
     assert requests == (RequestedPackage(package="torch", spec="==2.8.0", have=True),)
 
 
+def test_extras_and_markers_are_part_of_a_request():
+    words = ["ray[default, cgraph]==2.48.0,torch[opt_einsum]", 'vllm; sys_platform == "linux"']
+    requests, _ = request.read(words, ["torch==2.8.0"], {})
+    assert requests == (
+        RequestedPackage(package="torch", spec="==2.8.0", have=True, extras=("opt-einsum",)),
+        RequestedPackage(package="ray", spec="==2.48.0", extras=("cgraph", "default")),
+        RequestedPackage(package="vllm", marker='sys_platform == "linux"'),
+    )
+    assert str(requests[1]) == "you asked for ray[cgraph,default]==2.48.0"
+    assert not requests[2].applies({"sys_platform": "win32"})
+
+
 @pytest.mark.parametrize(
     ("wants", "have", "words"),
     [
         ([], [], "no package is requested"),
         (["vllm="], [], "invalid requirement: 'vllm='"),
-        (["ray[cgraph]"], [], "extra"),
-        (["vllm; python_version > '3'"], [], "marker"),
+        (["ray @ https://example.org/ray-1-py3-none-any.whl"], [], "has an address"),
+        (["ray[cgraph"], [], "invalid requirement"),
         (["vllm==0.9", "vllm==0.8"], [], "twice"),
         (["torch>=2.9"], ["torch==2.8.0"], "you have torch==2.8.0 and you asked for torch>=2.9"),
         ([], ["torch>=2.8.0"], "an exact version is expected"),

@@ -1,0 +1,90 @@
+"""Part of the check `metadata`: wheels whose names say that they are compiled for something else.
+
+`flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-….whl` needs torch 2.6 for CUDA 12 with the older
+C++ ABI, which its METADATA does not say. The check `elf` reads the same from its symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.values import Arch
+from imgbuild.wheel.build_tag import build_tag, torch_cxx11
+
+CHECK = "metadata"
+TORCH = "torch"
+ABIS = {True: "the C++ ABI of 2011 (cxx11abiTRUE)", False: "the older C++ ABI (cxx11abiFALSE)"}
+
+
+def check(package_set: PackageSet, cuda: str) -> list[Finding]:
+    """An error for each contradiction; `cuda` is the CUDA release of the set, "" if unknown."""
+    torch = package_set.version(TORCH)
+    cuda = build_tag(torch or "").cuda or cuda
+    return [
+        finding
+        for package in package_set.packages
+        if package != TORCH
+        for finding in _of_package(package_set, package, torch, cuda)
+    ]
+
+
+def _of_package(
+    package_set: PackageSet, package: str, torch: str | None, cuda: str
+) -> Iterator[Finding]:
+    tag = build_tag(package_set.version(package) or "")
+    if tag.cuda and cuda and tag.cuda.partition(".")[0] != cuda.partition(".")[0]:
+        yield _finding(
+            package_set, package, Relation.CUDA, f"cu{tag.cuda.replace('.', '')}",
+            f"is compiled for CUDA {tag.cuda}, and this package set is for CUDA {cuda}",
+            f"cu{cuda.partition('.')[0]}",
+        )  # fmt: skip
+    if torch is None or not tag.torch:
+        return
+    if not torch.startswith((f"{tag.torch}.", f"{tag.torch}+")) and torch != tag.torch:
+        minor = ".".join(torch.split(".")[:2])
+        yield _finding(
+            package_set, package, Relation.ABI, f"torch{tag.torch}",
+            f"is compiled for torch {tag.torch}, and torch is {torch}",
+            f"torch{minor}", spec=f"=={tag.torch}.*",
+        )  # fmt: skip
+        return
+    abi = torch_cxx11(torch) if package_set.arch == Arch.X86_64 else None
+    if tag.cxx11 is not None and abi is not None and tag.cxx11 != abi:
+        yield _finding(
+            package_set, package, Relation.ABI, f"cxx11abi{str(tag.cxx11).upper()}",
+            f"uses {ABIS[tag.cxx11]}, and torch {torch} {ABIS[abi]}",
+            f"cxx11abi{str(abi).upper()}",
+        )  # fmt: skip
+
+
+def _finding(
+    package_set: PackageSet,
+    package: str,
+    relation: Relation,
+    subject: str,
+    what: str,
+    fitting: str,
+    spec: str = "",
+) -> Finding:
+    version = package_set.version(package) or ""
+    file = package_set.wheels[package].wheel.file
+    torch = package_set.version(TORCH) or ""
+    return Finding(
+        check=CHECK,
+        severity=Severity.ERROR,
+        message=f"{package} {version} {what}, as the name of its file says: {file}",
+        where=f"{package} {version} {file}",
+        remedy=f"choose a wheel of {package} with {fitting} in its name",
+        evidence=Evidence(
+            relation=relation,
+            package=package,
+            version=version,
+            file=file,
+            other=TORCH if spec else "",
+            other_version=torch if spec else "",
+            subject=subject,
+            spec=spec,
+        ),
+    )

@@ -1,0 +1,58 @@
+"""What a wheel is compiled for by its local version: `2.7.4.post1+cu12torch2.6cxx11abiFALSE`.
+
+flash-attn, causal-conv1d, mamba-ssm and FlashInfer write `cu12torch2.6`, PyTorch's own packages and
+vLLM `cu124`, those of PyG `pt26cu124`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+CUDA = re.compile(r"(?<![a-z])cu(1[0-9])([0-9])?(?![0-9])")
+TORCH = re.compile(r"torch([0-9]+\.[0-9]+)|(?<![a-z])pt([0-9])\.?([0-9]{1,2})(?=[^0-9]|\Z)")
+CXX11 = re.compile(r"cxx11abi(true|false)")
+
+
+class BuildTag(msgspec.Struct, frozen=True, kw_only=True):
+    """CUDA ("12" or "12.4") and torch ("2.6") that a wheel is compiled for, "" for no such tag.
+
+    `cxx11`: whether it uses the C++ ABI of 2011; None where the name does not say it.
+    """
+
+    cuda: str = ""
+    torch: str = ""
+    cxx11: bool | None = None
+
+    def __bool__(self) -> bool:
+        return self != BuildTag()
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """What it needs as a requirement, as METADATA would say it."""
+        return (f"torch=={self.torch}.*",) if self.torch else ()
+
+
+def build_tag(version: str) -> BuildTag:
+    """What the local part of `version` says."""
+    local = version.partition("+")[2].lower()
+    cuda, torch, cxx11 = CUDA.search(local), TORCH.search(local), CXX11.search(local)
+    return BuildTag(
+        cuda="" if cuda is None else ".".join(filter(None, cuda.groups())),
+        torch="" if torch is None else torch[1] or f"{torch[2]}.{torch[3]}",
+        cxx11=None if cxx11 is None else cxx11[1] == "true",
+    )
+
+
+def torch_cxx11(version: str) -> bool | None:
+    """The C++ ABI of PyTorch's own wheels for x86_64; None for builds of others.
+
+    Source: https://github.com/pytorch/pytorch/issues/123649: of 2011 with the builds on
+    manylinux_2_28, which began with CUDA 12.6 in 2.6 and are all since 2.7.
+    """
+    match = re.fullmatch(r"([0-9]+)\.([0-9]+)\.[0-9]+(?:\+cu([0-9]{3}))?", version)
+    if match is None:
+        return None
+    release = int(match[1]), int(match[2])
+    return release >= (2, 7) or (release == (2, 6) and match[3] == "126")

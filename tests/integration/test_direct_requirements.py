@@ -1,0 +1,378 @@
+"""Packages by address (a wheel by URL, a git repository): solved, locked, audited, built again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.assemble import image_layout
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, InputError, IntegrityError, NoSolution
+from imgbuild.http.client import Http
+from imgbuild.learn.loop import Settled, settle
+from imgbuild.lock.lock_file import Lock, decode_lock, make_lock
+from imgbuild.lock.published import load
+from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline.audit_lock import audit_lock
+from imgbuild.pipeline.lock_target import lock_target
+from imgbuild.project.model import DeclaredRequirement, Place
+from imgbuild.project_paths import Project
+from imgbuild.solve.sdists import host_arch
+from imgbuild.values import sha256
+from tests.support import needs, sample_project
+from tests.support.git_repository import GitRepository, project_files
+from tests.support.local_index import LocalIndex, wheel_bytes
+from tests.support.sample_project import TARGET
+from tests.support.servers import Site, serve
+
+pytestmark = [pytest.mark.network, pytest.mark.engine]
+BASE = (
+    '{"kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",'
+    ' "packages": ["python3", "usr-is-merged"]}'
+)
+PYPROJECT = """\
+[build-system]
+requires = [{requires}]
+build-backend = "own"
+backend-path = ["."]
+"""
+# It makes a wheel without any other package.
+BACKEND = """\
+import os, zipfile
+def build_wheel(folder, settings=None, metadata=None):
+    version = os.environ.get("SETUPTOOLS_SCM_PRETEND_VERSION", "3.0")
+    name = f"fromgit-{version}-py3-none-any.whl"
+    info = f"fromgit-{version}.dist-info"
+    lines = ["Metadata-Version: 2.1", "Name: fromgit", f"Version: {version}",
+             "Provides-Extra: more", 'Requires-Dist: another; extra == "more"', *REQUIRES]
+    files = {
+        "fromgit.py": open("fromgit.py").read(),
+        f"{info}/METADATA": "\\n".join(lines) + "\\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+        rows = [f"{path},," for path in files]
+        archive.writestr(f"{info}/RECORD", "\\n".join([*rows, f"{info}/RECORD,,", ""]))
+    return name
+"""
+
+
+def git_files(*requires: str, scm: bool = False) -> dict[str, str | bytes]:
+    """A package fromgit whose METADATA has `requires`."""
+    lines = [f"Requires-Dist: {line}" for line in requires]
+    comment = "# use_scm_version\n" if scm else ""
+    return {
+        "pyproject.toml": comment + PYPROJECT.format(requires=""),
+        "own.py": f"REQUIRES = {lines!r}\n{BACKEND}",
+        "fromgit.py": "import byurl\n",
+    }
+
+
+@dataclass
+class Workplace:
+    """A matrix of small packages, an index and other servers for it, and a project's folder."""
+
+    site: Site
+    index: LocalIndex
+    repository: GitRepository
+    matrix: Matrix
+    folder: Path
+    cache: Path
+
+    def context(self, *, offline: bool = False, cache: Path | None = None) -> Context:
+        return Context(Store.open(cache or self.cache), Http(attempts=2, offline=offline))
+
+    def settle(self, *texts: str | DeclaredRequirement) -> Settled:
+        """The target with these requirements of the project."""
+        return settle(
+            self.matrix, TARGET, [host_arch()], self.context(), (), tuple,
+            declared=tuple(declare(text) for text in texts), folder=self.folder,
+        )  # fmt: skip
+
+    def lock(self, *texts: str) -> Lock:
+        settled = self.settle(*texts)
+        lock = make_lock(self.matrix, TARGET, dict(settled.resolutions))
+        return msgspec.structs.replace(lock, project=settled.sources)
+
+
+def declare(text: str | DeclaredRequirement, **changes: object) -> DeclaredRequirement:
+    if isinstance(text, DeclaredRequirement):
+        return text
+    place = Place("requirements.txt", 3)
+    return DeclaredRequirement(text=text, place=place, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(name="shared_cache", scope="module")
+def _shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the Debian packages of the base."""
+    needs.user_namespaces()
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(name="work")
+def _work(tmp_path: Path, shared_cache: Path) -> Iterator[Workplace]:
+    index = sample_project.index()
+    byurl = wheel_bytes("byurl", "1.5", ["helper"], {"byurl.py": b"import helper\n"})
+    with serve(Site(files=index.site_files())) as site:
+        site.files["files/byurl-1.5-py3-none-any.whl"] = byurl
+        folder = tmp_path / "project"
+        folder.mkdir()
+        text = sample_project.MATRIX.format(
+            base=BASE, thewheel="1.0", arches=host_arch(), user="trainer", uid=1234
+        ).replace("pypi: {}", f"pypi: {{url: '{site.url('simple')}'}}")
+        (folder / "matrix.yaml").write_text(text)
+        repository = GitRepository(tmp_path / "repository")
+        yield Workplace(site, index, repository, load(folder / "matrix.yaml"), folder, shared_cache)
+
+
+def byurl(work: Workplace, **fragment: str) -> str:
+    end = "".join(f"#{key}={value}" for key, value in fragment.items())
+    return f"byurl @ {work.site.url('files/byurl-1.5-py3-none-any.whl')}{end}"
+
+
+def test_a_wheel_by_url_and_a_git_repository_are_locked_and_built_again(work, tmp_path):
+    commit = work.repository.commit(git_files("byurl>=1"), tag="v1.2")
+    work.site.files.update(work.repository.dumb_files("fromgit.git"))
+    url = work.site.url("fromgit.git")
+    lock = work.lock(byurl(work), f"fromgit[more] @ git+{url}@v1.2")
+    assert lock.project is not None
+    assert lock.project.sources == {
+        "byurl": work.site.url("files/byurl-1.5-py3-none-any.whl"),
+        "fromgit": f"git+{url}@{commit}",
+    }
+    assert lock.project.trees == {"fromgit": work.repository.git("rev-parse", "HEAD^{tree}")}
+    resolution = lock.arch[host_arch()]
+    indexes = {item.package: item.index for item in (*resolution.wheels, *resolution.built)}
+    assert (indexes["byurl"], indexes["fromgit"], indexes["helper"]) == ("url", "git", "pypi")
+    assert resolution.versions["fromgit"] == "3.0"
+    assert "another" in resolution.versions  # of the extra
+    project = Project(matrix=work.folder / "matrix.yaml")
+    lock, digests = lock_target(
+        project, work.matrix, lock, Inputs(work.matrix, work.context()), processes=2, drop=False
+    )
+    text = codec.encode(lock)
+    assert decode_lock(text, "lock.json", hint="", remedy="") == lock
+    work.repository.git("tag", "--delete", "v1.2")
+    built = image_layout.build(
+        lock, digests, [host_arch()], tmp_path / "image",
+        Inputs(work.matrix, work.context(cache=tmp_path / "empty")), processes=2, verify=True,
+    )  # fmt: skip
+    assert built.digest == digests.digest
+    # A second build needs no server, and an audit of the lock reads what was fetched.
+    offline = Inputs(work.matrix, work.context(cache=tmp_path / "empty", offline=True))
+    again = image_layout.build(
+        lock, digests, [host_arch()], tmp_path / "again", offline, processes=2, verify=True
+    )
+    assert again.digest == digests.digest
+    report = audit_lock(lock, host_arch(), offline, checks=("metadata", "imports"))
+    assert [finding.message for finding in report.findings] == []
+
+
+def test_offline_an_address_that_is_not_in_the_cache_is_refused(work, tmp_path):
+    work.repository.commit(git_files())
+    lock = work.lock(byurl(work), f"fromgit @ {work.repository.url}")
+    resolution = lock.arch[host_arch()]
+    offline = Inputs(work.matrix, work.context(cache=tmp_path / "empty", offline=True))
+    (wheel,) = (wheel for wheel in resolution.wheels if wheel.package == "byurl")
+    with pytest.raises(FetchFailed, match="inputs of small are not in"):
+        offline.fetch_missing(lock, {wheel.sha256})
+
+
+def test_a_wheel_with_a_hash_is_read_in_parts(work):
+    data = wheel_bytes("byurl", "1.5", files={"byurl.py": b"# read in parts\n"})
+    work.site.files["files/byurl-1.5-py3-none-any.whl"] = data
+    work.settle(byurl(work, sha256=sha256(data)))
+    ranges = [
+        headers.get("Range")
+        for headers in work.site.received_requests("files/byurl-1.5-py3-none-any.whl")
+    ]
+    assert ranges
+    assert all(ranges)
+
+
+def test_a_wheel_that_is_not_what_its_hash_says_is_refused(work):
+    wrong = "0" * 64
+    settled = work.settle(byurl(work, sha256=wrong))
+    lock = make_lock(work.matrix, TARGET, dict(settled.resolutions))
+    lock = msgspec.structs.replace(lock, project=settled.sources)
+    with pytest.raises(IntegrityError, match=r"byurl-1\.5"):
+        Inputs(work.matrix, work.context()).fetch_missing(lock, {wrong})
+    hashes = (f"sha256:{wrong}", f"sha256:{'1' * 64}")
+    with pytest.raises(IntegrityError, match=r"requirements.txt:3 says 0000"):
+        work.settle(declare(byurl(work), hashes=hashes))
+    with pytest.raises(InputError, match="has no hash by sha256"):
+        work.settle(declare(byurl(work), hashes=("sha512:00",)))
+
+
+def test_a_wheel_of_the_project_is_locked_by_its_path(work):
+    (work.folder / "wheels").mkdir()
+    name = "byurl-1.5-py3-none-any.whl"
+    (work.folder / "wheels" / name).write_bytes(work.site.files[f"files/{name}"])
+    place = Place("requirements.txt", 1)
+    declared = DeclaredRequirement(text="byurl", place=place, path=f"wheels/{name}")
+    settled = work.settle(declared)
+    assert settled.sources.sources == {"byurl": f"wheels/{name}"}
+    absolute = f"byurl @ {(work.folder / 'wheels' / name).as_uri()}"
+    assert work.settle(absolute).sources == settled.sources
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("byurl-1.5-cp312-cp312-manylinux_2_17_x86_64.whl", "it is for Linux x86_64, Python cp312"),
+        ("byurl-1.5-cp311-cp311-manylinux_2_39_x86_64.whl", "the target has Python 3.11"),
+        ("byurl-1.5-py3-none-win_amd64.whl", "it is for Windows amd64, Python py3"),
+    ],
+)
+def test_a_wheel_for_another_machine_is_refused_with_its_tags(work, name, reason):
+    with pytest.raises(NoSolution, match="does not fit this target") as caught:
+        work.settle(f"byurl @ {work.site.url(f'files/{name}')}")
+    assert reason in " ".join(caught.value.reasons)
+
+
+def test_a_marker_excludes_an_address(work):
+    other = f"byurl @ {work.site.url('files/byurl-1.5-py3-none-win_amd64.whl')}"
+    settled = work.settle(f'{other} ; sys_platform == "win32"')
+    assert "byurl" not in settled.resolutions[host_arch()].versions
+    assert settled.sources.sources == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("byurl @ https://me:secret@files.example/byurl-1.5-py3-none-any.whl", "user name"),
+        ("byurl @ https://secret@files.example/byurl-1.5-py3-none-any.whl", "user name"),
+        ("byurl @ https://files.example/byurl-1.5-py3-none-any.whl?token=secret", r"\(token\)"),
+        ("byurl @ http://files.example/byurl-1.5-py3-none-any.whl", "write https"),
+        ("byurl @ ftp://files.example/byurl-1.5-py3-none-any.whl", "no scheme"),
+        ("byurl @ https://files.example/byurl-1.5.tar.gz", "names no wheel"),
+        ("byurl @ https://files.example/other-1.5-py3-none-any.whl", "of the package other"),
+        ("byurl @ git+https://me:secret@git.example/a", "user name"),
+        ("byurl @ git+ext::sh", "not an address of a repository"),
+        ("byurl @ git+ssh://-oProxyCommand=x/a", "hyphen"),
+        ("byurl @ git+ssh://git@git.example:team/a", "HOST/PATH"),
+        ("byurl @ git+https://git.example/a@--upload-pack=x", "not the name of a branch"),
+        ("byurl @ git+https://git.example/a#subdirectory=../b", "out of the project"),
+        ("byurl @ file:///etc/byurl-1.5-py3-none-any.whl", "outside the project"),
+        ("byurl @ file:///etc/passwd", "is not a wheel"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_named_with_its_line(work, text, message):
+    with pytest.raises(InputError, match=message) as caught:
+        work.settle(text)
+    assert "requirements.txt:3" in caught.value.message
+    assert "secret@" not in caught.value.message
+    assert "token=" not in caught.value.message
+
+
+def test_a_url_that_redirects_to_a_file_is_refused(work):
+    work.site.redirects["/files/byurl-1.5-py3-none-any.whl"] = "file:///etc/passwd"
+    with pytest.raises(FetchFailed, match="not a web address"):
+        work.settle(byurl(work))
+
+
+def test_two_addresses_of_a_package_are_refused(work):
+    other = byurl(work).replace("byurl-1.5", "byurl-1.6")
+    with pytest.raises(InputError, match="byurl has two addresses"):
+        work.settle(byurl(work), other)
+
+
+def test_the_version_of_a_git_repository_is_that_of_its_history(work):
+    work.repository.commit(git_files(scm=True), tag="v1.2")
+    commit = work.repository.commit({"README": "more"})
+    settled = work.settle(f"fromgit @ {work.repository.url}", byurl(work))
+    (built,) = settled.resolutions[host_arch()].built
+    assert built.version == f"1.3.dev1+g{commit[:9]}"
+    assert built.env == {"SETUPTOOLS_SCM_PRETEND_VERSION": built.version}
+
+
+@pytest.mark.parametrize(
+    ("requires", "backend", "extra"),
+    [
+        ("setuptools>=64', 'setuptools-scm>=8", "setuptools.build_meta", "[tool.setuptools_scm]"),
+        ("hatchling', 'hatch-vcs", "hatchling.build", "[tool.hatch.version]\nsource = 'vcs'"),
+    ],
+)
+def test_real_build_backends_take_the_version_of_the_history(
+    requires, backend, extra, work, tmp_path
+):
+    pyproject = (
+        f"[build-system]\nrequires = ['{requires}']\nbuild-backend = '{backend}'\n"
+        f"[project]\nname = 'fromgit'\ndynamic = ['version']\n{extra}\n"
+    )
+    work.repository.commit({"pyproject.toml": pyproject, "fromgit.py": ""}, tag="v0.3.0")
+    commit = work.repository.commit({"fromgit.py": "VALUE = 1\n"})
+    public = msgspec.structs.replace(work.matrix.indexes["pypi"], url=None, upload_times="index")
+    indexes = {**work.matrix.indexes, "public": public}
+    target = msgspec.structs.replace(
+        work.matrix.targets[TARGET],
+        indexes=dict.fromkeys(("torch", "nvidia-cublas-cu12", "cuda-toolkit"), "pypi"),
+        pins={"torch": "2.6.0"},
+    )
+    work.matrix = msgspec.structs.replace(
+        work.matrix, indexes=indexes, default_index="public", targets={TARGET: target}
+    )
+    settled = work.settle(f"fromgit @ {work.repository.url}")
+    (built,) = settled.resolutions[host_arch()].built
+    assert built.version == f"0.3.1.dev1+g{commit[:9]}"
+    assert built.sdist.file == f"fromgit-{built.version}.tar.gz"
+
+
+def test_an_address_in_metadata_has_to_be_named_by_the_user(work):
+    work.repository.commit(git_files("byurl @ https://files.example/byurl-1.0-py3-none-any.whl"))
+    line = f"fromgit @ {work.repository.url}"
+    with pytest.raises(NoSolution) as caught:
+        work.settle(line)
+    assert caught.value.reasons == (
+        "fromgit requires byurl @ https://files.example/byurl-1.0-py3-none-any.whl",
+    )
+    assert "name byurl in the requirements of the project" in str(caught.value.hint)
+    settled = work.settle(line, byurl(work))
+    assert settled.resolutions[host_arch()].versions["byurl"] == "1.5"
+
+
+def test_a_repository_that_compiles_cuda_is_refused_before_its_build(work):
+    setup = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('a', ['a.cu'])\n"
+    work.repository.commit({"setup.py": setup})
+    with pytest.raises(NoSolution) as caught:
+        work.settle(f"fromgit @ {work.repository.url}")
+    assert caught.value.reasons == ("it compiles CUDA code: setup.py:1 has CUDAExtension",)
+    assert "name a wheel of it" in str(caught.value.hint)
+
+
+def test_a_build_that_fails_says_what_it_compiles(work):
+    files = {**git_files(), "setup.py": "setup(ext_modules=[])", "own.py": "raise OSError('no c')"}
+    work.repository.commit(files)
+    with pytest.raises(NoSolution) as caught:
+        work.settle(f"fromgit @ {work.repository.url}")
+    assert caught.value.reasons[0] == "it compiles an extension module: setup.py:1 has ext_modules"
+    assert any("no c" in reason for reason in caught.value.reasons)
+
+
+def test_a_repository_of_another_package_is_refused(work):
+    work.repository.commit(git_files())
+    with pytest.raises(NoSolution) as caught:
+        work.settle(f"other @ {work.repository.url}")
+    assert caught.value.reasons[0].startswith("it builds the package fromgit: fromgit-3.0-py3")
+
+
+def test_a_submodule_that_the_build_names_is_refused(work, tmp_path):
+    other = GitRepository(tmp_path / "other")
+    other.commit(project_files())
+    work.repository.git(
+        "-c", "protocol.file.allow=always",
+        "submodule", "--quiet", "add", str(other.folder), "third_party/cutlass",
+    )  # fmt: skip
+    work.repository.commit({**git_files(), "setup.py": "Path('third_party') / 'cutlass'\n"})
+    with pytest.raises(NoSolution) as caught:
+        work.settle(f"fromgit @ {work.repository.url}")
+    assert "submodules third_party/cutlass" in caught.value.reasons[0]

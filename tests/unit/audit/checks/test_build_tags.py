@@ -1,0 +1,71 @@
+"""Wheels whose names contradict the torch, the CUDA or the C++ ABI of their package set."""
+
+import pytest
+
+from imgbuild.audit.checks import build_tags
+from imgbuild.report import Severity
+from tests.support import audited
+
+
+def opened(tmp_path, versions):
+    pins: dict[str, dict[str, bytes]] = {
+        f"{package}=={version}": {} for package, version in versions.items()
+    }
+    return audited.package_set(tmp_path, pins)
+
+
+@pytest.mark.parametrize(
+    ("version", "torch", "subject", "words", "remedy"),
+    [
+        ("2.7.4.post1+cu12torch2.6cxx11abifalse", "2.7.1+cu126", "torch2.6",
+         "is compiled for torch 2.6, and torch is 2.7.1+cu126", "torch2.7"),
+        ("2.8.3+cu128torch2.10", "2.1.0", "torch2.10", "compiled for torch 2.10", "torch2.1"),
+        ("1.0+cu11torch2.6", "2.6.0+cu124", "cu11", "compiled for CUDA 11", "cu12"),
+        ("1.0+cu130", "2.6.0+cu124", "cu130", "compiled for CUDA 13.0", "cu12"),
+        ("2.7.4+cu12torch2.6cxx11abitrue", "2.6.0", "cxx11abiTRUE",
+         "and torch 2.6.0 the older C++ ABI", "cxx11abiFALSE"),
+        ("2.7.4+cu12torch2.7cxx11abifalse", "2.7.0", "cxx11abiFALSE",
+         "and torch 2.7.0 the C++ ABI of 2011", "cxx11abiTRUE"),
+    ],
+)  # fmt: skip
+def test_a_name_that_contradicts_the_set_is_an_error(
+    tmp_path, version, torch, subject, words, remedy
+):
+    package_set = opened(tmp_path, {"flash-attn": version, "torch": torch})
+    (finding,) = build_tags.check(package_set, "12.4")
+    assert finding.severity is Severity.ERROR
+    assert words in finding.message
+    assert f"flash_attn-{version}-py3-none-any.whl" in finding.message
+    assert finding.remedy == f"choose a wheel of flash-attn with {remedy} in its name"
+    assert finding.evidence is not None
+    assert finding.evidence.subject == subject
+
+
+@pytest.mark.parametrize(
+    ("version", "torch"),
+    [
+        ("2.7.4.post1+cu12torch2.6cxx11abifalse", "2.6.0"),
+        ("2.7.4.post1+cu12torch2.6cxx11abitrue", "2.6.0+cu126"),
+        ("0.2.5+cu121torch2.6", "2.6.0+cu124"),
+        ("2.7.4.post1+cu12torch2.7cxx11abifalse", "2.7.0a0+7c8ec84dab.nv25.3"),
+        ("2.7.4.post1", "2.6.0"),
+        ("1.0+local", "2.6.0"),
+    ],
+)
+def test_a_name_that_fits_is_no_finding(tmp_path, version, torch):
+    package_set = opened(tmp_path, {"flash-attn": version, "torch": torch})
+    assert build_tags.check(package_set, "12.4") == []
+
+
+def test_a_set_without_torch_is_judged_by_its_cuda_release(tmp_path):
+    package_set = opened(tmp_path, {"kernels": "1.0+cu13torch2.9"})
+    (finding,) = build_tags.check(package_set, "12.4")
+    assert "is for CUDA 12.4" in finding.message
+    assert build_tags.check(package_set, "") == []
+
+
+def test_the_torch_of_a_name_can_be_learned(tmp_path):
+    package_set = opened(tmp_path, {"flash-attn": "2.7+cu12torch2.6", "torch": "2.7.0"})
+    (finding,) = build_tags.check(package_set, "12.4")
+    assert finding.evidence is not None
+    assert (finding.evidence.other, finding.evidence.spec) == ("torch", "==2.6.*")

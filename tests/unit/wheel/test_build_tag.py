@@ -1,0 +1,43 @@
+"""What a wheel is compiled for, by its local version."""
+
+import pytest
+
+from imgbuild.wheel.build_tag import BuildTag, build_tag, torch_cxx11
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "torch", "cxx11"),
+    [
+        ("2.7.4.post1+cu12torch2.6cxx11abiFALSE", "12", "2.6", False),
+        ("2.8.3+cu12torch2.10cxx11abitrue", "12", "2.10", True),
+        ("0.2.5+cu124torch2.6", "12.4", "2.6", None),
+        ("2.8.1+cu128torch2.10", "12.8", "2.10", None),
+        ("1.6.3+pt26cu124", "12.4", "2.6", None),
+        ("1.6.3+pt210cu128", "12.8", "2.10", None),
+        ("2.6.0+cu124", "12.4", "", None),
+        ("0.9.2+cu130", "13.0", "", None),
+        ("1.0+cuda", "", "", None),
+        ("1.0+g1cu12345", "", "", None),
+        ("2.6.0+cpu", "", "", None),
+        ("2.6.0", "", "", None),
+    ],
+)
+def test_a_local_version_says_what_a_wheel_is_compiled_for(version, cuda, torch, cxx11):
+    assert build_tag(version) == BuildTag(cuda=cuda, torch=torch, cxx11=cxx11)
+
+
+@pytest.mark.parametrize(
+    ("version", "cxx11"),
+    [
+        ("2.5.1+cu124", False),
+        ("2.6.0", False),
+        ("2.6.0+cu124", False),
+        ("2.6.0+cu126", True),
+        ("2.7.0", True),
+        ("2.10.0+cu130", True),
+        ("2.7.0a0+7c8ec84dab.nv25.3", None),
+        ("2.6.0+cpu", None),
+    ],
+)
+def test_the_abi_of_pytorchs_wheels(version, cxx11):
+    assert torch_cxx11(version) is cxx11
