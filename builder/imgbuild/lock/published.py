@@ -165,7 +165,7 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
     for each in published_targets.values():
         _check_published(notes, value, each)
     for name, row in value.targets.items():
-        _check_row(notes, ("targets", name), row, published_targets[row.extends])
+        _check_row(notes, ("targets", name), row, published_targets[row.below])
         _check_sources(notes, ("targets", name, "files"), row, folder)
     if notes.problems:
         raise matrices.refusal(file, tuple(notes.problems), document.text)
@@ -223,7 +223,7 @@ def _check_row(
     if row.as_of is not None and row.as_of.isoformat() < lock.as_of:
         message = f"the packages of {extended.name} were uploaded until {lock.as_of}"
         notes.note((*path, "as_of"), message, value=row.as_of, expected="that day or a later one")
-    versions = versions_of(lock)
+    versions = {} if row.like else versions_of(lock)
     pinned = {package: f"=={version}" for package, version in row.pins.items()}
     for field, specs in (
         ("pins", pinned),
@@ -290,7 +290,7 @@ def _protected_paths(lock: Lock) -> tuple[str, ...]:
 
 def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder: Path) -> Extended:
     overlays = {
-        name: Overlay(row=row, published=published[row.extends], folder=folder)
+        name: Overlay(row=row, published=published[row.below], folder=folder)
         for name, row in value.targets.items()
     }
     locks = [target.lock for target in published.values()]

@@ -16,7 +16,17 @@ import msgspec
 from imgbuild.matrix.accepted import AcceptedCves, Waivers
 from imgbuild.matrix.check import mirrors
 from imgbuild.matrix.check_targets import configuration, versions
-from imgbuild.matrix.fields import DEBIAN_PACKAGE, Form, Line, Name, Package, Prose, Version
+from imgbuild.matrix.fields import (
+    DEBIAN_PACKAGE,
+    NAME,
+    Form,
+    Line,
+    Name,
+    Package,
+    Prose,
+    Reason,
+    Version,
+)
 from imgbuild.matrix.model import (
     Drops,
     Labels,
@@ -74,10 +84,61 @@ class FileToAdd(_Strict, frozen=True, rename={"source": "from"}):
     ] = "0644"
 
 
-class Extension(_Strict, frozen=True):
+class Relaxed(_Strict, frozen=True, kw_only=True):
+    """A package of which another version is taken than the project's files demand."""
+
+    version: Annotated[str, msgspec.Meta(description="the version that was taken instead")] = ""
+    reason: Reason
+
+
+class Extension(_Strict, frozen=True, kw_only=True):
     """One row: a published target and what is added on top of it."""
 
-    extends: Annotated[Name, msgspec.Meta(description="a target of `published`")]
+    extends: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=rf"^({NAME})?\Z",
+            description="a target of `published`, of which no version changes",
+        ),
+    ] = ""
+    like: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=rf"^({NAME})?\Z",
+            description="instead of `extends`: a target of `published` whose base, settings and"
+            " indexes are used, and whose versions are preferred",
+        ),
+    ] = ""
+    requirements: Annotated[
+        tuple[Line, ...],
+        msgspec.Meta(description="files of the project that say what it needs"),
+    ] = ()
+    extras: Annotated[
+        tuple[Line, ...], msgspec.Meta(description="extras of the project that are installed")
+    ] = ()
+    groups: Annotated[
+        tuple[Line, ...],
+        msgspec.Meta(description="dependency groups of the project that are installed"),
+    ] = ()
+    add: Annotated[
+        tuple[Line, ...],
+        msgspec.Meta(description="requirements beside those of the files, as PEP 508 has them"),
+    ] = ()
+    exclude: Annotated[
+        dict[Package, Reason],
+        msgspec.Meta(description="packages that are left out, and why"),
+    ] = {}
+    relax: Annotated[
+        dict[Package, Relaxed],
+        msgspec.Meta(description="packages of which any version is taken"),
+    ] = {}
+    cuda: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^([0-9]+\.[0-9]+)?\Z",
+            description="with `like`: the CUDA release, if it is not that target's",
+        ),
+    ] = ""
     summary: Annotated[Prose, msgspec.Meta(description="one line for tables")]
     arch: Annotated[
         tuple[Arch, ...], msgspec.Meta(description="empty: all that the published target has")
@@ -123,6 +184,11 @@ class Extension(_Strict, frozen=True):
     waive: Waivers = ()
     accept_cves: AcceptedCves = ()
     tested: Tested = ""
+
+    @property
+    def below(self) -> str:
+        """The published target that the row is based on."""
+        return self.extends or self.like
 
 
 class Extensions(_Strict, frozen=True):
@@ -174,7 +240,12 @@ def _row(notes: Notes, path: Path, row: Mapping[str, Any], matrix: Mapping[str, 
         message = "a published target has this name already"
         notes.note(path, message, key=True, expected="another name")
     published = table(matrix.get("published"))
-    notes.choice((*path, "extends"), row.get("extends"), published, "published target")
+    named = [key for key in ("extends", "like") if row.get(key)]
+    if len(named) != 1:
+        message = "exactly one of `extends` and `like` is expected"
+        notes.note(path, message, key=True, expected="extends: TARGET, or like: TARGET")
+    for key in named:
+        notes.choice((*path, key), row.get(key), published, "published target")
     notes.once((*path, "arch"), row.get("arch"))
     for package, index in table(row.get("indexes")).items():
         here = (*path, "indexes", package)

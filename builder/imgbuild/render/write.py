@@ -96,7 +96,7 @@ def check(
     reasons = []
     for lock in chosen:
         reasons += committed.stale(project, lock.target, _committed_files(project, matrix, lock))
-    path = project.root / bake.FILE
+    path = project.folder / bake.FILE
     if (boundary.content(path) if path.is_file() else None) != _bake(project, matrix, reporter):
         reasons.append(f"{path} does not follow from the locks")
     if reasons:
@@ -212,10 +212,10 @@ def _dockerfile(
 
 
 def _keep_bake(project: Project, matrix: Matrix, reporter: Reporter) -> None:
-    path = project.root / bake.FILE
+    path = project.folder / bake.FILE
     data = _bake(project, matrix, reporter)
     if data is None:
-        with OpenFolder.open(project.root) as folder:
+        with OpenFolder.open(project.folder) as folder:
             folder.remove(bake.FILE)
     else:
         codec.write_bytes(path, data)
