@@ -172,6 +172,7 @@ PYTHON = Definition("--python", "The Python version.", metavar="X.Y", panel=SELE
 CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
                   often=True)  # fmt: skip
 BASE = Definition("--base", "A base of the matrix.", metavar="NAME", panel=SELECT)
+SYSTEM = Definition("--system", "A Debian package; repeatable.", metavar="PACKAGE", often=True)
 DRY_RUN = Definition("--dry-run", "Print what would be done, and change nothing.", often=True)
 SHARED = Definition("--shared", "Shared memory in MB that must be free. 0: at least 1 GB is"
                     " recommended.", metavar="MB", min=0, setting=True)  # fmt: skip

@@ -17,7 +17,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import Http
 from imgbuild.cli import _project_report
 from imgbuild.cli._help import command
-from imgbuild.cli._options import CUDA, FROM, GPU, LOCK, TARGET, OneArch
+from imgbuild.cli._options import CUDA, FROM, GPU, LOCK, SYSTEM, TARGET, OneArch
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import SELECT, Group, option, verb
@@ -146,7 +146,7 @@ AddOption = Annotated[
 ]
 SystemOption = Annotated[
     list[str] | None,
-    option("--system", "A Debian package; repeatable.", metavar="PACKAGE", panel=ADD, often=True),
+    SYSTEM(),
 ]
 FileOption = Annotated[
     list[str] | None,

@@ -151,17 +151,19 @@ class Chooser:
         self.as_of = declared.cut_off.day if declared.cut_off is not None else request.today()
         self.pages = IndexPages(matrix, context, self.as_of)
         self._demands: dict[str, tuple[Demand, ...]] = {}
+        self._advice: list[Advice] = []
 
     def demands(self, python: str) -> tuple[Demand, ...]:
         """What the project demands on a Python, without what is excluded, relaxed where asked."""
         if python not in self._demands:
             every = demands(self._declared, self._tags(python).markers)
+            excluded = {*self._ask.exclude, *(each.package for each in self._advice)}
             self._demands[python] = tuple(
                 msgspec.structs.replace(demand, spec="")
                 if demand.package in self._ask.relax
                 else demand
                 for demand in every
-                if demand.package not in self._ask.exclude
+                if demand.package not in excluded
             )
         return self._demands[python]
 
@@ -175,11 +177,43 @@ class Chooser:
     def choose(self, folder: Path) -> Choice:
         """The nearest target; `folder` is the project's, whose imports are read."""
         facts = selected(facts_of(self._project, self._matrix, self._ask), self._ask)
-        self.pages.read(self._asked_of_index(facts))
-        order = choose.ranked(facts, self._declared, self.demands, self._conflicts)
         by_name = {each.target: each for each in facts}
-        chosen = order[0]
-        return self._checked(chosen, by_name[chosen.target], order, folder)
+        self.pages.read(self._asked_of_index(facts))
+        while True:
+            order = choose.ranked(facts, self._declared, self.demands, self._conflicts)
+            nearest = by_name[order[0].target]
+            tags = self._tags(nearest.python)
+            asked = [demand for demand in self.demands(nearest.python) if not _met(demand, nearest)]
+            blocked = obstacles(asked, self.pages, tags)
+            advice, sdists = self._of_source(blocked, nearest, folder)
+            if not advice:
+                break
+            self._advice += advice  # what is left out may make another target the nearest
+            self._demands.clear()
+        settled = {*(each.package for each in self._advice), *sdists}
+        return Choice(
+            candidates=tuple(order),
+            chosen=order[0],
+            advice=tuple(self._advice),
+            excluded=self._excluded(),
+            sdists=sdists,
+            relaxed={
+                name: nearest.versions[name] for name in self._ask.relax if name in nearest.versions
+            },
+            as_of=self._day(order[0], nearest, asked, tags, settled),
+            wheels=self._wheel_counts(),
+            obstacles=tuple(
+                self._suggested(each) for each in blocked if each.package not in settled
+            ),
+        )
+
+    def _excluded(self) -> dict[str, str]:
+        """What is left out, and why: what the user named, and what only exists as CUDA source."""
+        declared = {item.package for item in self._declared.requirements}
+        named = sorted(declared.intersection(self._ask.exclude))
+        return dict.fromkeys(named, "left out with imgbuild init --exclude") | {
+            each.package: each.reason for each in self._advice
+        }
 
     def _asked_of_index(self, facts: Sequence[LockedFacts]) -> set[str]:
         """The packages that some target lacks, or has in a version that is not accepted."""
@@ -220,41 +254,6 @@ class Chooser:
                         ),
                     )
         return list(changes.values())
-
-    def _checked(
-        self, chosen: Candidate, facts: LockedFacts, order: Sequence[Candidate], folder: Path
-    ) -> Choice:
-        """`chosen` with what the index says of all that it lacks."""
-        tags = self._tags(facts.python)
-        asked = [demand for demand in self.demands(facts.python) if not _met(demand, facts)]
-        blocked = obstacles(asked, self.pages, tags)
-        advice, sdists = self._of_source(blocked, facts, folder)
-        settled = {*(each.package for each in advice), *sdists}
-        excluded = {each.package: each.reason for each in advice}
-        left_out = set(self._ask.exclude) & {item.package for item in self._declared.requirements}
-        excluded |= dict.fromkeys(sorted(left_out), "left out with imgbuild init --exclude")
-        if chosen.form == "like" and excluded:
-            chosen = self._without(chosen, facts, excluded)
-        remaining = tuple(self._suggested(each) for each in blocked if each.package not in settled)
-        relaxed = {name: facts.versions[name] for name in self._ask.relax if name in facts.versions}
-        return Choice(
-            candidates=tuple(chosen if each.target == chosen.target else each for each in order),
-            chosen=chosen,
-            advice=tuple(advice),
-            excluded=excluded,
-            sdists=sdists,
-            relaxed=relaxed,
-            as_of=self._day(chosen, facts, asked, tags, settled),
-            wheels=self._wheel_counts(),
-            obstacles=remaining,
-        )
-
-    def _without(
-        self, chosen: Candidate, facts: LockedFacts, excluded: Collection[str]
-    ) -> Candidate:
-        """`chosen` again, without what is left out: then nothing of the target may change."""
-        kept = [each for each in self.demands(facts.python) if each.package not in excluded]
-        return choose.candidate(facts, kept, self._declared, self._conflicts(facts, kept))
 
     def _suggested(self, obstacle: Obstacle) -> Obstacle:
         """`obstacle` with a similar name of the catalogue, if the index lacks the package."""

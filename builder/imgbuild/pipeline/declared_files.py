@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.errors import InputError
 from imgbuild.project import read
-from imgbuild.project.model import Declared, DeclaredRequirement, NotRead, Place
+from imgbuild.project.model import Declared, DeclaredName, DeclaredRequirement, NotRead, Place
 from imgbuild.project_paths import FOLDER
 
 ADDRESS = re.compile(r"(git\+)?(https?|ssh|file)://|git@")
@@ -136,14 +136,8 @@ def summary(declared: Declared) -> list[str]:
     return lines
 
 
-def _names(items: Sequence[object], file: str) -> list[str]:
-    return list(
-        dict.fromkeys(
-            item.name
-            for item in items
-            if item.place.file == file  # type: ignore[attr-defined]
-        )
-    )
+def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
+    return list(dict.fromkeys(item.name for item in items if item.place.file == file))
 
 
 def left_out(declared: Declared) -> list[str]:

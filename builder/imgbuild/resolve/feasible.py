@@ -44,10 +44,15 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     nearest: tuple[str, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The demand, the reason and what is nearest, without the places."""
+        near = f"; nearest: {' or '.join(self.nearest)}" if self.nearest else ""
+        return f"{self.demand}: {self.reason}{near}"
+
     def __str__(self) -> str:
         where = ", ".join(map(str, self.places))
-        near = f"; nearest: {' or '.join(self.nearest)}" if self.nearest else ""
-        return f"{where + ': ' if where else ''}{self.demand}: {self.reason}{near}"
+        return f"{where}: {self.text}" if where else self.text
 
 
 class IndexPages:
