@@ -86,18 +86,26 @@ class DeclaredPython(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
-    """A Debian package, or a CUDA release ("12.4"), and where it is named."""
+    """A Debian package, or a CUDA release ("12.4"), and where it is named.
+
+    `marker` is the condition of PEP 508 under which it holds, empty if always.
+    """
 
     name: str
     place: Place
+    marker: str = ""
 
 
 class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """A package index; `packages` are those that it is named for, empty for all."""
+    """A package index; `packages` are those that it is named for, empty for all.
+
+    `marker` is the condition of PEP 508 under which it is used, empty if always.
+    """
 
     url: str
     place: Place
     packages: tuple[str, ...] = ()
+    marker: str = ""
 
 
 class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +113,18 @@ class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):
 
     day: datetime.date
     place: Place
+
+
+class DeclaredMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What a package requires by the project's word, in place of its METADATA.
+
+    `version` is empty for all versions of it.
+    """
+
+    package: str
+    requires: tuple[str, ...]
+    place: Place
+    version: str = ""
 
 
 class NotRead(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +141,9 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     `files` were read, relative to the project. `cuda` are the CUDA releases that index addresses,
     local versions (`+cu124`) and images (`FROM`) mean. `extras` and `groups` are those that exist,
     chosen or not. `cut_off` is `exclude-newer`, else the day after the newest upload of a lock
-    file.
+    file. `excluded` are packages that are not installed, whatever requires them. `metadata` is what
+    the project says in place of METADATA. `no_build_isolation` are normalized names. `conflicts`
+    are sets that exclude each other, of "extra:NAME" and "group:NAME".
     """
 
     files: tuple[str, ...] = ()
@@ -135,4 +157,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     cut_off: DeclaredDay | None = None
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    excluded: tuple[DeclaredName, ...] = ()
+    metadata: tuple[DeclaredMetadata, ...] = ()
+    no_build_isolation: tuple[str, ...] = ()
+    conflicts: tuple[tuple[str, ...], ...] = ()
     not_read: tuple[NotRead, ...] = ()

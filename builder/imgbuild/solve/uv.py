@@ -16,10 +16,11 @@ import msgspec
 from packaging.requirements import Requirement
 
 from imgbuild.cache.store import Store
-from imgbuild.errors import ImgbuildError, InputError, ToolMissing
+from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.index import server
 from imgbuild.index.server import Amend, Catalogue
 from imgbuild.system import process, programs
+from imgbuild.system.uv_program import binary, clean
 from imgbuild.values import normalize
 
 DEFAULT_INDEX = re.compile(r"^--(?:default-)?index(?:-url)? (\S+)$", re.MULTILINE)
@@ -40,19 +41,6 @@ class Unsolvable(Exception):
 
 
 @functools.cache
-def binary() -> str:
-    """The path of uv in this Python's environment; ToolMissing if it is not installed."""
-    try:
-        from uv import find_uv_bin
-    except ImportError as error:
-        message = "uv is not installed beside imgbuild"
-        raise ToolMissing(
-            message, hint="install imgbuild again: uv is one of its dependencies"
-        ) from error
-    return str(find_uv_bin())
-
-
-@functools.cache
 def default_index() -> str:
     """The index that uv is set up for on this machine: UV_DEFAULT_INDEX, uv.toml, or its own.
 
@@ -65,7 +53,7 @@ def default_index() -> str:
         *("--python", sys.executable, "--no-python-downloads"),
     ]
     configured = _named_index([*query, "-"])
-    built_in = _named_index([*_clean(), *query, "--no-config", "-"])
+    built_in = _named_index([*clean(), *query, "--no-config", "-"])
     if configured == built_in:
         return pip_index() or configured
     return configured
@@ -96,15 +84,6 @@ def _settings_file(variable: str) -> dict[str, str]:
     """The file that the user names in `variable`, for a command that runs in another folder."""
     path = os.environ.get(variable)
     return {variable: str(Path(path).absolute())} if path else {}
-
-
-def _clean() -> list[str]:
-    # Uv's many variables would add indexes, files or strategies: it gets none of them.
-    env = programs.environment("uv")
-    variables = [f"{name}={env[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in env]
-    # A page may wait for a build from an sdist; what fails at the local index fails again.
-    timeouts = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
-    return [process.find("env", remedy="install coreutils"), "-i", *variables, *timeouts]
 
 
 def ask(
@@ -150,7 +129,7 @@ def compile_requirements(
     """
     folder.joinpath("constraints.txt").write_text("\n".join(constraints) + "\n", encoding="utf-8")
     command = [
-        *(*_clean(), binary(), "pip", "compile", "-"),
+        *(*clean(), binary(), "pip", "compile", "-"),
         *("--constraints", str(folder / "constraints.txt"), "--resolution", "highest"),
         *("--no-config", "--no-cache", "--no-progress", "--color", "never"),
         *("--python", sys.executable, "--no-python-downloads"),

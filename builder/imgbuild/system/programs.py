@@ -58,7 +58,8 @@ def environment(program: str, added: Mapping[str, str] | None = None) -> dict[st
     """The environment in which `program` starts: this process's, with `added`.
 
     Relative and empty entries of lists of folders are left out. Programs that read git
-    repositories run no command that a repository's configuration names.
+    repositories run no command that a repository's configuration names, and use no network unless
+    `added` names protocols in GIT_ALLOW_PROTOCOL.
     """
     env = {**os.environ, **(added or {})}
     for name, separator in FOLDER_LISTS.items():
@@ -67,7 +68,8 @@ def environment(program: str, added: Mapping[str, str] | None = None) -> dict[st
     if "PATH" in env and not env["PATH"]:
         env["PATH"] = os.defpath
     if Path(program).name in REPOSITORY_PROGRAMS:
-        env |= GIT_VARIABLES | _git_settings(env)
+        env |= {**GIT_VARIABLES, **_git_settings(env)}
+        env |= {name: (added or {}).get(name, env[name]) for name in GIT_VARIABLES}
     return env
 
 

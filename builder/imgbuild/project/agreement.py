@@ -1,0 +1,114 @@
+"""Whether two files of a project can hold together: what one pins, and the ranges of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.project import platforms
+from imgbuild.project.model import DeclaredRequirement
+from imgbuild.values import normalize
+
+
+def contradictions(
+    ranges: Iterable[DeclaredRequirement], others: Iterable[DeclaredRequirement]
+) -> Iterator[tuple[DeclaredRequirement, DeclaredRequirement]]:
+    """The pairs of requirements of one package that no version can meet."""
+    by_name: dict[str, list[DeclaredRequirement]] = {}
+    for other in others:
+        if other.kind == "requirement" and not other.path:
+            by_name.setdefault(other.package, []).append(other)
+    for declared in ranges:
+        if declared.kind != "requirement" or declared.path:
+            continue
+        for other in by_name.get(declared.package, ()):
+            if not compatible(declared.requirement, other.requirement):
+                yield declared, other
+
+
+def compatible(first: Requirement, second: Requirement) -> bool:
+    """Whether one version can meet both, where their markers hold together."""
+    together = platforms.truths(str(first.marker or "")) & platforms.truths(
+        str(second.marker or "")
+    )
+    if not together:
+        return True
+    one, two = _specifier(first), _specifier(second)
+    if one is None or two is None:
+        return True
+    both = one & two
+    return any(both.contains(version, prereleases=True) for version in _candidates(one, two))
+
+
+def _specifier(requirement: Requirement) -> SpecifierSet | None:
+    """The versions; for a wheel by address its own, None for another address."""
+    if requirement.url is None:
+        return requirement.specifier
+    version = url_version(requirement.url)
+    return None if version is None else SpecifierSet(f"=={version}")
+
+
+def url_version(url: str) -> Version | None:
+    """The version in the name of a wheel by address."""
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        return parse_wheel_filename(unquote(urlsplit(url).path).rpartition("/")[2])[1]
+    except InvalidWheelFilename:
+        return None
+
+
+def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
+    """Versions among which one meets all specifiers if any does: their bounds and neighbours."""
+    yield Version("0")
+    yield Version("99999")
+    for clause in (clause for each in specifiers for clause in each):
+        text = clause.version.removesuffix(".*")
+        try:
+            version = Version(text)
+        except InvalidVersion:
+            continue
+        yield version
+        yield Version(
+            f"{version.public}.post99999" if version.post is None else f"{version.public}"
+        )
+        base = ".".join(map(str, version.release))
+        epoch = f"{version.epoch}!" if version.epoch else ""
+        yield Version(f"{epoch}{base}.0.1")
+        yield Version(f"{epoch}{base}.99999")
+        *head, last = version.release
+        if last:
+            below = ".".join(map(str, [*head, last - 1]))
+            yield Version(f"{epoch}{below}.99999")
+        elif head and head[-1]:
+            below = ".".join(map(str, [*head[:-1], head[-1] - 1, 99999]))
+            yield Version(f"{epoch}{below}")
+
+
+def is_pinned(declared: DeclaredRequirement) -> bool:
+    """Whether one file or one version is named."""
+    requirement = declared.requirement
+    if requirement.url is not None or declared.path:
+        return True
+    clauses = list(requirement.specifier)
+    return any(
+        clause.operator in ("==", "===") and not clause.version.endswith(".*") for clause in clauses
+    )
+
+
+def is_lock(requirements: Iterable[DeclaredRequirement]) -> bool:
+    """Whether all requirements are pinned, as in what `pip freeze` or `uv export` writes."""
+    listed = [each for each in requirements if each.kind == "requirement"]
+    return bool(listed) and all(map(is_pinned, listed))
+
+
+def missing(
+    requirements: Iterable[DeclaredRequirement], others: Iterable[DeclaredRequirement]
+) -> list[DeclaredRequirement]:
+    """The requirements whose package none of `others` is."""
+    names = {normalize(each.requirement.name) for each in others}
+    return [each for each in requirements if each.package not in names]

@@ -1,0 +1,292 @@
+"""Commands that install packages: `pip`, `uv`, `apt-get`, `conda`, in scripts of a shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from imgbuild.project import conda, releases, requirement_lines
+from imgbuild.project.installers import CHOICES, FILE, INDEX, READ, WITH_VALUE, installer
+from imgbuild.project.model import Kind, Place
+from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.requirement_lines import Scope
+from imgbuild.project.sources import relative
+
+SEPARATORS = ";&|()"
+PREFIXES = frozenset({"sudo", "exec", "time", "nice", "command", "env", "do", "{", "!"})
+SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh"})
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+REDIRECTION = re.compile(r"(?<=\s)[\d&]?>{1,2}\s*(?:&\d|/dev/null|[\w./-]+\.(?:log|txt|out))")
+# Options of pip and uv whose next word is their value; of the others every word is read.
+# `$NAME`, `${NAME}`, `${NAME:-DEFAULT}`.
+VALUE = re.compile(
+    r"\$(?:(?P<name>[A-Za-z_]\w*)"
+    r"|\{(?P<braced>[A-Za-z_]\w*)(?:(?P<operator>:?-)(?P<default>[^{}]*))?\})"
+)
+
+
+class Script:
+    """A script of a shell in `file`, whose commands are read one after the other.
+
+    `variables` are those of the environment, `folder` is the current folder, relative to the
+    project, None if it is not among the files of the project.
+    """
+
+    def __init__(
+        self, reading: Reading, file: str, *, variables: Mapping[str, str], folder: str = "."
+    ) -> None:
+        self.reading = reading
+        self.file = file
+        self.variables = dict(variables)
+        self.folder: str | None = folder
+        self.text = reading.sources.text(file)
+        self._conditions = 0
+        self._cloned = ""
+
+    def run(self, script: str, start: int, end: int, *, condition: str = "") -> None:
+        """Read the commands of `script`, which is in the lines `start` to `end` of the file.
+
+        What `condition` guards, if not empty, is noted as left out.
+        """
+        lines = [re.sub(r"(^|\s)#.*$", r"\1", line) for line in script.split("\n")]
+        joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
+        for line in joined.split("\n"):
+            self._line(REDIRECTION.sub(" ", line), start, end, condition)
+
+    def _line(self, line: str, start: int, end: int, condition: str) -> None:
+        lexer = shlex.shlex(substituted(line, self.variables), posix=True,
+                            punctuation_chars=SEPARATORS)  # fmt: skip
+        lexer.whitespace_split = True
+        lexer.commenters = ""
+        try:
+            words = list(lexer)
+        except ValueError:  # a quote without its end
+            if re.search(r"\b(pip3?|apt(-get)?|uv|conda)\b.*\b(install|add)\b", line):
+                place = self._place(line.split(maxsplit=1)[0], start, end)
+                self.reading.leave_out(place, line, "a quotation that does not end")
+            return
+        command: list[str] = []
+        alternative = ""
+        for word in [*words, ";"]:
+            if set(word) <= set(SEPARATORS):
+                if command:
+                    self._command(command, start, end, condition or alternative)
+                alternative = "the command before it fails" if word == "||" else ""
+                command = []
+            else:
+                command.append(word)
+
+    def _command(self, words: list[str], start: int, end: int, condition: str) -> None:
+        words = self._body(words)
+        if not words:
+            return
+        if self._conditions and not condition:
+            condition = "a condition of the script holds"
+        name, rest = words[0], words[1:]
+        if name in SHELLS and len(rest) > 1 and re.fullmatch(r"-\w*c", rest[0]):
+            self._line(rest[1], start, end, condition)
+            return
+        place = self._place(name, start, end, *rest)
+        if name == "cd" and rest:
+            self._enter(rest[0])
+        elif name == "export":
+            self._body(rest)
+        elif name == "git" and "clone" in rest:
+            self._cloned = next((word for word in rest if "://" in word or "@" in word), "")
+        elif (call := installer(words)) is not None:
+            kind, arguments = call
+            if condition:
+                text = shlex.join(words)
+                self.reading.leave_out(place, text, f"only done if {condition}")
+                return
+            getattr(self, f"_{kind}")(arguments, start, end)
+
+    def _body(self, words: list[str]) -> list[str]:
+        """The words without keywords and assignments, which are kept as variables."""
+        rest = list(words)
+        while rest:
+            assigned = ASSIGNMENT.fullmatch(rest[0])
+            if rest[0] in ("if", "case"):
+                self._conditions += 1
+                return []
+            if rest[0] in ("fi", "esac"):
+                self._conditions = max(0, self._conditions - 1)
+                rest.pop(0)
+            elif assigned:
+                self.variables[assigned[1]] = assigned[2]
+                rest.pop(0)
+            elif rest[0] in PREFIXES or rest[0] in ("then", "else", "elif") or (
+                rest[0].startswith("-") and rest is not words
+            ):  # fmt: skip
+                rest.pop(0)
+            else:
+                break
+        return rest
+
+    def _enter(self, folder: str) -> None:
+        if self.folder is None and folder.startswith(".."):
+            self.folder = "."
+            return
+        target = relative(self.folder or ".", folder)
+        exists = not folder.startswith("/") and self.reading.sources.is_folder(target)
+        self.folder = target if exists and not target.startswith("..") else None
+        if folder.startswith("/"):  # a folder of the image, into which the project is copied
+            self.folder = "."
+
+    def _place(self, word: str, start: int, end: int, *others: str) -> Place:
+        for each in (*others, word):
+            line = requirement_lines.text_line(self.text, each, start, end)
+            if line != start:
+                return Place(file=self.file, line=line)
+        return Place(file=self.file, line=start)
+
+    def _word_place(self, word: str, start: int, end: int) -> Place:
+        return Place(file=self.file, line=requirement_lines.text_line(self.text, word, start, end))
+
+    def _pip(self, arguments: Sequence[str], start: int, end: int) -> None:
+        """The arguments of `pip install`, `uv pip install` and `uv add`."""
+        scope = Scope(no_deps="--no-deps" in arguments)
+        left = list(arguments)
+        while left:
+            word = left.pop(0)
+            option, equals, value = word.partition("=") if word.startswith("-") else ("", "", "")
+            place = self._word_place(value or word, start, end)
+            if not option:
+                self._requirement(word, place, scope)
+                continue
+            known = READ | CHOICES | WITH_VALUE
+            short = option[:2] in known and not option.startswith("--") and len(option) > 2
+            if short:  # -rrequirements.txt
+                option, value = word[:2], word[2:].lstrip("=")
+            elif option in known and not equals:
+                value = left.pop(0) if left else ""
+            place = self._word_place(value or word, start, end)
+            self._option(option, value, place, scope)
+
+    def _option(self, option: str, value: str, place: Place, scope: Scope) -> None:
+        if option in INDEX:
+            named = re.fullmatch(r"[\w-]+=(https?://.*)", value)  # uv's `--index NAME=URL`
+            self.reading.index(named[1] if named else value, place)
+        elif option in FILE:
+            kind: Kind = "override" if "override" in option else scope.kind
+            kind = "constraint" if option in ("-c", "--constraint", "--constraints") else kind
+            self._file(option, value, place, msgspec.structs.replace(scope, kind=kind))
+        elif option in ("-e", "--editable"):
+            self._requirement(value, place, scope, editable=True)
+        elif option == "--torch-backend":
+            release = releases.of_tag(value)
+            if release:
+                self.reading.cuda_release(release, place)
+            elif value != "auto":
+                self.reading.leave_out(place, f"{option}={value}", "images have builds for CUDA")
+        elif option in CHOICES:
+            self.reading.leave_out(
+                place, f"{option}={value}", "give it to imgbuild if it should count"
+            )
+
+    def _file(self, option: str, value: str, place: Place, scope: Scope) -> None:
+        if self.folder is None:
+            self.reading.leave_out(place, f"{option} {value}", self._elsewhere())
+        elif "$" in value or "{" in value:
+            self.reading.leave_out(place, f"{option} {value}", "has a variable without a value")
+        else:
+            name = value
+            if value.startswith("/"):  # where the image has the project, or a copy of the file
+                base = value.rpartition("/")[2]
+                name = base if self.reading.sources.exists(base) else value.lstrip("/")
+                if not self.reading.sources.exists(name):
+                    self.reading.leave_out(place, f"{option} {value}", "a file of the image")
+                    return
+            elif not self.reading.sources.exists(relative(self.folder, value)):
+                base = value.rpartition("/")[2]
+                if not self.reading.sources.exists(base):
+                    self.reading.leave_out(
+                        place, f"{option} {value}", "no such file in the project"
+                    )
+                    return
+                name = base
+            folder = "." if name != value else self.folder
+            requirement_lines.nested_file(self.reading, name, folder, place, scope)
+
+    def _elsewhere(self) -> str:
+        source = f" ({self._cloned})" if self._cloned else ""
+        return f"is in a folder that is not among the files of the project{source}"
+
+    def _requirement(
+        self, word: str, place: Place, scope: Scope, *, editable: bool = False
+    ) -> None:
+        if "$" in word or "{" in word or "`" in word:
+            self.reading.leave_out(place, word, "has a variable, whose value is not in the file")
+            return
+        local = editable or word.startswith((".", "/"))
+        if local and self.folder is None and "://" not in word:
+            self.reading.leave_out(place, f"install {word}", self._elsewhere())
+            return
+        if word.startswith("/") and editable:
+            word = "."
+        requirement_lines.requirement_word(
+            self.reading, word, self.folder or ".", place, scope=scope, editable=editable
+        )
+
+    def _apt(self, arguments: Sequence[str], start: int, end: int) -> None:
+        left = list(arguments)
+        while left:
+            word = left.pop(0)
+            if word in ("-o", "-t", "--target-release", "--option", "-c", "--config-file"):
+                left[:1] = []
+                continue
+            if word.startswith("-"):
+                continue
+            place = self._word_place(word, start, end)
+            if "$" in word or "*" in word or word.endswith(".deb"):
+                reason = "a file" if word.endswith(".deb") else "has a variable or a pattern"
+                self.reading.leave_out(place, word, reason)
+            else:
+                self.reading.debian_package(word, place)
+
+    def _conda(self, arguments: Sequence[str], start: int, end: int) -> None:
+        left = list(arguments)
+        while left:
+            word = left.pop(0)
+            if word in ("-n", "--name", "-c", "--channel", "-p", "--prefix", "-f", "--file"):
+                value = left.pop(0) if left else ""
+                if word in ("-f", "--file") and self.reading.sources.exists(value):
+                    conda.read_file(self.reading, value)
+                continue
+            if not word.startswith("-"):
+                conda.dependency(self.reading, word, self._word_place(word, start, end))
+
+    def _setup(self, arguments: Sequence[str], start: int, end: int) -> None:
+        place = self._word_place("setup.py", start, end)
+        if self.folder is None:
+            self.reading.leave_out(place, shlex.join(("setup.py", *arguments)), self._elsewhere())
+        else:
+            self.reading.local(LocalRequest(folder=self.folder, place=place, editable=True))
+
+    def _sync(self, arguments: Sequence[str], start: int, end: int) -> None:
+        """`uv sync`, which installs what pyproject.toml declares."""
+        for at, word in enumerate(arguments):
+            option, equals, value = word.partition("=")
+            if option in ("--extra", "--group"):
+                value = value if equals else " ".join(arguments[at + 1 : at + 2])
+                place = self._word_place(word, start, end)
+                self.reading.leave_out(place, f"{option} {value}", f"chosen with {option}")
+
+    def _uninstall(self, arguments: Sequence[str], start: int, end: int) -> None:
+        place = self._word_place(arguments[-1] if arguments else "uninstall", start, end)
+        self.reading.leave_out(place, shlex.join(arguments), "what is uninstalled is not followed")
+
+
+def substituted(text: str, variables: Mapping[str, str]) -> str:
+    """`text` with the values of `$NAME`, `${NAME}` and `${NAME:-DEFAULT}`; others stay."""
+
+    def _value(match: re.Match[str]) -> str:
+        name = match["name"] or match["braced"]
+        if name in variables and (variables[name] or match["operator"] != ":-"):
+            return variables[name]
+        return match["default"] if match["operator"] in (":-", "-") else match[0]
+
+    return VALUE.sub(_value, text)

@@ -1,0 +1,256 @@
+"""Which files of a project say what it needs, and which of them wins where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from imgbuild.project import (
+    agreement,
+    conda,
+    dockerfile,
+    kinds,
+    local_package,
+    notebook,
+    poetry,
+    pyproject,
+    submodules,
+)
+from imgbuild.project.kinds import FOREIGN, is_requirements, reason_to_leave
+from imgbuild.project.model import Place
+from imgbuild.project.reading import Reading
+
+NAMED = "name it with --from if it is wanted"
+SHOWN = 3  # contradictions in a reason
+FOLDERS = 40  # of the project that are searched for projects of their own
+DOCKER_FOLDERS = ("docker", "dockerfiles", ".devcontainer", "containers", "container")
+MAIN = ("requirements.txt", "base.txt", "common.txt", "core.txt", "main.txt", "default.txt",
+        "framework.txt", "train.txt", "training.txt", "cuda.txt", "gpu.txt")  # fmt: skip
+
+
+def read(reading: Reading) -> None:
+    """Read the files at the root of the project."""
+    names = [name for name in reading.sources.names() if reading.sources.exists(name)]
+    for name in (".python-version", "runtime.txt", "apt.txt"):
+        if name in names:
+            _taken(reading, name)
+    _metadata(reading, names)
+    _requirements(reading, names)
+    for name in names:
+        if conda.is_environment(name):
+            _beside(reading, name)
+        elif name in FOREIGN:
+            reading.leave_out(Place(file=name), name, FOREIGN[name])
+    _dockerfiles(reading, names)
+    _notebooks(reading, names)
+    _scripts(reading, names)
+    _projects(reading)
+    reading.left_out += submodules.missing(reading.sources)
+
+
+def _taken(reading: Reading, name: str) -> None:
+    kind = kinds.kind_of(name)
+    if kind is not None:
+        kind.read(reading, name)
+
+
+def _declares(reading: Reading) -> bool:
+    """Whether any file so far says what the project needs."""
+    return bool(reading.local_requests) or any(
+        each.kind == "requirement" for each in reading.requirements
+    )
+
+
+def _metadata(reading: Reading, names: list[str]) -> None:
+    """Read the package's metadata, and the lock beside it."""
+    document = reading.toml("pyproject.toml") if "pyproject.toml" in names else None
+    standard = document is not None and (
+        isinstance(document.get("project"), dict)
+        or bool(poetry.table_of(document))
+        or "dependency-groups" in document
+    )
+    if document is not None:
+        pyproject.read_file(reading, "pyproject.toml")
+        local_package.add_dynamic(reading, ".", document)
+    if not standard and {"setup.py", "setup.cfg"} & set(names):
+        kinds.read_setup(reading, "setup.py")
+    local_package.describe_into(reading, ".")
+    locks = [name for name in kinds.LOCKS if name in names]
+    if document is not None and poetry.table_of(document):
+        locks.sort(key=lambda name: name != "poetry.lock")
+    others = [
+        n for n in names if n not in locks and n.startswith("pylock.") and n.endswith(".toml")
+    ]
+    for name in (*locks[1:], *others):
+        reading.leave_out(Place(file=name), name, f"another lock; {NAMED}")
+    if locks:
+        _beside(reading, locks[0], lock=True)
+
+
+def _beside(reading: Reading, name: str, *, lock: bool = False) -> None:
+    """Read a file that must agree with what has been read; else it is left out.
+
+    If all that it requires is pinned, it is a lock.
+    """
+    child = reading.child()
+    _taken(child, name)
+    pairs = list(agreement.contradictions(reading.requirements, child.requirements))
+    if pairs:
+        shown = "; ".join(
+            f"{other.text} ({other.place}) against {declared.text} ({declared.place})"
+            for declared, other in pairs[:SHOWN]
+        )
+        more = f" and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
+        reason = f"contradicts the package's own metadata: {shown}{more}"
+        reading.leave_out(Place(file=name), name, reason)
+        return
+    if not lock and _declares(reading) and agreement.is_lock(child.requirements):
+        child.requirements = [
+            msgspec.structs.replace(each, locked=each.kind == "requirement")
+            for each in child.requirements
+        ]
+    reading.absorb(child)
+
+
+def _requirements(reading: Reading, names: list[str]) -> None:
+    """Read requirements.txt and constraints; list the other requirements files."""
+    files = [name for name in names if is_requirements(name)]
+    inner = [f"requirements/{name}" for name in reading.sources.names("requirements")]
+    inner = [name for name in inner if name.endswith((".txt", ".in", ".pip"))]
+    main = _main_file(reading, files, inner)
+    if main:
+        _beside(reading, main)
+    for name in names:
+        if name.lower().startswith("constraint") and name.endswith(".txt"):
+            _taken(reading, name)
+    for name in (*files, *inner):
+        if name not in reading.files and name != main:
+            compiled = name.endswith(".in") and f"{name[:-3]}.txt" in reading.files
+            reason = "its compiled form is read" if compiled else reason_to_leave(name)
+            reading.leave_out(
+                Place(file=name), name, reason or f"an alternative or an addition; {NAMED}"
+            )
+
+
+def _main_file(reading: Reading, files: list[str], inner: list[str]) -> str:
+    """The requirements file that is taken by itself; empty if there is none."""
+    if "requirements.txt" in files:
+        return "requirements.txt"
+    if "requirements.in" in files:
+        return "requirements.in"
+    if _declares(reading):
+        return ""
+    plain = [name for name in files if not reason_to_leave(name)]
+    if len(plain) == 1:
+        return plain[0]
+    for name in MAIN:
+        if f"requirements/{name}" in inner:
+            return f"requirements/{name}"
+    return ""
+
+
+def _dockerfiles(reading: Reading, names: list[str]) -> None:
+    """Read one Dockerfile: its Debian packages, and its pip lines if nothing else declares any."""
+    at_root = [name for name in names if dockerfile.is_dockerfile(name)]
+    below = [
+        file
+        for folder in DOCKER_FOLDERS
+        for file in _files(reading, folder, 2)
+        if dockerfile.is_dockerfile(file)
+    ]
+    usual = [name for name in at_root if name in ("Dockerfile", "Containerfile")]
+    usual += [name for name in below if name.endswith(("/Dockerfile", "/Containerfile"))
+              and not kinds.parts(name.replace("/", "-") + ".x") & kinds.HARDWARE]  # fmt: skip
+    plain = [
+        name
+        for name in (*at_root, *below)
+        if name not in usual and not reason_to_leave(f"{name}.x")
+    ]
+    candidates = usual or (plain if len(plain) == 1 else [])
+    for name in (*at_root, *below):
+        if candidates and name == candidates[0]:
+            _dockerfile(reading, name)
+        else:
+            reading.leave_out(Place(file=name), name, f"another Dockerfile; {NAMED}")
+
+
+def _files(reading: Reading, folder: str, levels: int) -> Iterable[str]:
+    """The files of a folder and, to `levels`, of its folders."""
+    for name in reading.sources.names(folder):
+        path = f"{folder}/{name}"
+        if reading.sources.exists(path):
+            yield path
+        elif levels > 1:
+            yield from _files(reading, path, levels - 1)
+
+
+def _dockerfile(reading: Reading, name: str) -> None:
+    child = reading.child()
+    child.files = list(reading.files)
+    dockerfile.read_file(child, name)
+    if not _declares(reading):
+        reading.absorb(child)
+        return
+    reason = "installed by the Dockerfile, named by no other file; add it if it is needed"
+    for each in agreement.missing(child.requirements, reading.requirements):
+        if each.package not in {request.name for request in reading.local_requests}:
+            reading.leave_out(each.place, each.text, reason)
+    for request in child.local_requests:
+        if request.extras:
+            text = f"{request.folder}[{','.join(request.extras)}]"
+            reading.leave_out(request.place, text, "extras are chosen with --extra")
+    child.requirements = [each for each in child.requirements if each.kind == "constraint"]
+    child.local_requests, child.indexes = [], []
+    if reading.pythons:
+        child.pythons = []
+    child.files = [name]
+    reading.absorb(child)
+
+
+def _notebooks(reading: Reading, names: list[str]) -> None:
+    """Read the notebook that installs packages, if nothing else declares any."""
+    notebooks = [name for name in names if name.endswith(".ipynb")]
+    notebooks += [name for folder in ("notebooks", "nb") for name in _files(reading, folder, 1)
+                  if name.endswith(".ipynb")]  # fmt: skip
+    if _declares(reading):
+        return
+    children = []
+    for name in notebooks[:FOLDERS]:
+        child = reading.child()
+        notebook.read_file(child, name)
+        if child.requirements or child.local_requests or child.debian:
+            children.append((name, child))
+    if len(children) == 1:
+        reading.absorb(children[0][1])
+        return
+    for name, _ in children:
+        reading.leave_out(Place(file=name), name, f"one of several notebooks; {NAMED}")
+
+
+def _scripts(reading: Reading, names: list[str]) -> None:
+    for name in names:
+        words = kinds.parts(name)
+        if name.endswith(".sh") and words & {
+            "install",
+            "setup",
+            "env",
+            "environment",
+            "requirements",
+        }:
+            reading.leave_out(Place(file=name), name, f"a script; {NAMED}")
+
+
+def _projects(reading: Reading) -> None:
+    """Note the folders that are projects of their own and are not required by this one."""
+    required = {request.folder for request in reading.local_requests}
+    folders = [name for name in reading.sources.names() if not name.startswith(".")]
+    for folder in folders[: FOLDERS * 5]:
+        if folder in required or not reading.sources.is_folder(folder) or folder == "requirements":
+            continue
+        for file in ("pyproject.toml", "setup.py", "requirements.txt"):
+            path = f"{folder}/{file}"
+            if reading.sources.exists(path) and path not in reading.files:
+                reason = f"a project of its own; {NAMED}"
+                reading.leave_out(Place(file=path), path, reason)
+                break

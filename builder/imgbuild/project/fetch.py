@@ -1,0 +1,91 @@
+"""A git repository with a revision as a project: cloned by the host's git, nothing of it is run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+
+from imgbuild.errors import InputError
+from imgbuild.project import submodules
+from imgbuild.project.model import NotRead
+from imgbuild.project.sources import Sources, relative
+from imgbuild.system import git
+
+FORMS = (
+    "https://HOST/PATH.git@REVISION, ssh://USER@HOST/PATH.git@REVISION, or git@HOST:PATH@REVISION"
+)
+ADDRESS = re.compile(r"(?:git\+)?(https?|ssh|git|file)://")
+SHORT = re.compile(r"(?:git\+)?(?:[\w.-]+@)?[\w.-]+:(?!//)[^\s]+")
+
+
+class GitAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository, a revision (a branch, a tag or a commit; empty for its default branch).
+
+    `folder` is the project's folder in it, "." for all of it.
+    """
+
+    url: str
+    revision: str = ""
+    folder: str = "."
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """A clone: the project's folder on this machine, and the commit that it has.
+
+    `not_read` are the submodules, which are not fetched.
+    """
+
+    folder: Path
+    commit: str
+    not_read: tuple[NotRead, ...] = ()
+
+
+def is_address(text: str) -> bool:
+    """Whether `text` names a git repository on another machine rather than a path."""
+    return bool(ADDRESS.match(text)) or (not Path(text).exists() and bool(SHORT.fullmatch(text)))
+
+
+def parse(text: str) -> GitAddress:
+    """The parts of `[git+]URL[@REVISION][#subdirectory=FOLDER]`; InputError for another form."""
+    address, _, fragment = text.strip().removeprefix("git+").partition("#")
+    folder = parse_qs(fragment).get("subdirectory", ["."])[-1]
+    short = not ADDRESS.match(address)
+    if short and not SHORT.fullmatch(address):
+        message = f"{text!r} is not the address of a git repository"
+        raise InputError(message, hint=f"write {FORMS}")
+    head, colon, path = address.partition(":") if short else (address, "", "")
+    if short:
+        path, _, revision = path.partition("@")
+        url = f"ssh://{head}/{path}" if colon else address
+    else:
+        parts = urlsplit(address)
+        before, mark, revision = parts.path.rpartition("@")
+        revision = unquote(revision) if mark else ""
+        url = parts._replace(path=before if mark else parts.path).geturl()
+        if parts.password is not None:
+            message = "the address of a git repository has a password"
+            raise InputError(message, hint="leave it out: git's own credentials are used")
+    folder = relative(".", folder)
+    if revision.startswith("-") or folder.startswith(("/", "..")):
+        message = f"{text!r} is not the address of a git repository"
+        raise InputError(message, hint=f"write {FORMS}")
+    return GitAddress(url=url, revision=revision, folder=folder)
+
+
+def fetch(address: GitAddress, place: Path) -> Fetched:
+    """Clone the repository into the new folder `place`.
+
+    Neither hooks nor filters nor the configuration of the repository are run, nobody is asked for
+    a password, and submodules are not fetched. InputError if there is no such folder in it,
+    FetchFailed if git cannot fetch it.
+    """
+    commit = git.clone(address.url, address.revision, place)
+    folder = place / address.folder
+    sources = Sources(place)
+    if not sources.inside(address.folder) or not folder.is_dir():
+        message = f"{address.url} has no folder {address.folder}"
+        raise InputError(message, hint="name a folder of the repository after #subdirectory=")
+    return Fetched(folder=folder, commit=commit, not_read=tuple(submodules.missing(sources)))

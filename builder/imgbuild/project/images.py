@@ -1,0 +1,101 @@
+"""What the tag of a well-known image says of its Python, torch and CUDA."""
+
+from __future__ import annotations
+
+import re
+
+from imgbuild.project.model import Place
+from imgbuild.project.reading import Reading
+
+# Repositories whose tag is the version of one package.
+PACKAGES = {
+    "pytorch/pytorch": "torch",
+    "vllm/vllm-openai": "vllm",
+    "lmsysorg/sglang": "sglang",
+    "rayproject/ray": "ray",
+    "rayproject/ray-ml": "ray",
+    "anyscale/ray": "ray",
+    "anyscale/ray-ml": "ray",
+}
+# Parts of a tag that name a version, as in verlai/verl:base-th2.6.0-cu124-vllm0.8.5-fa2.7.4.
+PARTS = {
+    "torch": "torch",
+    "th": "torch",
+    "pt": "torch",
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "flashattn": "flash-attn",
+    "fa": "flash-attn",
+    "flashinfer": "flashinfer-python",
+    "transformers": "transformers",
+    "mcore": "megatron-core",
+}
+VERSION = r"v?(\d+\.\d+(?:\.\d+)*(?:(?:\.?post|rc|a|b|\.?dev)\d+)?)"
+# Images that are no base of anything that is read: a system without Python's packages.
+PLAIN = frozenset({"ubuntu", "debian", "scratch", "nvidia/cuda", "alpine", "rockylinux", "fedora"})
+
+
+def read(reading: Reading, image: str, place: Place) -> None:
+    """Add what the tag of `image` says; what cannot be known is left out with the reason."""
+    if "$" in image:
+        reading.leave_out(place, f"FROM {image}", "has a variable, whose value is not in the file")
+        return
+    repository, tag = split(image)
+    if repository.startswith("nvcr.io/nvidia/pytorch"):
+        reason = (
+            "NVIDIA's tag is a month: which torch and CUDA are in it is in their release notes;"
+            " their builds of torch are on no index"
+        )
+        reading.leave_out(place, f"FROM {image}", reason)
+        return
+    known = _package(reading, repository, tag, place)
+    for part in re.split(r"[-_]", tag):
+        known = _part(reading, part, place) or known
+    if not known and repository not in PLAIN:
+        reading.leave_out(place, f"FROM {image}", "what is in this image is not known")
+
+
+def split(image: str) -> tuple[str, str]:
+    """Repository, without the host of Docker's own registry, and tag of an image reference."""
+    name = image.partition("@")[0]
+    head, _, last = name.rpartition("/")
+    last, _, tag = last.partition(":")
+    repository = f"{head}/{last}" if head else last
+    for prefix in ("docker.io/", "registry.hub.docker.com/", "index.docker.io/"):
+        repository = repository.removeprefix(prefix)
+    return repository.removeprefix("library/"), tag
+
+
+def _package(reading: Reading, repository: str, tag: str, place: Place) -> bool:
+    match = re.match(VERSION, tag)
+    if match is None:
+        return False
+    if repository in ("python", "python3") or repository.endswith("/python"):
+        reading.python(f"=={'.'.join(match[1].split('.')[:2])}.*", place)
+        return True
+    if repository == "nvidia/cuda" or repository.endswith("/nvidia/cuda"):
+        reading.cuda_release(".".join(match[1].split(".")[:2]), place)
+        return True
+    if repository in PACKAGES:
+        reading.requirement(f"{PACKAGES[repository]}=={match[1]}", place)
+        return True
+    return False
+
+
+def _part(reading: Reading, part: str, place: Place) -> bool:
+    """Add what one part of a tag says: `cu124`, `cuda12.4`, `py310`, `torch2.6.0`."""
+    short = re.fullmatch(r"cu(?:da)?(\d{2})(\d)(?:\d)?", part)
+    cuda = re.fullmatch(r"cu(?:da)?(\d{2}\.\d)(?:\.\d+)?", part)
+    python = re.fullmatch(r"(?:py|python|cp)3\.?(\d{1,2})(?:\.\d+)?", part)
+    if short or cuda:
+        release = f"{short[1]}.{short[2]}" if short else str(cuda and cuda[1])
+        reading.cuda_release(release, place)
+        return True
+    if python:
+        reading.python(f"==3.{python[1]}.*", place)
+        return True
+    named = re.fullmatch(r"([a-z]+)" + VERSION, part)
+    if named and named[1] in PARTS:
+        reading.requirement(f"{PARTS[named[1]]}=={named[2]}", place)
+        return True
+    return False

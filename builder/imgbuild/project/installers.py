@@ -1,0 +1,140 @@
+"""Which installer a command line calls, with which arguments, and which options have a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+Kind = Literal["pip", "apt", "conda", "setup", "uninstall", "sync"]
+
+# Options of pip and uv whose next word is their value.
+WITH_VALUE = frozenset(
+    [
+        "-t",
+        "--target",
+        "--prefix",
+        "--root",
+        "--src",
+        "--platform",
+        "--python-version",
+        "--implementation",
+        "--abi",
+        "--upgrade-strategy",
+        "--no-binary",
+        "--only-binary",
+        "-C",
+        "--config-settings",
+        "--config-setting",
+        "--global-option",
+        "--install-option",
+        "--progress-bar",
+        "--root-user-action",
+        "--report",
+        "--use-feature",
+        "--trusted-host",
+        "--cache-dir",
+        "--retries",
+        "--timeout",
+        "--default-timeout",
+        "--proxy",
+        "--log",
+        "-p",
+        "--python",
+        "--index-strategy",
+        "--prerelease",
+        "--resolution",
+        "--link-mode",
+        "--build-constraint",
+        "-b",
+        "--python-platform",
+        "--no-binary-package",
+        "--no-build-package",
+        "--no-build-isolation-package",
+        "--reinstall-package",
+        "--upgrade-package",
+        "-P",
+        "--keyring-provider",
+        "--fork-strategy",
+        "--directory",
+        "--project",
+        "--package",
+        "--optional",
+        "--tag",
+        "--branch",
+        "--rev",
+        "--allow-insecure-host",
+        "--cert",
+        "--client-cert",
+        "--exists-action",
+        "--uploaded-prior-to",
+        "--exclude-newer-package",
+    ]
+)
+INDEX = frozenset(
+    ["-i", "--index-url", "--extra-index-url", "--index", "--default-index", "-f", "--find-links"]
+)
+FILE = frozenset(
+    [
+        "-r",
+        "--requirement",
+        "--requirements",
+        "-c",
+        "--constraint",
+        "--constraints",
+        "--override",
+        "--overrides",
+    ]
+)
+CHOICES = frozenset(["--exclude-newer", "--extra", "--group", "--all-extras", "--all-groups"])
+READ = INDEX | FILE | frozenset({"-e", "--editable", "--torch-backend"})
+PIP = re.compile(r"(?:.*/)?pip[\d.]*")
+PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
+CONDA = re.compile(r"(?:.*/)?(?:conda|mamba|micromamba)")
+
+
+def installer(words: Sequence[str]) -> tuple[Kind, list[str]] | None:
+    """The installer of a command and its arguments; None for another command."""
+    name, rest = words[0], list(words[1:])
+    if PYTHON.fullmatch(name):
+        return _python(rest)
+    if PIP.fullmatch(name):
+        return _pip(rest)
+    if name.rpartition("/")[2] == "uv":
+        return _uv(rest)
+    if name in ("apt-get", "apt", "aptitude") and "install" in rest:
+        rest.remove("install")
+        return "apt", rest
+    if CONDA.fullmatch(name) and rest[:1] in (["install"], ["create"]):
+        return "conda", rest[1:]
+    if CONDA.fullmatch(name) and rest[:1] == ["env"] and rest[1:2] in (["create"], ["update"]):
+        return "conda", rest[2:]
+    return None
+
+
+def _python(rest: list[str]) -> tuple[Kind, list[str]] | None:
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        rest.pop(0)
+    if rest[:2] == ["-m", "pip"]:
+        return _pip(rest[2:])
+    if rest[:1] == ["setup.py"] and {"install", "develop"} & set(rest):
+        return "setup", rest[1:]
+    return None
+
+
+def _uv(rest: list[str]) -> tuple[Kind, list[str]] | None:
+    while rest and rest[0].startswith("-"):
+        rest.pop(0)
+    if rest[:1] == ["add"]:
+        return "pip", rest[1:]
+    if rest[:1] in (["sync"], ["run"]):
+        return "sync", rest[1:]
+    return _pip(rest[1:]) if rest[:1] == ["pip"] else None
+
+
+def _pip(rest: list[str]) -> tuple[Kind, list[str]] | None:
+    verb = next((word for word in rest if not word.startswith("-")), "")
+    at = rest.index(verb) if verb else 0
+    if verb == "install":
+        return "pip", [*rest[:at], *rest[at + 1 :]]
+    return ("uninstall", rest) if verb == "uninstall" else None

@@ -1,0 +1,228 @@
+"""The kinds of files that are read, by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from imgbuild.project import (
+    conda,
+    dockerfile,
+    local_package,
+    notebook,
+    poetry_lock,
+    pylock,
+    pyproject,
+    requirement_lines,
+    uv_lock,
+)
+from imgbuild.project.commands import Script
+from imgbuild.project.model import Kind, Place
+from imgbuild.project.poetry import roots as poetry_roots
+from imgbuild.project.reading import Reading
+from imgbuild.project.requirement_lines import Scope
+from imgbuild.project.sources import above, relative
+from imgbuild.project.uv_settings import DEVELOPMENT, Settings
+
+# Parts of names of files with packages for other hardware than NVIDIA's.
+HARDWARE = frozenset(
+    [
+        "npu",
+        "ascend",
+        "rocm",
+        "amd",
+        "hip",
+        "cpu",
+        "macos",
+        "mac",
+        "osx",
+        "darwin",
+        "mps",
+        "mlx",
+        "apple",
+        "windows",
+        "win",
+        "xpu",
+        "intel",
+        "hpu",
+        "gaudi",
+        "tpu",
+        "neuron",
+        "musa",
+        "mlu",
+        "maca",
+        "metax",
+        "ppu",
+        "dcu",
+    ]
+)
+LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
+# Files of other tools that say what a project needs and are not read.
+FOREIGN = {
+    "Pipfile": "files of pipenv are not read: write its packages into a requirements file",
+    "Pipfile.lock": "files of pipenv are not read: `pipenv requirements` writes another",
+    "pdm.lock": "locks of PDM are not read: `pdm export` writes a requirements file",
+    "pixi.toml": "files of pixi are not read",
+    "pixi.lock": "files of pixi are not read",
+    "conda-lock.yml": "locks of conda are not read: environment.yml is",
+    "WORKSPACE": "files of Bazel are not read",
+    "flake.nix": "files of Nix are not read",
+}
+
+
+class FileKind(msgspec.Struct, frozen=True):
+    """A kind of file: its name for messages, and its reader."""
+
+    name: str
+    read: Callable[[Reading, str], None]
+
+
+def kind_of(name: str) -> FileKind | None:
+    """The kind of the file `name`, None if files with such a name are not read."""
+    file = name.rpartition("/")[2]
+    exact = {
+        "pyproject.toml": FileKind("pyproject.toml", read_pyproject),
+        "uv.lock": FileKind("a lock of uv", read_uv_lock),
+        "poetry.lock": FileKind("a lock of Poetry", read_poetry_lock),
+        "setup.py": FileKind("a setup script", read_setup),
+        "setup.cfg": FileKind("a setup script", read_setup),
+        "apt.txt": FileKind("Debian packages", read_apt),
+        "packages.txt": FileKind("Debian packages", read_apt),
+        ".python-version": FileKind("a Python version", read_python_version),
+        "runtime.txt": FileKind("a Python version", read_python_version),
+    }
+    if file in exact:
+        return exact[file]
+    by_form = (
+        (
+            bool(re.fullmatch(r"pylock(\.[\w-]+)?\.toml", file)),
+            "a lock of PEP 751",
+            pylock.read_file,
+        ),
+        (dockerfile.is_dockerfile(name), "a Dockerfile", dockerfile.read_file),
+        (file.endswith(".ipynb"), "a notebook", notebook.read_file),
+        (file.endswith((".txt", ".in", ".pip")), "requirements", read_requirements),
+        (file.endswith((".yml", ".yaml")), "an environment of conda", conda.read_file),
+        (file.endswith((".sh", ".bash")), "a script", read_script),
+    )
+    return next((FileKind(label, reader) for fits, label, reader in by_form if fits), None)
+
+
+def read_requirements(reading: Reading, name: str) -> None:
+    """Read a requirements file; those named constraints or overrides as such."""
+    file = name.rpartition("/")[2].lower()
+    kind: Kind = "override" if "override" in file else "requirement"
+    kind = "constraint" if "constraint" in file else kind
+    requirement_lines.read_file(reading, name, Scope(kind=kind))
+
+
+def read_pyproject(reading: Reading, name: str) -> None:
+    """Read a pyproject.toml with its ranges, and describe its package."""
+    pyproject.read_file(reading, name)
+    local_package.describe_into(reading, above(name))
+
+
+def read_setup(reading: Reading, name: str) -> None:
+    """Read setup.cfg and setup.py of a folder."""
+    legacy = local_package.read_legacy(reading, above(name))
+    if legacy is None:
+        return
+    if legacy.requires_python:
+        reading.python(legacy.requires_python, Place(file=legacy.file))
+    local_package.add_legacy(reading, legacy, reading.extras & set(legacy.extras))
+    local_package.describe_into(reading, above(name))
+
+
+def read_uv_lock(reading: Reading, name: str) -> None:
+    """Read a uv.lock for the chosen extras and groups of the pyproject.toml beside it."""
+    file = relative(above(name), "pyproject.toml")
+    document = reading.toml(file) if reading.sources.exists(file) else None
+    if document is None:
+        reading.problem(Place(file=name), "a lock of uv is read with its pyproject.toml",
+                        expected=file)  # fmt: skip
+        return
+    tables = pyproject.Tables(reading, file, document)
+    settings = Settings(reading, file, document)
+    probe = reading.child()
+    probe.problems = []
+    probe.conflicts = settings.conflict_sets(tables.name)
+    extras, groups = pyproject.chosen(probe, tables, settings)
+    uv_lock.read_file(reading, name, file, extras=extras, groups=groups)
+
+
+def read_poetry_lock(reading: Reading, name: str) -> None:
+    """Read a poetry.lock for the chosen extras and groups of the pyproject.toml beside it."""
+    file = relative(above(name), "pyproject.toml")
+    document = reading.toml(file) if reading.sources.exists(file) else None
+    if document is None:
+        reading.problem(Place(file=name), "a lock of Poetry is read with its pyproject.toml",
+                        expected=file)  # fmt: skip
+        return
+    poetry_lock.read_file(reading, name, poetry_roots(reading, file, document))
+
+
+def read_apt(reading: Reading, name: str) -> None:
+    """Read a list of Debian packages, one or more on a line."""
+    text = reading.text(name)
+    for number, line in enumerate((text or "").split("\n"), start=1):
+        for word in line.partition("#")[0].split():
+            reading.debian_package(word, Place(file=name, line=number))
+
+
+def read_python_version(reading: Reading, name: str) -> None:
+    """Read `.python-version` of pyenv and uv, or `runtime.txt`: the first line with a version.
+
+    A third number is not taken: images have the newest release of each minor version.
+    """
+    text = reading.text(name)
+    for number, line in enumerate((text or "").split("\n"), start=1):
+        word = line.partition("#")[0].strip()
+        if not word:
+            continue
+        place = Place(file=name, line=number)
+        match = re.fullmatch(r"(?:c?python[-@]?)?(3\.\d+)(?:\.\d+)?(?:[abrc]+\d+|-dev)?", word)
+        if match:
+            reading.python(f"=={match[1]}.*", place)
+        else:
+            reading.leave_out(place, word, "not the version of a Python")
+        return
+
+
+def read_script(reading: Reading, name: str) -> None:
+    """Read the commands of a shell script that install packages."""
+    text = reading.text(name)
+    if text is None:
+        return
+    lines = text.split("\n")
+    script = Script(reading, name, variables={})
+    start = 0
+    while start < len(lines):
+        end = start
+        while lines[end].rstrip().endswith("\\") and end + 1 < len(lines):
+            end += 1
+        script.run("\n".join(lines[start : end + 1]), start + 1, end + 1)
+        start = end + 1
+
+
+def parts(name: str) -> set[str]:
+    """The words of a file's name: `requirements-npu.txt` has "requirements" and "npu"."""
+    stem = name.rpartition("/")[2].rpartition(".")[0]
+    return set(re.split(r"[-_. ]+", stem.lower()))
+
+
+def reason_to_leave(name: str) -> str:
+    """Why a requirements file is not taken by itself; empty if nothing speaks against it."""
+    words = parts(name)
+    if words & (DEVELOPMENT | {"build", "release", "benchmark", "benchmarks"}):
+        return "packages for development; name it with --from if it is wanted"
+    if words & HARDWARE:
+        return "packages for other hardware; name it with --from if it is wanted"
+    return ""
+
+
+def is_requirements(name: str) -> bool:
+    """Whether a file is named as a requirements file."""
+    file = name.rpartition("/")[2].lower()
+    return bool(re.fullmatch(r"(.*[-_.])?(requirements?|reqs?)([-_.].*)?\.(txt|in|pip)", file))

@@ -1,0 +1,137 @@
+"""Where the modules of a package lie, and its version, as build backends find them.
+
+Sources: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from imgbuild.project.sources import SourceProblem, Sources, relative
+
+
+def roots(
+    sources: Sources,
+    folder: str,
+    document: dict[str, Any],
+    name: str,
+    *,
+    package_dir: str = "",
+    where: str = "",
+) -> tuple[str, ...]:
+    """The folders that an editable installation puts on Python's path, relative to the project.
+
+    `package_dir` and `where` are those of setup.cfg or setup.py.
+    """
+    chosen = [package_dir or where] if package_dir or where else _chosen(document)
+    if not chosen:
+        module = re.sub(r"[-.]+", "_", name).lower()
+        backend = str(table(document, "build-system").get("build-backend", "setuptools"))
+        inner = sources.names(relative(folder, "src"))
+        in_src = module in (each.removesuffix(".py").lower() for each in inner)
+        whole = "setuptools" in backend and _discovers_src(sources, folder, document)
+        chosen = ["src"] if in_src or whole or backend.startswith("uv_build") else ["."]
+    return tuple(dict.fromkeys(relative(folder, each) for each in chosen))
+
+
+def _discovers_src(sources: Sources, folder: str, document: dict[str, Any]) -> bool:
+    """Whether setuptools takes the folder `src`: no packages are named, and it exists."""
+    setuptools = table(document, "tool", "setuptools")
+    named = "packages" in setuptools or "py-modules" in setuptools
+    return not named and sources.is_folder(relative(folder, "src"))
+
+
+def _chosen(document: dict[str, Any]) -> list[str]:
+    setuptools = table(document, "tool", "setuptools")
+    directory = table(setuptools, "package-dir").get("")
+    if isinstance(directory, str):
+        return [directory]
+    where = table(setuptools, "packages", "find").get("where")
+    if isinstance(where, list | str):
+        return [str(each) for each in (where if isinstance(where, list) else [where])]
+    hatch = table(document, "tool", "hatch", "build", "targets", "wheel")
+    sources = hatch.get("sources")
+    if isinstance(sources, list):
+        return [str(each) for each in sources]
+    packages = hatch.get("packages")
+    if isinstance(packages, list) and packages:
+        return [str(each).rpartition("/")[0] or "." for each in packages]
+    listed = table(document, "tool", "poetry").get("packages")
+    if isinstance(listed, list):
+        return [str(each.get("from", ".")) for each in listed if isinstance(each, dict)]
+    root = table(document, "tool", "uv", "build-backend").get("module-root")
+    if isinstance(root, str):
+        return [root or "."]
+    pdm = table(document, "tool", "pdm", "build").get("package-dir")
+    maturin = table(document, "tool", "maturin").get("python-source")
+    return [each for each in (pdm, maturin) if isinstance(each, str)]
+
+
+def version(sources: Sources, folder: str, document: dict[str, Any]) -> str | None:
+    """The version that a file of the project has as a text; None if that is computed."""
+    setuptools = table(document, "tool", "setuptools", "dynamic", "version")
+    hatch = table(document, "tool", "hatch", "version")
+    try:
+        if isinstance(setuptools.get("attr"), str):
+            module = setuptools["attr"].partition(".")[0]
+            folders = roots(sources, folder, document, module)
+            return _attribute(sources, folders, setuptools["attr"])
+        if isinstance(setuptools.get("file"), str):
+            return _line(sources, relative(folder, setuptools["file"]))
+        if isinstance(hatch.get("path"), str):
+            return _assigned(sources, relative(folder, hatch["path"]), None)
+    except (SourceProblem, SyntaxError, ValueError, RecursionError):
+        return None
+    return None
+
+
+def _line(sources: Sources, file: str) -> str | None:
+    text = sources.text(file).strip() if sources.exists(file) else ""
+    return text if re.fullmatch(r"[\w.!+-]{1,64}", text) else None
+
+
+def configured_version(sources: Sources, folder: str, written: str, base: str) -> str | None:
+    """The version of a setup.cfg, whose modules are below `base`: a text, `attr:` or `file:`."""
+    kind, colon, value = written.partition(":")
+    try:
+        if colon and kind == "attr":
+            return _attribute(sources, [relative(folder, base or ".")], value.strip())
+        if colon and kind == "file":
+            return _line(sources, relative(folder, value.strip()))
+    except (SourceProblem, SyntaxError, ValueError, RecursionError):
+        return None
+    return written or None
+
+
+def _attribute(sources: Sources, folders: Iterable[str], attribute: str) -> str | None:
+    module, _, name = attribute.rpartition(".")
+    path = module.replace(".", "/")
+    for folder in folders:
+        for file in (f"{path}/__init__.py", f"{path}.py"):
+            if sources.exists(relative(folder, file)):
+                return _assigned(sources, relative(folder, file), name)
+    return None
+
+
+def _assigned(sources: Sources, file: str, name: str | None) -> str | None:
+    """The text that the module `file` assigns to `name`; None: to a usual name of a version."""
+    if not sources.exists(file):
+        return None
+    for node in ast.parse(sources.text(file)).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
+            continue
+        targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        wanted = [name] if name else ["__version__", "VERSION", "version"]
+        if set(targets) & set(wanted) and isinstance(node.value.value, str):
+            return node.value.value
+    return None
+
+
+def table(document: object, *keys: str) -> dict[str, Any]:
+    """The table at `keys`, empty if it is missing or something else."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,405 @@
+"""Folders that can be installed: what their metadata says without running their build backend."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from imgbuild.project import layouts, poetry, pyproject, requirement_lines, setup_script
+from imgbuild.project.model import DeclaredRequirement, LocalPackage, Place
+from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.requirement_lines import Scope
+from imgbuild.project.setup_script import Packages, RequirementFile, SetupScript, Text
+from imgbuild.project.sources import SourceProblem, line_of, relative
+from imgbuild.project.uv_settings import Settings
+from imgbuild.values import normalize
+
+
+class Metadata(msgspec.Struct, kw_only=True):
+    """What the files of a folder say: texts of requirements, or files of them, with their places.
+
+    `dynamic` are fields whose value only the build backend knows.
+    """
+
+    file: str
+    name: str = ""
+    version: str | None = None
+    requires: list[tuple[str | RequirementFile, Place]] = []
+    extras: dict[str, list[tuple[str | RequirementFile, Place]]] = {}
+    requires_python: str = ""
+    scripts: dict[str, str] = {}
+    dynamic: list[str] = []
+    package_dir: str = ""
+    where: str = ""
+
+
+def describe(reading: Reading, folder: str) -> LocalPackage | None:
+    """The package in `folder`, None if it has no metadata of one."""
+    file = relative(folder, "pyproject.toml")
+    document = _document(reading, file) or {}
+    backend = "build-system" in document or reading.sources.exists(relative(folder, "setup.py"))
+    if isinstance(document.get("project"), dict):
+        metadata = _standard(reading, file, document, folder)
+    elif poetry.table_of(document):
+        metadata = _poetry(reading, file, document)
+    else:
+        legacy = read_legacy(reading, folder)
+        if legacy is None:
+            return None
+        metadata, backend = legacy, True
+    dynamic = list(dict.fromkeys(metadata.dynamic))
+    if not metadata.name:
+        dynamic.append("name")
+    return LocalPackage(
+        name=metadata.name or "",
+        folder=folder,
+        place=Place(file=metadata.file),
+        version=metadata.version,
+        roots=layouts.roots(reading.sources, folder, document, metadata.name,
+                            package_dir=metadata.package_dir, where=metadata.where),
+        scripts=metadata.scripts,
+        requires=_texts(reading, metadata.requires),
+        extras={extra: _texts(reading, items) for extra, items in metadata.extras.items()},
+        requires_python=metadata.requires_python,
+        backend=backend,
+        dynamic=tuple(dynamic),
+    )  # fmt: skip
+
+
+def _texts(
+    reading: Reading, items: Iterable[tuple[str | RequirementFile, Place]]
+) -> tuple[str, ...]:
+    """The texts of requirements, with those of files in their place."""
+    texts: list[str] = []
+    for item, place in items:
+        if isinstance(item, str):
+            texts.append(item)
+            continue
+        child = Reading(reading.sources)
+        requirement_lines.nested_file(child, item.name, ".", place, Scope())
+        texts += [each.text for each in child.requirements if each.kind == "requirement"]
+    return tuple(texts)
+
+
+def _document(reading: Reading, file: str) -> dict[str, Any] | None:
+    return reading.toml(file) if reading.sources.exists(file) else None
+
+
+def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str) -> Metadata:
+    tables = pyproject.Tables(reading, file, document)
+    project = tables.project
+    dynamic = project.get("dynamic")
+    names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
+    version = project.get("version")
+    if version is None:
+        version = layouts.version(reading.sources, folder, document)
+    scripts = project.get("scripts")
+    requires = [(text, tables.place(text, "dependencies")) for text in tables.dependencies]
+    known = {"version"} if version is not None else set()
+    return Metadata(
+        file=file,
+        name=str(project.get("name", "")),
+        version=None if version is None else str(version),
+        requires=list(requires),
+        extras={
+            name: [(text, tables.place(text)) for text in texts]
+            for name, texts in tables.extras.items()
+        },
+        requires_python=str(project.get("requires-python", "")),
+        scripts={str(key): str(value) for key, value in scripts.items()}
+        if isinstance(scripts, dict)
+        else {},
+        dynamic=[name for name in names if name not in known],
+    )
+
+
+def _poetry(reading: Reading, file: str, document: dict[str, Any]) -> Metadata:
+    table = poetry.table_of(document)
+    scripts = table.get("scripts")
+    version = table.get("version")
+    child = Reading(reading.sources)
+    poetry.read(child, file, document, take=True)
+    return Metadata(
+        file=file,
+        requires=[(each.text, each.place) for each in child.requirements],
+        name=str(table.get("name", "")),
+        version=str(version) if version is not None else None,
+        scripts={
+            str(key): str(value)
+            for key, value in (scripts.items() if isinstance(scripts, dict) else ())
+            if isinstance(value, str)
+        },
+    )
+
+
+def read_legacy(reading: Reading, folder: str) -> Metadata | None:
+    """What setup.cfg and setup.py say; None if there is neither, or no package in them."""
+    configured = _setup_cfg(reading, relative(folder, "setup.cfg"))
+    script = _setup_py(reading, relative(folder, "setup.py"))
+    if configured is None or script is None:
+        return configured or script
+    # setup.cfg wins where both say something: setuptools reads it after the script's arguments.
+    script.name = configured.name or script.name
+    script.version = configured.version or script.version
+    script.requires = configured.requires or script.requires
+    script.extras = {**script.extras, **configured.extras}
+    script.requires_python = configured.requires_python or script.requires_python
+    script.scripts = {**script.scripts, **configured.scripts}
+    script.package_dir = configured.package_dir or script.package_dir
+    script.where = configured.where or script.where
+    said = {"install_requires": script.requires, "version": script.version}
+    names = [*script.dynamic, *configured.dynamic]
+    script.dynamic = [name for name in names if not said.get(name)]
+    return script
+
+
+def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
+    text = reading.text(file) if reading.sources.exists(file) else None
+    if text is None:
+        return None
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        reading.problem(Place(file=file), f"not valid: {str(error).splitlines()[0]}",
+                        expected="sections and keys as configparser reads them")  # fmt: skip
+        return None
+    if parser.has_section("easy_install"):
+        place = Place(file=file, line=line_of(text, "[easy_install]"))
+        reading.leave_out(place, "[easy_install]", "settings of a program that is no longer used")
+    if not (parser.has_section("options") or parser.has_option("metadata", "name")):
+        return None
+    values = Metadata(file=file)
+    values.name = parser.get("metadata", "name", fallback="")
+    written = parser.get("metadata", "version", fallback="")
+    directories = parser.get("options", "package_dir", fallback="")
+    match = re.search(r"^\s*=\s*(\S+)", directories, re.MULTILINE)
+    values.package_dir = match[1] if match else ""
+    values.where = parser.get("options.packages.find", "where", fallback="")
+    folder = file.rpartition("/")[0] or "."
+    base = values.package_dir or values.where
+    values.version = layouts.configured_version(reading.sources, folder, written, base)
+    if written and values.version is None:
+        values.dynamic = ["version"]
+    values.requires = _lines(parser.get("options", "install_requires", fallback=""), file, text)
+    values.requires_python = parser.get("options", "python_requires", fallback="")
+    if parser.has_section("options.extras_require"):
+        values.extras = {
+            normalize(name): _lines(value, file, text)
+            for name, value in parser.items("options.extras_require")
+        }
+    scripts = parser.get("options.entry_points", "console_scripts", fallback="")
+    lines = [line.partition("=") for line in scripts.splitlines() if "=" in line]
+    values.scripts = {name.strip(): target.strip() for name, _, target in lines}
+    return values
+
+
+def _lines(value: str, file: str, text: str) -> list[tuple[str | RequirementFile, Place]]:
+    if value.strip().startswith("file:"):
+        names = value.strip().removeprefix("file:").split(",")
+        folder = file.rpartition("/")[0] or "."
+        place = Place(file=file, line=line_of(text, value.strip()))
+        return [(RequirementFile(relative(folder, name.strip())), place) for name in names]
+    lines = [line.strip() for part in value.splitlines() for line in [part.partition(" #")[0]]]
+    return [
+        (line, Place(file=file, line=line_of(text, line)))
+        for line in lines
+        if line and not line.startswith("#")
+    ]
+
+
+def _setup_py(reading: Reading, file: str) -> Metadata | None:
+    text = reading.text(file) if reading.sources.exists(file) else None
+    if text is None:
+        return None
+    try:
+        script = SetupScript(reading.sources, file)
+    except SyntaxError as error:
+        reading.problem(Place(file=file, line=error.lineno or 0), f"not Python: {error.msg}")
+        return None
+    except (ValueError, RecursionError, MemoryError):
+        reading.problem(Place(file=file), "is nested too deeply to be read")
+        return None
+    if not script.line:
+        reading.leave_out(Place(file=file), "setup.py", "calls no setup() that can be seen")
+        return Metadata(file=file, dynamic=["install_requires"])
+    for text_value in script.conditional:
+        reading.leave_out(
+            Place(file=file, line=text_value.line), text_value.value, "only under a condition"
+        )
+    return _of_script(script, file)
+
+
+def _of_script(script: SetupScript, file: str) -> Metadata:
+    arguments = script.arguments
+    values = Metadata(file=file)
+    place = Place(file=file, line=script.line)
+
+    def _text(key: str) -> str:
+        value = arguments.get(key)
+        if isinstance(value, Text):
+            return value.value
+        if key in arguments:
+            values.dynamic.append(key)
+        return ""
+
+    values.name = _text("name")
+    values.version = _text("version") or None
+    values.requires_python = _text("python_requires")
+    values.requires = _requirements(values, "install_requires", arguments, place)
+    extras = arguments.get("extras_require", {})
+    if isinstance(extras, dict):
+        values.extras = {
+            normalize(name): _requirements(values, f"extras_require[{name}]",
+                                           {f"extras_require[{name}]": value}, place)
+            for name, value in extras.items()
+        }  # fmt: skip
+    else:
+        values.dynamic.append("extras_require")
+    values.scripts = dict(setup_script.entry_points(arguments.get("entry_points")))
+    directories = arguments.get("package_dir")
+    base = directories.get("") if isinstance(directories, dict) else None
+    values.package_dir = base.value if isinstance(base, Text) else ""
+    packages = arguments.get("packages")
+    values.where = packages.where if isinstance(packages, Packages) else ""
+    return values
+
+
+def _requirements(
+    values: Metadata, key: str, arguments: dict[str, Any], place: Place
+) -> list[tuple[str | RequirementFile, Place]]:
+    """The requirements of an argument of `setup()`; its name is noted if they are not known."""
+    if key not in arguments:
+        return []
+    value = arguments[key]
+    items: Sequence[Any] = value if isinstance(value, list) else [value]
+    result: list[tuple[str | RequirementFile, Place]] = []
+    for item in _flat(items):
+        if isinstance(item, Text):
+            lines = [line.strip() for line in item.value.splitlines()]
+            result += [(line, Place(file=place.file, line=item.line)) for line in lines if line]
+        elif isinstance(item, RequirementFile):
+            result.append((item, place))
+        elif key not in values.dynamic:
+            values.dynamic.append(key)
+    return result
+
+
+def _flat(items: Sequence[Any]) -> Iterable[Any]:
+    for item in items:
+        if isinstance(item, list):
+            yield from _flat(item)
+        else:
+            yield item
+
+
+def add(reading: Reading, request: LocalRequest) -> None:
+    """Add the package of a folder, the requirement of it, and what it requires."""
+    package = next((each for each in reading.packages if each.folder == request.folder), None)
+    if package is None:
+        try:
+            package = describe(reading, request.folder)
+        except SourceProblem as error:
+            reading.problems.append(error.problem)
+            return
+        if package is not None:
+            reading.packages.append(package)
+    name = request.name or (package.name if package else "")
+    if package is None or not name:
+        reason = "has no pyproject.toml, setup.py or setup.cfg that names a package"
+        reading.leave_out(request.place, request.folder, reason)
+        return
+    if request.folder != ".":
+        extras = f"[{','.join(request.extras)}]" if request.extras else ""
+        added = reading.requirement(
+            f"{name}{extras}", request.place, no_deps=request.no_deps, marker=request.marker
+        )
+        if added is not None:
+            _with_path(reading, added, request)
+    if not request.no_deps:
+        add_requirements(reading, package, request.extras)
+
+
+def _with_path(reading: Reading, added: DeclaredRequirement, request: LocalRequest) -> None:
+    at = reading.requirements.index(added)
+    reading.requirements[at] = msgspec.structs.replace(
+        added, path=request.folder, editable=request.editable
+    )
+
+
+def add_requirements(reading: Reading, package: LocalPackage, extras: Sequence[str]) -> None:
+    """Add what `package` requires with `extras`, each at its own place."""
+    if package.requires_python:
+        reading.python(package.requires_python, package.place)
+    file = relative(package.folder, "pyproject.toml")
+    document = _document(reading, file) or {}
+    if isinstance(document.get("project"), dict):
+        tables = pyproject.Tables(reading, file, document)
+        settings = Settings(reading, file, document)
+        names = [normalize(extra) for extra in extras]
+        for name in names:
+            if name not in tables.extras:
+                reading.leave_out(package.place, f"{package.name}[{name}]", "no such extra")
+        settings.extras = frozenset(names)
+        pyproject.requirements(tables, settings, [n for n in names if n in tables.extras], ())
+        settings.finish_indexes()
+        return
+    if poetry.table_of(document):
+        poetry.read(reading, file, document, take=True)
+        return
+    legacy = read_legacy(reading, package.folder)
+    if legacy is not None:
+        add_legacy(reading, legacy, extras)
+
+
+def add_dynamic(reading: Reading, folder: str, document: dict[str, Any]) -> None:
+    """Add what a setup.py has for fields that `[project]` calls dynamic."""
+    project = document.get("project")
+    dynamic = project.get("dynamic") if isinstance(project, dict) else None
+    names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
+    table = layouts.table(document, "tool", "setuptools", "dynamic")
+    hook = layouts.table(document, "tool", "hatch", "metadata", "hooks")
+    fields = [f for f in ("dependencies", "optional-dependencies") if f in names and f not in table]
+    if not fields or hook:
+        return
+    legacy = read_legacy(reading, folder)
+    if legacy is None:
+        reason = "dynamic: only the build backend knows it"
+        reading.leave_out(Place(file=relative(folder, "pyproject.toml")), ", ".join(fields), reason)
+        return
+    if "dependencies" not in fields:
+        legacy.requires = []
+    extras = {normalize(extra) for extra in reading.extras} & set(legacy.extras)
+    add_legacy(reading, legacy, sorted(extras))
+
+
+def add_legacy(reading: Reading, metadata: Metadata, extras: Iterable[str]) -> None:
+    """Add the requirements of setup.cfg and setup.py."""
+    reading.available_extras += [e for e in metadata.extras if e not in reading.available_extras]
+    items = list(metadata.requires)
+    for extra in map(normalize, extras):
+        items += metadata.extras.get(extra, [])
+    for item, place in items:
+        if isinstance(item, RequirementFile):
+            requirement_lines.nested_file(reading, item.name, ".", place, Scope())
+        else:
+            requirement_lines.read_line(reading, item, place, Scope())
+    for field in metadata.dynamic:
+        if "require" in field:
+            reason = "computed by the script: only the build backend knows it"
+            reading.leave_out(Place(file=metadata.file), field, reason)
+
+
+def describe_into(reading: Reading, folder: str) -> None:
+    """Add the package of a folder without what it requires, if it is one."""
+    try:
+        package = describe(reading, folder)
+    except SourceProblem as error:
+        reading.problems.append(error.problem)
+        return
+    if package is not None and all(each.folder != folder for each in reading.packages):
+        reading.packages.append(package)

@@ -1,0 +1,71 @@
+"""Markers on the machines that images are for: Linux, x86_64 and arm64, the Pythons in use."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+from packaging.markers import (
+    InvalidMarker,
+    Marker,
+    UndefinedComparison,
+    UndefinedEnvironmentName,
+)
+
+MACHINES = ("x86_64", "aarch64")
+PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
+# Releases whose last number matters: markers compare python_full_version.
+PATCHES = ("0", "14")
+
+
+@functools.cache
+def environments() -> tuple[dict[str, str], ...]:
+    """The environments of all machines and Pythons that an image may have."""
+    return tuple(
+        {
+            "implementation_name": "cpython",
+            "implementation_version": f"{python}.{patch}",
+            "os_name": "posix",
+            "platform_machine": machine,
+            "platform_python_implementation": "CPython",
+            "platform_release": "6.1.0",
+            "platform_system": "Linux",
+            "platform_version": "1",
+            "python_full_version": f"{python}.{patch}",
+            "python_version": python,
+            "sys_platform": "linux",
+        }
+        for machine, python, patch in itertools.product(MACHINES, PYTHONS, PATCHES)
+    )
+
+
+@functools.cache
+def truths(marker: str) -> frozenset[int]:
+    """The numbers of the `environments` in which `marker` is true, without extras.
+
+    A marker that cannot be evaluated counts as true, as an empty one.
+    """
+    if not marker:
+        return frozenset(range(len(environments())))
+    try:
+        parsed = Marker(marker)
+        return frozenset(
+            number
+            for number, environment in enumerate(environments())
+            if parsed.evaluate({**environment, "extra": ""})
+        )
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
+        return frozenset(range(len(environments())))
+
+
+def possible(marker: Marker | str | None) -> bool:
+    """Whether `marker` can be true in an image."""
+    return bool(truths(str(marker or "")))
+
+
+def both(*markers: str | None) -> str:
+    """A marker that is true where all of `markers` are; empty if all are."""
+    parts = [marker for marker in markers if marker]
+    if len(parts) < 2:
+        return parts[0] if parts else ""
+    return str(functools.reduce(lambda first, second: first & second, map(Marker, parts)))

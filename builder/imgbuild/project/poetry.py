@@ -1,0 +1,200 @@
+"""`[tool.poetry]` of a pyproject.toml: requirements in Poetry's own syntax, by poetry-core."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from imgbuild.project.model import Place
+from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.sources import above, line_of, relative
+from imgbuild.project.uv_settings import DEVELOPMENT
+from imgbuild.values import normalize
+
+
+def read(reading: Reading, file: str, document: dict[str, Any], *, take: bool) -> None:
+    """Read the tables of Poetry; only sources and groups unless `take`.
+
+    Poetry 2 has the requirements under `[project]`, and in its own tables what pip cannot say.
+    """
+    table = table_of(document)
+    if not table:
+        return
+    text = reading.sources.text(file)
+    sources = _sources(reading, file, text, table)
+    extras = table.get("extras")
+    extras = extras if isinstance(extras, dict) else {}
+    reading.available_extras += [
+        name for name in map(normalize, extras) if name not in reading.available_extras
+    ]
+    chosen = {
+        normalize(str(package))
+        for extra, packages in extras.items()
+        if normalize(extra) in map(normalize, reading.extras) and isinstance(packages, list)
+        for package in packages
+    }
+    if take:
+        main = table.get("dependencies")
+        _group(reading, file, text, main, "[tool.poetry.dependencies]", sources, chosen)
+    groups = table.get("group")
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        if not isinstance(group, dict):
+            continue
+        label = normalize(name)
+        if label not in reading.available_groups:
+            reading.available_groups.append(label)
+        wanted = label in map(normalize, reading.groups)
+        by_default = not group.get("optional") and label not in DEVELOPMENT
+        if wanted or (take and by_default):
+            header = f"[tool.poetry.group.{name}"
+            _group(reading, file, text, group.get("dependencies"), header, sources, chosen)
+
+
+def table_of(document: dict[str, Any]) -> dict[str, Any]:
+    """The table `[tool.poetry]`, empty if there is none."""
+    tool = document.get("tool")
+    table = tool.get("poetry") if isinstance(tool, dict) else None
+    return table if isinstance(table, dict) else {}
+
+
+def _sources(
+    reading: Reading, file: str, text: str, table: dict[str, Any]
+) -> dict[str, tuple[str, Place]]:
+    """The package sources by name; those for all packages are added as indexes."""
+    named: dict[str, tuple[str, Place]] = {}
+    entries = table.get("source")
+    for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entry, dict) or not entry.get("url"):
+            continue
+        url = str(entry["url"])
+        place = Place(file=file, line=line_of(text, url, after="[[tool.poetry.source]]"))
+        named[str(entry.get("name", url))] = (url, place)
+        if entry.get("priority") != "explicit":
+            reading.index(url, place)
+    return named
+
+
+def _group(
+    reading: Reading,
+    file: str,
+    text: str,
+    table: object,
+    header: str,
+    sources: dict[str, tuple[str, Place]],
+    chosen: set[str],
+) -> None:
+    for name, value in table.items() if isinstance(table, dict) else ():
+        place = Place(file=file, line=_line(text, name, header))
+        if normalize(name) == "python":
+            _python(reading, value, place)
+            continue
+        for constraint in value if isinstance(value, list) else [value]:
+            _dependency(reading, name, constraint, place, sources, chosen)
+
+
+def _line(text: str, name: str, header: str) -> int:
+    lines = text.split("\n")
+    start = next((at for at, line in enumerate(lines) if line.strip().startswith(header)), 0)
+    for number, line in enumerate(lines[start:], start=start + 1):
+        if line.partition("=")[0].strip().strip("\"'") == name:
+            return number
+    return start + 1
+
+
+def _python(reading: Reading, value: object, place: Place) -> None:
+    text = value.get("version", "") if isinstance(value, dict) else value
+    spec = _specifier(str(text))
+    if spec is None:
+        reading.leave_out(place, f"python = {text}", "versions that one specifier cannot express")
+    else:
+        reading.python(spec, place)
+
+
+def _specifier(text: str) -> str | None:
+    from poetry.core.constraints.version import parse_constraint
+    from poetry.core.constraints.version.exceptions import ParseConstraintError
+
+    try:
+        spec = str(parse_constraint(text))
+    except (ParseConstraintError, ValueError):
+        return None
+    if "||" in spec:
+        return None
+    if spec == "*":
+        return ""
+    return spec if re.match(r"[<>=!~]", spec) else f"=={spec}"
+
+
+def _dependency(
+    reading: Reading,
+    name: str,
+    value: object,
+    place: Place,
+    sources: dict[str, tuple[str, Place]],
+    chosen: set[str],
+) -> None:
+    """Add one requirement as poetry-core writes it for pip."""
+    if isinstance(value, dict):
+        if value.get("optional") is True and normalize(name) not in chosen:
+            return
+        if "path" in value:
+            _folder(reading, name, value, place)
+            return
+        if value.get("source") in sources:
+            url, spot = sources[str(value["source"])]
+            reading.index_for(url, spot, name)
+    elif not isinstance(value, str):
+        reading.problem(place, "not a requirement of Poetry", value=str(value))
+        return
+    from poetry.core.factory import Factory
+
+    settings: Any = dict(value, optional=False) if isinstance(value, dict) else value
+    try:
+        dependency = Factory.create_dependency(name, settings)
+    except Exception as error:  # noqa: BLE001 - poetry-core raises many kinds
+        message = f"not a requirement of Poetry: {str(error).splitlines()[0]}"
+        reading.problem(place, message, value=f"{name} = {value}")
+        return
+    text = dependency.to_pep_508(with_extras=False)
+    if re.search(r"\|\|", text):
+        reading.leave_out(place, f"{name} = {value}", "versions that pip cannot express")
+        return
+    reading.requirement(text, place)
+
+
+def _folder(reading: Reading, name: str, value: dict[str, Any], place: Place) -> None:
+    target = relative(above(place.file), str(value["path"]))
+    extras = value.get("extras")
+    if target.startswith(("/", "..")) or not reading.sources.inside(target):
+        reading.leave_out(place, f"{name} = {value}", "a path outside of the project")
+    elif reading.sources.is_folder(target):
+        reading.local(
+            LocalRequest(
+                folder=target,
+                place=place,
+                name=name,
+                extras=tuple(map(str, extras)) if isinstance(extras, list) else (),
+                editable=bool(value.get("develop")),
+            )
+        )
+    else:
+        reason = "no such folder: a submodule that is not fetched?"
+        reading.leave_out(place, f"{name} = {value}", reason)
+
+
+def roots(reading: Reading, file: str, document: dict[str, Any]) -> list[str]:
+    """What the chosen groups and extras require, as "NAME[EXTRA,…]" for the lock."""
+    probe = reading.child()
+    probe.problems = []
+    project = document.get("project")
+    if isinstance(project, dict):
+        from imgbuild.project import pyproject
+
+        pyproject.read_file(probe, file)
+    else:
+        read(probe, file, document, take=True)
+    names = [
+        f"{each.requirement.name}[{','.join(sorted(each.requirement.extras))}]"
+        for each in probe.requirements
+    ]
+    return [*names, *(request.name for request in probe.local_requests if request.name)]

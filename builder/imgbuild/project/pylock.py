@@ -1,0 +1,177 @@
+"""pylock.toml (PEP 751) as locked requirements, by `packaging`."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+
+from imgbuild.project import platforms, requirement_lines
+from imgbuild.project.model import DeclaredDay, Place
+from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.requirement_lines import Scope
+from imgbuild.project.sources import above, relative
+from imgbuild.project.uv_settings import SUBMODULES
+from imgbuild.values import normalize
+
+if TYPE_CHECKING:
+    from packaging.markers import Marker
+    from packaging.pylock import Package
+
+
+class Lines:
+    """Where a lock file, as TOML, begins the table of a package."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self._lines: dict[str, int] = {}
+        for number, line in enumerate(text.split("\n"), start=1):
+            key, _, value = line.partition("=")
+            if key.strip() == "name":
+                self._lines.setdefault(normalize(value.strip().strip("\"'")), number)
+
+    def place(self, name: str) -> Place:
+        """The line with the name of the package."""
+        return Place(file=self.file, line=self._lines.get(normalize(name), 0))
+
+
+def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> None:
+    """Read a pylock.toml for the chosen extras and groups, and its default groups."""
+    document = reading.toml(name)
+    if document is None:
+        return
+    for each in document.get("extras", []):
+        if each not in reading.available_extras:
+            reading.available_extras.append(each)
+    for each in document.get("dependency-groups", []):
+        if each not in reading.available_groups:
+            reading.available_groups.append(each)
+    add(reading, document, Lines(name, reading.sources.text(name)), groups=groups)
+
+
+def add(
+    reading: Reading, document: dict[str, Any], lines: Lines, *, groups: Iterable[str] = ()
+) -> None:
+    """Add the packages of a document of PEP 751; `lines` says where each of them stands."""
+    from packaging.pylock import Pylock, PylockValidationError
+
+    whole = Place(file=lines.file)
+    try:
+        lock = Pylock.from_dict(document)
+    except (PylockValidationError, ValueError, TypeError) as error:
+        reading.problem(whole, f"not a lock file of PEP 751: {str(error).splitlines()[0]}")
+        return
+    if lock.requires_python is not None:
+        reading.python(str(lock.requires_python), whole)
+    context = {
+        "extras": frozenset(map(normalize, reading.extras)),
+        "dependency_groups": frozenset(map(normalize, [*reading.groups, *groups]))
+        | frozenset(lock.default_groups or ()),
+    }
+    usual = _usual_index(lock.packages)
+    newest: datetime.datetime | None = None
+    for package in lock.packages:
+        marker = _marker(package.marker, context)
+        if marker is None:
+            continue
+        _add(reading, package, marker, lines.place(package.name), usual)
+        uploads = [
+            each.upload_time
+            for each in (package.sdist, *(package.wheels or ()))
+            if each is not None and each.upload_time is not None
+        ]
+        newest = max([*uploads, *([newest] if newest else [])], key=_moment, default=None)
+    if newest is not None:
+        cut_off(reading, newest, whole)
+
+
+def cut_off(reading: Reading, newest: datetime.datetime, place: Place) -> None:
+    """The cut-off of a lock file without one of its own: the day after its newest upload."""
+    if reading.cut_off is None:
+        day = _moment(newest).date() + datetime.timedelta(days=1)
+        reading.cut_off = DeclaredDay(day=day, place=place)
+
+
+def _moment(moment: datetime.datetime) -> datetime.datetime:
+    return moment.replace(tzinfo=moment.tzinfo or datetime.UTC).astimezone(datetime.UTC)
+
+
+def _usual_index(packages: Iterable[Package]) -> str | None:
+    """The index of most packages: the one that the tool was set up for, not one of the project."""
+    counts = collections.Counter(package.index for package in packages if package.index)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _marker(marker: Marker | None, context: dict[str, frozenset[str]]) -> str | None:
+    """The marker without extras and groups; None if the package is not installed on Linux."""
+    if marker is None:
+        return ""
+    text = str(marker)
+    if "extras" not in text and "dependency_groups" not in text:
+        return text if platforms.possible(text) else None
+    try:
+        results = [
+            marker.evaluate({**environment, **context}, context="lock_file")
+            for environment in platforms.environments()
+        ]
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return ""
+    return "" if any(results) else None
+
+
+def _add(reading: Reading, package: Package, marker: str, place: Place, usual: str | None) -> None:
+    hashes = [
+        f"sha256:{each.hashes['sha256']}"
+        for each in (package.sdist, package.archive, *(package.wheels or ()))
+        if each is not None and "sha256" in each.hashes
+    ]
+    if package.index and package.index != usual:
+        reading.index_for(package.index, place, package.name)
+    if package.vcs is not None:
+        source = package.vcs
+        if source.type != "git" or not source.url:
+            reading.leave_out(place, package.name, "only repositories of git by address are read")
+            return
+        directory = f"#subdirectory={source.subdirectory}" if source.subdirectory else ""
+        address = f"git+{source.url.removeprefix('git+')}@{source.commit_id}{directory}"
+        text = f"{package.name} @ {address}"
+    elif package.archive is not None:
+        text = _archive(package)
+    elif package.directory is not None:
+        local(reading, package.name, package.directory.path, place,
+              editable=bool(package.directory.editable), marker=marker)  # fmt: skip
+        return
+    elif package.version is not None:
+        text = f"{package.name}=={package.version}"
+    else:
+        reading.leave_out(place, package.name, "has no version")
+        return
+    reading.requirement(text, place, hashes=hashes, locked=True, marker=marker)
+
+
+def _archive(package: Package) -> str:
+    archive = package.archive
+    address = (archive.url if archive else None) or f"./{archive.path if archive else ''}"
+    return f"{package.name} @ {address}" if "://" in address else address
+
+
+def local(
+    reading: Reading, name: str, path: str, place: Place, *, editable: bool, marker: str = ""
+) -> None:
+    """Ask for a folder or a file of the project that a lock file names."""
+    target = relative(above(place.file), path)
+    if target == above(place.file):
+        return  # the project itself
+    if target.startswith(("/", "..")) or not reading.sources.inside(target):
+        reading.leave_out(place, f"{name} ({path})", "a path outside of the project")
+    elif reading.sources.is_folder(target):
+        reading.local(
+            LocalRequest(folder=target, place=place, name=name, editable=editable, marker=marker)
+        )
+    elif reading.sources.exists(target):
+        requirement_lines.requirement_word(reading, f"./{target}", ".", place, scope=Scope())
+    else:
+        reading.leave_out(place, f"{name} ({path})", f"does not exist: {SUBMODULES}")

@@ -1,0 +1,258 @@
+"""pyproject.toml: dependencies, extras and groups by the standards; `[tool.uv]`, `[tool.poetry]`.
+
+Sources: PEP 621 (project), PEP 735 (dependency groups), uv's and Poetry's documentation.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from imgbuild.project import poetry, requirement_lines
+from imgbuild.project.layouts import table
+from imgbuild.project.model import Place
+from imgbuild.project.reading import Reading
+from imgbuild.project.requirement_lines import Scope
+from imgbuild.project.sources import above, line_of, relative
+from imgbuild.project.uv_settings import Settings
+from imgbuild.values import normalize
+
+
+class Tables:
+    """The tables of a pyproject.toml that hold requirements."""
+
+    def __init__(self, reading: Reading, file: str, document: dict[str, Any]) -> None:
+        self.reading = reading
+        self.file = file
+        self.text = reading.sources.text(file)
+        self.document = document
+        project = document.get("project")
+        self.project: dict[str, Any] = project if isinstance(project, dict) else {}
+        self.has_project = isinstance(project, dict)
+        self.name = normalize(str(self.project.get("name", "")))
+        self.dependencies = self._texts(self.project, "dependencies", "[project]")
+        self.extras = {
+            normalize(name): self._texts(self._extra_table(), name, "[project.optional-dep")
+            for name in self._extra_table()
+        }
+        groups = document.get("dependency-groups")
+        self.groups: dict[str, Any] = {
+            normalize(str(name)): value
+            for name, value in (groups.items() if isinstance(groups, dict) else ())
+        }
+
+    def _extra_table(self) -> dict[str, Any]:
+        table = self.project.get("optional-dependencies")
+        return table if isinstance(table, dict) else {}
+
+    def _texts(self, table: dict[str, Any], key: str, after: str) -> list[str]:
+        value = table.get(key, [])
+        place = Place(file=self.file, line=line_of(self.text, key, after=after))
+        if not isinstance(value, list):
+            self.reading.problem(place, f"{key} is not a list", value=str(value))
+            return []
+        texts = [item for item in value if isinstance(item, str)]
+        if len(texts) < len(value):
+            self.reading.problem(place, f"{key} has something else than texts")
+        return texts
+
+    def place(self, text: str, after: str = "[project]") -> Place:
+        """The line that has `text` in quotes, from the table that begins with `after`."""
+        return Place(file=self.file, line=line_of(self.text, text, after=after))
+
+    def extra_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
+        """The requirements of an extra; `PACKAGE[a,b]` of this package itself are replaced."""
+        if name in seen:
+            return []
+        taken: list[tuple[str, Place]] = []
+        for text in self.extras.get(name, []):
+            place = self.place(text, self._extra_line(name))
+            taken += self.expanded(text, place, (*seen, name))
+        return taken
+
+    def _extra_line(self, name: str) -> str:
+        for line in self.text.split("\n"):
+            key, equals, _ = line.partition("=")
+            if equals and normalize(key.strip().strip("\"'")) == name:
+                return line.strip()
+        return "[project.optional-dep"
+
+    def group_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
+        """The requirements of a dependency group, included groups among them."""
+        place = self.place(name, "[dependency-groups]")
+        if name in seen:
+            chain = " -> ".join((*seen, name))
+            self.reading.problem(place, f"dependency groups include each other: {chain}")
+            return []
+        if name not in self.groups:
+            self.reading.problem(place, "includes a dependency group that does not exist",
+                                 value=name, expected=", ".join(self.groups) or None)  # fmt: skip
+            return []
+        taken: list[tuple[str, Place]] = []
+        items = self.groups[name]
+        for item in items if isinstance(items, list) else [items]:
+            if isinstance(item, str):
+                taken += self.expanded(item, self.place(item, self._group_line(name)), ())
+            elif isinstance(item, dict) and isinstance(item.get("include-group"), str):
+                taken += self.group_items(normalize(item["include-group"]), (*seen, name))
+            else:
+                self.reading.problem(place, "not an item of a dependency group", value=str(item))
+        return taken
+
+    def _group_line(self, name: str) -> str:
+        lines = self.text.split("\n")
+        start = next(
+            (at for at, line in enumerate(lines) if line.strip() == "[dependency-groups]"), 0
+        )
+        for line in lines[start:]:
+            if normalize(line.partition("=")[0].strip().strip("\"'")) == name and "=" in line:
+                return line.strip()
+        return "[dependency-groups]"
+
+    def expanded(self, text: str, place: Place, seen: tuple[str, ...]) -> list[tuple[str, Place]]:
+        """The requirement, or in place of one of this package itself those of its extras."""
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            return [(text, place)]
+        if normalize(requirement.name) != self.name or not self.name:
+            return [(text, place)]
+        taken: list[tuple[str, Place]] = []
+        for extra in sorted(requirement.extras):
+            if normalize(extra) not in self.extras:
+                message = "names an extra of this package that does not exist"
+                expected = ", ".join(sorted(self.extras))
+                self.reading.problem(place, message, value=text, expected=expected)
+            taken += self.extra_items(normalize(extra), seen)
+        return taken
+
+
+def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
+    """Read what the pyproject.toml `name` declares for the chosen extras and groups.
+
+    With `locked` a lock file decides the requirements: only what holds beside them is read.
+    """
+    document = reading.toml(name)
+    if document is None:
+        return
+    tables = Tables(reading, name, document)
+    settings = Settings(reading, name, document)
+    reading.available_extras += [
+        each for each in tables.extras if each not in reading.available_extras
+    ]
+    reading.available_groups += [
+        each for each in tables.groups if each not in reading.available_groups
+    ]
+    reading.conflicts += settings.conflict_sets(tables.name)
+    extras, groups = chosen(reading, tables, settings)
+    settings.extras, settings.groups = frozenset(extras), frozenset(groups)
+    python = tables.project.get("requires-python")
+    if isinstance(python, str):
+        reading.python(python, tables.place(python))
+    if not locked:
+        requirements(tables, settings, extras, groups)
+    settings.finish()
+    poetry.read(reading, name, document, take=not locked and not tables.has_project)
+
+
+def requirements(
+    tables: Tables, settings: Settings, extras: Iterable[str], groups: Iterable[str]
+) -> None:
+    """Add the dependencies, and those of `extras` and `groups`."""
+    reading = tables.reading
+    for text in tables.dependencies:
+        place = tables.place(text, "dependencies")
+        for each, spot in tables.expanded(text, place, ()):
+            settings.requirement(each, spot)
+    for extra in extras:
+        for text, place in tables.extra_items(extra):
+            settings.requirement(text, place)
+    for group in groups:
+        for text, place in tables.group_items(group):
+            settings.requirement(text, place)
+    _dynamic(reading, tables, extras)
+
+
+def chosen(reading: Reading, tables: Tables, settings: Settings) -> tuple[list[str], list[str]]:
+    """The extras and groups that are taken: those of the user, and the default groups.
+
+    A default group that excludes one of the user's is not taken.
+    """
+    extras = [name for name in map(normalize, sorted(reading.extras)) if name in tables.extras]
+    groups = [name for name in map(normalize, sorted(reading.groups)) if name in tables.groups]
+    picked = {f"extra:{name}" for name in extras} | {f"group:{name}" for name in groups}
+    for name in map(normalize, settings.default_groups(tables.groups)):
+        conflicts = [each for each in reading.conflicts if f"group:{name}" in each]
+        excluded = any(picked & (set(each) - {f"group:{name}"}) for each in conflicts)
+        if name not in groups and name in tables.groups and not excluded:
+            groups.append(name)
+    for each in reading.conflicts:
+        both = sorted(picked & set(each))
+        if len(both) > 1:
+            place = settings.place("conflicts")
+            reading.problem(place, "these exclude each other", value=" and ".join(both),
+                            expected="one of them")  # fmt: skip
+    return extras, groups
+
+
+def check_choice(reading: Reading) -> None:
+    """A problem for each chosen extra or group that no file has."""
+    for kind, names, available in (
+        ("extra", reading.extras, reading.available_extras),
+        ("group", reading.groups, reading.available_groups),
+    ):
+        for name in sorted(names):
+            if normalize(name) in map(normalize, available):
+                continue
+            near = difflib.get_close_matches(normalize(name), available, n=1)
+            file = next((each for each in reading.files if each.endswith("pyproject.toml")), ".")
+            expected = (
+                f"one of {', '.join(available)}" if available else f"no {kind}: there is none"
+            )
+            reading.problem(Place(file=file), f"has no {kind} {name}",
+                            expected=f"{near[0]}?" if near else expected)  # fmt: skip
+
+
+def _dynamic(reading: Reading, tables: Tables, extras: Iterable[str]) -> None:
+    """Requirements that setuptools or a hook of hatch read from files."""
+    dynamic = tables.project.get("dynamic")
+    names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
+    tool = tables.document.get("tool")
+    tool = tool if isinstance(tool, dict) else {}
+    setuptools = table(tool, "setuptools", "dynamic")
+    hook = table(tool, "hatch", "metadata", "hooks", "requirements_txt")
+    if "dependencies" in names:
+        files = _files(setuptools.get("dependencies")) + [
+            str(each) for each in hook.get("files", [])
+        ]
+        for file in files:
+            _nested(reading, tables, file)
+    if "optional-dependencies" in names:
+        optional = setuptools.get("optional-dependencies")
+        by_extra = {**(optional if isinstance(optional, dict) else {}),
+                    **hook.get("optional-dependencies", {})}  # fmt: skip
+        reading.available_extras += [normalize(name) for name in by_extra]
+        wanted = {normalize(name) for name in reading.extras} | set(extras)
+        for extra, value in by_extra.items():
+            if normalize(extra) in wanted:
+                for file in _files(value) or [str(each) for each in value if isinstance(each, str)]:
+                    _nested(reading, tables, file)
+
+
+def _nested(reading: Reading, tables: Tables, file: str) -> None:
+    place = tables.place(file, "dynamic")
+    target = relative(above(tables.file), file)
+    if not reading.sources.exists(target):
+        reading.problem(place, "names a file that does not exist", value=target)
+        return
+    requirement_lines.nested_file(reading, target, ".", place, Scope())
+
+
+def _files(value: object) -> list[str]:
+    files = value.get("file") if isinstance(value, dict) else None
+    if isinstance(files, str):
+        return [files]
+    return [str(each) for each in files] if isinstance(files, list) else []

@@ -1,0 +1,78 @@
+"""Reads what a project's files declare: those that are named, else those that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from imgbuild.errors import InputError
+from imgbuild.project import discovery, kinds, local_package, pyproject
+from imgbuild.project.model import Declared, Place
+from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.sources import Sources, relative
+
+PACKAGES = 100  # local packages that require each other
+
+
+def read(
+    folder: Path,
+    files: Sequence[str] = (),
+    *,
+    extras: Sequence[str] = (),
+    groups: Sequence[str] = (),
+) -> Declared:
+    """What the project in `folder` declares, for some of its extras and dependency groups.
+
+    `files` are relative to `folder`, and those that they name by `-r`; empty for all that are at
+    the root of the project. A folder among them is a package of the project. InputError with all
+    problems if a file is broken.
+    """
+    if not folder.is_dir():
+        message = f"{folder} is not a folder"
+        raise InputError(message, hint="name the folder of a project")
+    reading = Reading(Sources(folder), extras=extras, groups=groups)
+    if files:
+        _named(reading, files)
+    else:
+        discovery.read(reading)
+    _local_packages(reading)
+    pyproject.check_choice(reading)
+    if reading.problems:
+        raise _error(folder, reading)
+    return reading.declared()
+
+
+def _named(reading: Reading, files: Sequence[str]) -> None:
+    names = [relative(".", name) for name in files]
+    for name in names:
+        place = Place(file=name)
+        if name.startswith(("/", "..")) or not reading.sources.inside(name):
+            reading.problem(place, "is outside of the project", expected="a file of the project")
+        elif reading.sources.is_folder(name):
+            reading.local(LocalRequest(folder=name, place=place, extras=tuple(reading.extras)))
+        elif not reading.sources.exists(name):
+            reading.problem(place, "no such file")
+        elif (kind := kinds.kind_of(name)) is None:
+            expected = "a requirements file, pyproject.toml, a lock, setup.py, environment.yml, …"
+            reading.problem(place, "a kind of file that is not read", expected=expected)
+        else:
+            kind.read(reading, name)
+
+
+def _local_packages(reading: Reading) -> None:
+    """Add the folders that are required, and those that they require."""
+    done = 0
+    while done < min(len(reading.local_requests), PACKAGES):
+        local_package.add(reading, reading.local_requests[done])
+        done += 1
+
+
+def _error(folder: Path, reading: Reading) -> InputError:
+    problems = tuple(dict.fromkeys(reading.problems))
+    lines = "".join(f"\n  {problem}" for problem in problems)
+    count = f"{len(problems)} problems" if len(problems) > 1 else "1 problem"
+    return InputError(
+        f"{count} in the files of {folder}:{lines}",
+        problems=problems,
+        hint="mend them, or name the files to read with --from",
+    )

@@ -1,0 +1,335 @@
+"""What has been read so far, and the problems: every reader adds to one `Reading`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.errors import Problem
+from imgbuild.project import platforms, releases
+from imgbuild.project.model import (
+    Declared,
+    DeclaredDay,
+    DeclaredIndex,
+    DeclaredMetadata,
+    DeclaredName,
+    DeclaredPython,
+    DeclaredRequirement,
+    Kind,
+    LocalPackage,
+    NotRead,
+    Place,
+)
+from imgbuild.project.sources import SourceProblem, Sources
+from imgbuild.values import normalize
+
+SHOWN = 200  # characters of a line in a report
+VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
+
+
+# What `absorb` takes of another reading.
+LISTS = (
+    *("files", "requirements", "packages", "pythons", "debian", "cuda", "images"),
+    *("excluded", "metadata", "no_build_isolation", "conflicts", "available_extras"),
+    *("available_groups", "left_out", "local_requests"),
+)
+
+
+class LocalRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder that is to be installed (`-e ./verl[vllm]`); `folder` relative to the project.
+
+    `name` is the name by which it is required, if the requirement has one.
+    """
+
+    folder: str
+    place: Place
+    name: str = ""
+    extras: tuple[str, ...] = ()
+    editable: bool = False
+    no_deps: bool = False
+    marker: str = ""
+
+
+class Reading:
+    """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose."""
+
+    def __init__(
+        self, sources: Sources, *, extras: Iterable[str] = (), groups: Iterable[str] = ()
+    ) -> None:
+        self.sources = sources
+        self.extras = frozenset(extras)
+        self.groups = frozenset(groups)
+        self.problems: list[Problem] = []
+        self.files: list[str] = []
+        self.requirements: list[DeclaredRequirement] = []
+        self.packages: list[LocalPackage] = []
+        self.pythons: list[DeclaredPython] = []
+        self.debian: list[DeclaredName] = []
+        self.indexes: list[DeclaredIndex] = []
+        self.cuda: list[DeclaredName] = []
+        self.images: list[DeclaredName] = []
+        self.excluded: list[DeclaredName] = []
+        self.metadata: list[DeclaredMetadata] = []
+        self.no_build_isolation: list[str] = []
+        self.conflicts: list[tuple[str, ...]] = []
+        self.available_extras: list[str] = []
+        self.available_groups: list[str] = []
+        self.left_out: list[NotRead] = []
+        self.local_requests: list[LocalRequest] = []
+        self.cut_off: DeclaredDay | None = None
+        # The settings of uv in the project's own pyproject.toml, once that is read.
+        self.root: object = None
+
+    def child(self) -> Reading:
+        """An empty reading of the same project, for a file that may not be taken."""
+        child = Reading(self.sources, extras=self.extras, groups=self.groups)
+        child.problems = self.problems
+        return child
+
+    def absorb(self, child: Reading) -> None:
+        """Add all that `child` has read."""
+        for name in LISTS:
+            values: list[Any] = getattr(self, name)
+            values += [each for each in getattr(child, name) if each not in values]
+        for index in child.indexes:
+            for package in index.packages:
+                self.index_for(index.url, index.place, package, index.marker)
+            if not index.packages:
+                self.index(index.url, index.place, (), index.marker)
+        self.cut_off = self.cut_off or child.cut_off
+
+    def text(self, name: str) -> str | None:
+        """The text of the file, None and a problem if it cannot be read."""
+        text: str | None = self._read(name, self.sources.text)
+        return text
+
+    def toml(self, name: str) -> dict[str, Any] | None:
+        """The TOML document of the file, None and a problem if it cannot be read."""
+        document: dict[str, Any] | None = self._read(name, self.sources.toml)
+        return document
+
+    def yaml(self, name: str) -> Any:
+        """The YAML document of the file, None and a problem if it cannot be read."""
+        return self._read(name, self.sources.yaml)
+
+    def json(self, name: str) -> Any:
+        """The JSON document of the file, None and a problem if it cannot be read."""
+        return self._read(name, self.sources.json)
+
+    def _read(self, name: str, reader: Any) -> Any:
+        try:
+            value = reader(name)
+        except SourceProblem as error:
+            if error.problem not in self.problems:
+                self.problems.append(error.problem)
+            return None
+        if name not in self.files:
+            self.files.append(name)
+        return value
+
+    def problem(
+        self, place: Place, message: str, *, value: str | None = None, expected: str | None = None
+    ) -> None:
+        """Note what is broken."""
+        self.problems.append(
+            Problem(
+                file=place.file,
+                line=place.line or None,
+                message=message,
+                value=shortened(value) if value is not None else None,
+                expected=expected,
+            )
+        )
+
+    def leave_out(self, place: Place, text: str, reason: str) -> None:
+        """Note what is not understood, or not taken."""
+        note = NotRead(place=place, text=shortened(text), reason=reason)
+        if note not in self.left_out:
+            self.left_out.append(note)
+
+    def requirement(
+        self,
+        text: str,
+        place: Place,
+        *,
+        kind: Kind = "requirement",
+        hashes: Iterable[str] = (),
+        locked: bool = False,
+        no_deps: bool = False,
+        marker: str = "",
+    ) -> DeclaredRequirement | None:
+        """Add the requirement `text` of PEP 508; a problem if it is none.
+
+        `marker` must hold as well. `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
+        """
+        if VARIABLE.search(text) and not _parses(text):
+            self.leave_out(place, text, "has a variable, whose value is not in the file")
+            return None
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            self.problem(
+                place,
+                f"not a requirement: {str(error).splitlines()[0]}",
+                value=text,
+                expected="a requirement such as transformers>=4.50,<5",
+            )
+            return None
+        if marker:
+            from packaging.markers import Marker
+
+            extra = str(requirement.marker) if requirement.marker else None
+            requirement.marker = Marker(platforms.both(extra, marker))
+        self._without_torch_build(requirement, place)
+        added = DeclaredRequirement(
+            text=str(requirement),
+            place=place,
+            kind=kind,
+            hashes=tuple(sorted(set(hashes))),
+            locked=locked,
+            no_deps=no_deps,
+        )
+        if added not in self.requirements:
+            self.requirements.append(added)
+        return added
+
+    def _without_torch_build(self, requirement: Requirement, place: Place) -> None:
+        """Note the CUDA release of a local version; PyTorch's own packages lose the latter."""
+        clauses, changed = [], False
+        for clause in requirement.specifier:
+            local = _local(clause.version)
+            release = releases.of_local(local)
+            if release and platforms.possible(requirement.marker):
+                self.cuda_release(release, place, str(requirement.marker or ""))
+            name = requirement.name.lower().replace("_", "-")
+            if local is None or name not in releases.TORCH:
+                clauses.append(str(clause))
+                continue
+            changed = True
+            clauses.append(f"{clause.operator}{clause.version.partition('+')[0]}")
+            if release is None:
+                self.leave_out(
+                    place, str(requirement), f"images have builds for CUDA, not the one for {local}"
+                )
+        if changed:
+            requirement.specifier = SpecifierSet(",".join(clauses))
+
+    def local(self, request: LocalRequest) -> None:
+        """Ask for a folder of the project to be read as a package."""
+        if request not in self.local_requests:
+            self.local_requests.append(request)
+
+    def index(self, url: str, place: Place, packages: Iterable[str] = (), marker: str = "") -> None:
+        """Add a package index, and the CUDA release that its address names."""
+        url = url.strip()
+        if VARIABLE.search(url):
+            self.leave_out(place, url, "the address has a variable, whose value is not in the file")
+            return
+        if not re.match(r"(https?|file)://", url):
+            self.leave_out(place, url, "not the address of an index")
+            return
+        release = releases.of_address(url)
+        if release:
+            self.cuda_release(release, place, marker)
+        entry = DeclaredIndex(url=url, place=place, packages=tuple(packages), marker=marker)
+        same = (entry.url, entry.packages, entry.marker)
+        if all((index.url, index.packages, index.marker) != same for index in self.indexes):
+            self.indexes.append(entry)
+
+    def index_for(self, url: str, place: Place, package: str, marker: str = "") -> None:
+        """Add an index for one package more; nothing if it is one for all packages."""
+        name = normalize(package)
+        for number, index in enumerate(self.indexes):
+            if (index.url.rstrip("/"), index.marker) != (url.rstrip("/"), marker):
+                continue
+            if index.packages and name not in index.packages:
+                packages = (*index.packages, name)
+                self.indexes[number] = msgspec.structs.replace(index, packages=packages)
+            return
+        self.index(url, place, (name,), marker)
+
+    def cuda_release(self, release: str, place: Place, marker: str = "") -> None:
+        """Add a CUDA release ("12.4")."""
+        entry = DeclaredName(name=release, place=place, marker=marker)
+        if entry not in self.cuda:
+            self.cuda.append(entry)
+
+    def python(self, spec: str, place: Place) -> None:
+        """Add the accepted Pythons, as PEP 440 writes them; a problem if it is no specifier."""
+        spec = spec.strip()
+        if not spec:
+            return
+        try:
+            SpecifierSet(spec)
+        except InvalidSpecifier:
+            self.problem(
+                place,
+                "not a specifier of Python versions",
+                value=spec,
+                expected='one such as ">=3.10,<3.13"',
+            )
+            return
+        entry = DeclaredPython(spec=spec, place=place)
+        if entry not in self.pythons:
+            self.pythons.append(entry)
+
+    def debian_package(self, name: str, place: Place) -> None:
+        """Add a Debian package; its version, as in `git=1:2.39`, is not taken."""
+        package, _, version = name.partition("=")
+        package = package.partition(":")[0].partition("/")[0]
+        if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", package):
+            self.leave_out(place, name, "not the name of a Debian package")
+            return
+        if version:
+            self.leave_out(
+                place, name, f"Debian's own version of {package} is installed, not {version}"
+            )
+        if all(entry.name != package for entry in self.debian):
+            self.debian.append(DeclaredName(name=package, place=place))
+
+    def declared(self) -> Declared:
+        """All of it as a value."""
+        return Declared(
+            files=tuple(self.files),
+            requirements=tuple(self.requirements),
+            packages=tuple(self.packages),
+            python=tuple(self.pythons),
+            debian=tuple(self.debian),
+            indexes=tuple(self.indexes),
+            cuda=tuple(self.cuda),
+            images=tuple(self.images),
+            cut_off=self.cut_off,
+            extras=tuple(self.available_extras),
+            groups=tuple(self.available_groups),
+            excluded=tuple(self.excluded),
+            metadata=tuple(self.metadata),
+            no_build_isolation=tuple(self.no_build_isolation),
+            conflicts=tuple(self.conflicts),
+            not_read=tuple(self.left_out),
+        )
+
+
+def shortened(text: str) -> str:
+    """`text` on one line, at most SHOWN characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN else f"{line[: SHOWN - 1]}…"
+
+
+def _parses(text: str) -> bool:
+    try:
+        return "${" not in str(Requirement(text))
+    except InvalidRequirement:
+        return False
+
+
+def _local(version: str) -> str | None:
+    try:
+        return Version(version).local
+    except InvalidVersion:  # such as 2.6.*
+        return None

@@ -1,0 +1,39 @@
+"""The CUDA release that a local version (`+cu124`), an index address or an image's tag means."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote, urlsplit
+
+# Packages of PyTorch's own index: there the local version names the CUDA release alone, and
+# the images have the same version as built for their own release.
+TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchtext", "torchdata", "torchao"})
+TAG = re.compile(r"cu(\d{2})(\d)")
+# Versions of the wheels of some indexes: `2.8.3+cu.13.0.torch.2.11`.
+DOTTED = re.compile(r"cu\.(\d{2})\.(\d)(?:\.|$)")
+
+
+def of_tag(tag: str) -> str | None:
+    """The release of `cu124` ("12.4"), None for another text."""
+    match = TAG.fullmatch(tag)
+    return f"{match[1]}.{match[2]}" if match else None
+
+
+def of_local(local: str | None) -> str | None:
+    """The release of a local version: `cu124`, `cu128torch2.10`, `cu.13.0.torch.2.11`."""
+    if not local:
+        return None
+    dotted = DOTTED.match(local)
+    if dotted:
+        return f"{dotted[1]}.{dotted[2]}"
+    match = re.match(r"cu(\d{2})(\d)(?!\d)", local)
+    return f"{match[1]}.{match[2]}" if match else None
+
+
+def of_address(url: str) -> str | None:
+    """The release in the path of an index: `…/whl/cu124`, `…/0.19.1/cu130`."""
+    for part in unquote(urlsplit(url).path).split("/"):
+        release = of_tag(part)
+        if release:
+            return release
+    return None

@@ -1,0 +1,431 @@
+"""setup.py, read without running it: literals, and lists that come from requirements files.
+
+A small interpreter of assignments. What it cannot tell is None; the build backend would know it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from imgbuild.project.sources import Sources, above, relative
+
+CALLS = 20  # functions of the script in each other
+# Calls that return their first argument, as far as requirements are concerned.
+PLAIN = frozenset(
+    [
+        "list",
+        "tuple",
+        "sorted",
+        "set",
+        "str",
+        "fspath",
+        "Path",
+        "PurePath",
+        "open",
+        "parse_requirements",
+        "iter",
+        "frozenset",
+        "resolve",
+        "dedent",
+    ]
+)
+# Methods that leave the lines of a file, or a text, as they are for this purpose.
+KEPT = frozenset(
+    [
+        "read",
+        "readlines",
+        "read_text",
+        "splitlines",
+        "strip",
+        "rstrip",
+        "lstrip",
+        "open",
+        "decode",
+        "split",
+        "resolve",
+        "absolute",
+        "copy",
+        "as_posix",
+    ]
+)
+FINDERS = frozenset({"find_packages", "find_namespace_packages"})
+# What names the folder of the script.
+FOLDERS = frozenset({"dirname", "abspath", "realpath", "getcwd", "cwd"})
+
+
+class RequirementFile(msgspec.Struct, frozen=True):
+    """The lines of a requirements file, by its path relative to the project."""
+
+    name: str
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A text, and its line in the script."""
+
+    value: str
+    line: int
+
+
+class Packages(msgspec.Struct, frozen=True):
+    """What `find_packages(where)` returns."""
+
+    where: str
+
+
+class SetupScript:
+    """The arguments of `setup()` in the script `file`. SyntaxError if it is not Python."""
+
+    def __init__(self, sources: Sources, file: str) -> None:
+        self.sources = sources
+        self.file = file
+        self.folder = above(file)
+        self._functions: dict[str, ast.FunctionDef] = {}
+        self.arguments: dict[str, Any] = {}
+        self.conditional: list[Text] = []
+        self.line = 0
+        tree = ast.parse(sources.text(file))
+        self._run(tree.body, {}, 0)
+
+    def _run(
+        self, statements: Sequence[ast.stmt], names: dict[str, Any], depth: int, *, guard: str = ""
+    ) -> Any:
+        """Carry out statements; the value of a `return`. `guard` is a condition around them."""
+        for statement in statements:
+            result = self._block(statement, names, depth, guard)
+            if result is not None:
+                return result
+            self._simple(statement, names, depth, guard)
+        return None
+
+    def _block(self, statement: ast.stmt, names: dict[str, Any], depth: int, guard: str) -> Any:
+        """Carry out a statement that has others in it, or a `return`."""
+        match statement:
+            case ast.If(test=test, body=body, orelse=other):
+                inner = guard if _is_main(test) else f"if {ast.unparse(test)}"
+                self._run(body, names, depth, guard=inner)
+                self._run(other, names, depth, guard=f"not {inner}")
+            case ast.With(items=items, body=body):
+                for item in items:
+                    if isinstance(item.optional_vars, ast.Name):
+                        value = self._value(item.context_expr, names, depth)
+                        names[item.optional_vars.id] = value
+                return self._run(body, names, depth, guard=guard)
+            case ast.Try(body=body):
+                return self._run(body, names, depth, guard=guard)
+            case ast.For(target=ast.Name(id=name), iter=iterated, body=body):
+                names[name] = self._value(iterated, names, depth)
+                self._run(body, names, depth, guard=guard)
+            case ast.Return(value=ast.expr() as value):
+                return self._value(value, names, depth)
+            case _:
+                pass
+        return None
+
+    def _simple(self, statement: ast.stmt, names: dict[str, Any], depth: int, guard: str) -> None:
+        match statement:
+            case ast.FunctionDef():
+                self._functions[statement.name] = statement
+            case ast.Assign(targets=targets, value=value):
+                result = self._value(value, names, depth)
+                for target in targets:
+                    self._bind(target, result, names, guard)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._bind(target, self._value(value, names, depth), names, guard)
+            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
+                self._add(name, self._value(value, names, depth), names, guard)
+            case ast.Expr(value=ast.Call() as call):
+                self._call_statement(call, names, depth, guard)
+            case _:
+                pass
+
+    def _bind(self, target: ast.expr, value: Any, names: dict[str, Any], guard: str) -> None:
+        if isinstance(target, ast.Name):
+            if guard and names.get(target.id) is not None:
+                self.conditional.append(Text(f"{target.id} ({guard})", target.lineno))
+                return
+            names[target.id] = value
+        elif isinstance(target, ast.Subscript):
+            table = self._value(target.value, names, 0)
+            key = self._value(target.slice, names, 0)
+            if isinstance(table, dict) and isinstance(key, Text):
+                table[key.value] = value
+        elif isinstance(target, ast.Tuple):
+            values = value if isinstance(value, list) else [value]
+            for each, part in zip(target.elts, [*values, *[None] * len(target.elts)], strict=False):
+                self._bind(each, part, names, guard)
+
+    def _add(self, name: str, added: Any, names: dict[str, Any], guard: str) -> None:
+        before = names.get(name)
+        if guard:
+            for text in flattened(added):
+                self.conditional.append(
+                    Text(f"{getattr(text, 'value', text)} ({guard})", getattr(text, "line", 0))
+                )
+        elif isinstance(before, list | RequirementFile) and added is not None:
+            parts = [before] if isinstance(before, RequirementFile) else before
+            names[name] = [*parts, *(added if isinstance(added, list) else [added])]
+        elif before is not None and not isinstance(before, RequirementFile):
+            names[name] = None
+
+    def _call_statement(
+        self, call: ast.Call, names: dict[str, Any], depth: int, guard: str
+    ) -> None:
+        match call:
+            case ast.Call(func=ast.Name(id="setup") | ast.Attribute(attr="setup")):
+                self._setup(call, names, depth)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=name), attr="append" | "extend" | "update"),
+                args=[argument],
+            ):
+                added = self._value(argument, names, depth)
+                before = names.get(name)
+                if isinstance(before, dict) and isinstance(added, dict):
+                    before |= added
+                else:
+                    self._add(name, added, names, guard)
+            case ast.Call(func=ast.Name(id=name)) if name in self._functions and depth < CALLS:
+                self._called(name, call, names, depth)
+            case _:
+                pass
+
+    def _setup(self, call: ast.Call, names: dict[str, Any], depth: int) -> None:
+        self.line = call.lineno
+        for keyword in call.keywords:
+            value = self._value(keyword.value, names, depth)
+            if keyword.arg is None:
+                self.arguments |= value if isinstance(value, dict) else {}
+            else:
+                self.arguments[keyword.arg] = value
+
+    def _value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
+        """Text, list, dict, RequirementFile or Packages; None if it is not known."""
+        value: Any = None
+        match node:
+            case ast.Constant(value=str() as text):
+                value = Text(text, node.lineno)
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+                value = self._items(items, names, depth)
+            case ast.Dict(keys=keys, values=values):
+                value = self._dict(keys, values, names, depth)
+            case ast.Name(id=name):
+                value = Text("", node.lineno) if name == "__file__" else names.get(name)
+            case ast.Call():
+                value = self._call(node, names, depth)
+            case _:
+                value = self._compound(node, names, depth)
+        return value
+
+    def _compound(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
+        value: Any = None
+        match node:
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                value = _sum(self._value(left, names, depth), self._value(right, names, depth))
+            case ast.BinOp(left=left, op=ast.Div(), right=right):
+                value = self._path([left, right], names, depth)
+            case ast.JoinedStr(values=values):
+                value = self._joined(values, names, depth, node.lineno)
+            case ast.Attribute(attr="parent"):
+                value = Text("", node.lineno)
+            case ast.Subscript(value=table, slice=key):
+                value = self._item(table, key, names, depth)
+            case (
+                ast.ListComp(elt=element, generators=[ast.comprehension() as each])
+                | ast.GeneratorExp(elt=element, generators=[ast.comprehension() as each])
+            ):
+                value = self._comprehension(element, each, names, depth)
+            case _:
+                pass
+        return value
+
+    def _items(self, items: Sequence[ast.expr], names: dict[str, Any], depth: int) -> Any:
+        values: list[Any] = []
+        for item in items:
+            if isinstance(item, ast.Starred):
+                inner = self._value(item.value, names, depth)
+                values += inner if isinstance(inner, list) else [inner]
+            else:
+                values.append(self._value(item, names, depth))
+        return values
+
+    def _dict(
+        self,
+        keys: Sequence[ast.expr | None],
+        values: Sequence[ast.expr],
+        names: dict[str, Any],
+        depth: int,
+    ) -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        for key, value in zip(keys, values, strict=True):
+            result = self._value(value, names, depth)
+            if key is None:
+                table |= result if isinstance(result, dict) else {}
+                continue
+            name = self._value(key, names, depth)
+            if isinstance(name, Text):
+                table[name.value] = result
+        return table
+
+    def _joined(
+        self, values: Sequence[ast.expr], names: dict[str, Any], depth: int, line: int
+    ) -> Text | None:
+        parts = []
+        for value in values:
+            inner = value.value if isinstance(value, ast.FormattedValue) else value
+            part = self._value(inner, names, depth)
+            if not isinstance(part, Text):
+                return None
+            parts.append(part.value)
+        return Text("".join(parts), line)
+
+    def _item(self, table: ast.expr, key: ast.expr, names: dict[str, Any], depth: int) -> Any:
+        values, name = self._value(table, names, depth), self._value(key, names, depth)
+        if isinstance(values, dict) and isinstance(name, Text):
+            return values.get(name.value)
+        if isinstance(values, list) and isinstance(key, ast.Constant) and key.value == 0:
+            return values[0] if values else None
+        return values if isinstance(values, RequirementFile) else None
+
+    def _path(self, parts: Sequence[ast.expr], names: dict[str, Any], depth: int) -> Any:
+        """The path of joined parts, relative to the script; unknown parts are its folder."""
+        values = [self._value(part, names, depth) for part in parts]
+        texts = [
+            value.value if isinstance(value, Text) else value.name
+            for value in values
+            if isinstance(value, Text | RequirementFile)
+        ]
+        return self._file("/".join(text for text in texts if text), parts[0].lineno)
+
+    def _file(self, path: str, line: int) -> Text | RequirementFile:
+        """A file of the project by its path, else the text."""
+        target = relative(self.folder, path.lstrip("/")) if path else ""
+        known = path and len(path) < 256 and "\n" not in path and not target.startswith("..")
+        if known and self.sources.inside(target) and self.sources.exists(target):
+            return RequirementFile(target)
+        return Text(path, line)
+
+    def _call(self, call: ast.Call, names: dict[str, Any], depth: int) -> Any:
+        function = call.func
+        name = function.id if isinstance(function, ast.Name) else ""
+        attribute = function.attr if isinstance(function, ast.Attribute) else ""
+        label = name or attribute
+        if name in self._functions and depth < CALLS:
+            return self._called(name, call, names, depth)
+        if label in FINDERS:
+            return self._packages(call, names, depth)
+        if attribute == "join":
+            return self._path(call.args, names, depth) if len(call.args) > 1 else None
+        if label in FOLDERS:
+            return Text("", call.lineno)
+        if label in PLAIN and call.args:
+            value = self._value(call.args[0], names, depth)
+            return self._file(value.value, value.line) if isinstance(value, Text) else value
+        if isinstance(function, ast.Attribute) and attribute in KEPT:
+            return self._method(function, names, depth)
+        # A reader that is imported: its argument names the file.
+        values = [self._value(argument, names, depth) for argument in call.args]
+        files = [self._file(v.value, v.line) for v in values if isinstance(v, Text)]
+        return next((each for each in files if isinstance(each, RequirementFile)), None)
+
+    def _method(self, function: ast.Attribute, names: dict[str, Any], depth: int) -> Any:
+        value = self._value(function.value, names, depth)
+        if not isinstance(value, Text):
+            return value
+        if function.attr in ("split", "splitlines"):
+            return [Text(part, value.line) for part in value.value.split() if part]
+        if function.attr in ("open", "read_text"):
+            return self._file(value.value, value.line)
+        return value
+
+    def _packages(self, call: ast.Call, names: dict[str, Any], depth: int) -> Packages:
+        given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "where")]
+        where = self._value(given[0], names, depth) if given else None
+        return Packages(where.value if isinstance(where, Text) and where.value else ".")
+
+    def _called(self, name: str, call: ast.Call, names: dict[str, Any], depth: int) -> Any:
+        """What a function of the script returns: of one that reads a file, that file."""
+        function = self._functions[name]
+        inner = dict(names)
+        parameters = [argument.arg for argument in function.args.args]
+        defaults = function.args.defaults
+        for parameter, default in zip(parameters[len(parameters) - len(defaults):], defaults,
+                                      strict=True):  # fmt: skip
+            inner[parameter] = self._value(default, names, depth)
+        for parameter, argument in zip(parameters, call.args, strict=False):
+            inner[parameter] = self._value(argument, names, depth)
+        for keyword in call.keywords:
+            if keyword.arg:
+                inner[keyword.arg] = self._value(keyword.value, names, depth)
+        if function.args.vararg is not None:
+            inner[function.args.vararg.arg] = self._items(call.args, names, depth)
+        result = self._run(function.body, inner, depth + 1)
+        if flattened(result) and None not in flattened(result):
+            return result
+        opened = [self._opened(node, inner, depth) for node in ast.walk(function)]
+        files = [each for each in opened if isinstance(each, RequirementFile)]
+        given = [self._file(v.value, v.line) for v in inner.values() if isinstance(v, Text)]
+        files += [each for each in given if isinstance(each, RequirementFile)
+                  and each.name.endswith((".txt", ".in"))]  # fmt: skip
+        return files[0] if files else None
+
+    def _opened(self, node: ast.AST, names: dict[str, Any], depth: int) -> Any:
+        if isinstance(node, ast.Call) and depth < CALLS:
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            attribute = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if "open" in (name, attribute) or attribute == "read_text":
+                return self._call(node, names, depth + 1)
+        return None
+
+    def _comprehension(
+        self, element: ast.expr, each: ast.comprehension, names: dict[str, Any], depth: int
+    ) -> Any:
+        iterated = self._value(each.iter, names, depth)
+        if isinstance(iterated, RequirementFile):
+            return iterated
+        if not isinstance(iterated, list) or not isinstance(each.target, ast.Name):
+            return None
+        return [self._value(element, {**names, each.target.id: item}, depth) for item in iterated]
+
+
+def flattened(value: Any) -> list[Any]:
+    """The items of lists in lists; a value that is none as the only one."""
+    if isinstance(value, list):
+        return [item for part in value for item in flattened(part)]
+    return [] if value is None else [value]
+
+
+def entry_points(value: Any) -> Iterator[tuple[str, str]]:
+    """The console scripts of `entry_points`, a dict or a text like a configuration file."""
+    lines: list[str] = []
+    if isinstance(value, dict):
+        scripts = value.get("console_scripts")
+        lines = [item.value for item in flattened(scripts) if isinstance(item, Text)]
+    elif isinstance(value, Text):
+        section = ""
+        for line in value.value.splitlines():
+            header = re.fullmatch(r"\s*\[(.+)\]\s*", line)
+            section = header[1] if header else section
+            if not header and section == "console_scripts":
+                lines.append(line)
+    for line in lines:
+        name, equals, target = line.partition("=")
+        if equals:
+            yield name.strip(), target.partition("[")[0].strip()
+
+
+def _is_main(test: ast.expr) -> bool:
+    return "__name__" in ast.unparse(test)
+
+
+def _sum(left: Any, right: Any) -> Any:
+    if isinstance(left, Text) and isinstance(right, Text):
+        return Text(left.value + right.value, left.line)
+    lists = (list, RequirementFile)
+    if isinstance(left, lists) and isinstance(right, lists):
+        first = left if isinstance(left, list) else [left]
+        return [*first, *(right if isinstance(right, list) else [right])]
+    return None

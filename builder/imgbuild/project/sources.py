@@ -1,0 +1,241 @@
+"""Reads the files of a project as text and as TOML, YAML or JSON: bounded, and never outside it."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+import tomllib
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from imgbuild.errors import InputError, Problem
+from imgbuild.system.folder import regular_file
+
+LIMIT = 64 << 20  # bytes of a file; a uv.lock of a large project has 3 MB
+DEPTH = 100  # lists and mappings in each other
+NODES = 2_000_000  # values of a YAML document, each alias counted as what it stands for
+# What no text file of a project has: it would control a terminal that prints the line.
+CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f]")
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+class SourceProblem(Exception):
+    """A file that cannot be read; the argument is the problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+class Sources:
+    """The files below `root`, by names relative to it; each is read once.
+
+    The methods raise SourceProblem for what is broken. A symbolic link may lead to another place of
+    the project, not out of it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._real = Path(os.path.realpath(root))
+        self._texts: dict[str, str] = {}
+
+    def exists(self, name: str) -> bool:
+        """Whether `name` is a file of the project (or a link to one)."""
+        return (self.root / name).is_file()
+
+    def is_folder(self, name: str) -> bool:
+        """Whether `name` is a folder of the project."""
+        return (self.root / name).is_dir()
+
+    def inside(self, name: str) -> bool:
+        """Whether `name`, links followed, is below the project."""
+        return Path(os.path.realpath(self.root / name)).is_relative_to(self._real)
+
+    def names(self, folder: str = ".") -> list[str]:
+        """The names in `folder`, sorted; none if it is no folder or leads out of the project."""
+        if not self.inside(folder) or not self.is_folder(folder):
+            return []
+        try:
+            return sorted(path.name for path in (self.root / folder).iterdir())
+        except OSError:
+            return []
+
+    def text(self, name: str) -> str:
+        """The text of `name`, decoded, with line feeds between lines."""
+        if name not in self._texts:
+            self._texts[name] = self._decode(name, self._bytes(name))
+        return self._texts[name]
+
+    def toml(self, name: str) -> dict[str, Any]:
+        """The TOML document `name`."""
+        try:
+            return tomllib.loads(self.text(name))
+        except tomllib.TOMLDecodeError as error:
+            found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+            message = str(error)[: found.start()].strip() if found else str(error)
+            line, column = (int(found[1]), int(found[2])) if found else (None, None)
+            problem = Problem(
+                file=name, message=f"not valid TOML: {message}", line=line, column=column
+            )
+            raise SourceProblem(problem) from error
+        except (RecursionError, ValueError) as error:
+            raise _too_deep(name, error) from error
+
+    def json(self, name: str) -> Any:
+        """The JSON document `name`."""
+        try:
+            return json.loads(self.text(name))
+        except json.JSONDecodeError as error:
+            problem = Problem(
+                file=name,
+                message=f"not valid JSON: {error.msg}",
+                line=error.lineno,
+                column=error.colno,
+            )
+            raise SourceProblem(problem) from error
+        except (RecursionError, ValueError) as error:
+            raise _too_deep(name, error) from error
+
+    def yaml(self, name: str) -> Any:
+        """The YAML document `name`, as plain values; aliases count as what they stand for."""
+        try:
+            node = yaml.compose(self.text(name), Loader=yaml.SafeLoader)
+            if node is None:
+                return None
+            _measure(name, node)
+            return yaml.load(self.text(name), Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            problem = Problem(
+                file=name,
+                message=f"not valid YAML: {error.problem}",
+                line=mark.line + 1 if mark else None,
+                column=mark.column + 1 if mark else None,
+            )
+            raise SourceProblem(problem) from error
+        except (RecursionError, ValueError, yaml.YAMLError) as error:
+            raise _too_deep(name, error) from error
+
+    def _bytes(self, name: str) -> bytes:
+        path = self.root / name
+        if not self.inside(name):
+            problem = Problem(
+                file=name,
+                message="is a symbolic link that leads out of the project",
+                value=_target(path),
+                expected="a file of the project",
+            )
+            raise SourceProblem(problem)
+        try:
+            with os.fdopen(regular_file(path, links=True), "rb") as file:
+                data = file.read(LIMIT + 1)
+        except InputError as error:
+            raise SourceProblem(Problem(file=name, message=error.message)) from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise SourceProblem(Problem(file=name, message=f"cannot be read: {reason}")) from error
+        if len(data) > LIMIT:
+            problem = Problem(
+                file=name, message="is too large", expected=f"at most {LIMIT >> 20} MiB"
+            )
+            raise SourceProblem(problem)
+        return data
+
+    def _decode(self, name: str, data: bytes) -> str:
+        encoding = "utf-16" if data.startswith(UTF16) else "utf-8-sig"
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError as error:
+            problem = Problem(
+                file=name,
+                message=f"not valid {'UTF-16' if encoding == 'utf-16' else 'UTF-8'}",
+                line=data[: error.start].count(b"\n") + 1,
+                value=f"byte 0x{data[error.start]:02x}",
+                expected="text in UTF-8, or UTF-16 with a byte order mark",
+            )
+            raise SourceProblem(problem) from error
+        text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\x0c", " ")
+        control = CONTROL.search(text)
+        if control:
+            problem = Problem(
+                file=name,
+                message="has a control character",
+                line=text.count("\n", 0, control.start()) + 1,
+                value=f"U+{ord(control[0]):04X}",
+                expected="printable text",
+            )
+            raise SourceProblem(problem)
+        # Unicode's other line ends: no format takes them for one, str.splitlines does.
+        return re.sub("[\x85\u2028\u2029]", " ", text)
+
+
+def relative(folder: str, name: str) -> str:
+    """`name`, given relative to `folder`, relative to the project; with `..` if it leads out."""
+    return os.path.normpath(PurePosixPath(folder, name))
+
+
+def above(name: str) -> str:
+    """The folder of the file `name`, "." for the project."""
+    return str(PurePosixPath(name).parent)
+
+
+def line_of(text: str, value: str, *, after: str = "") -> int:
+    """The first line with `value` as a quoted text, below the first line that starts with `after`.
+
+    TOML's and YAML's libraries give no lines. 0 if there is none.
+    """
+    lines = text.split("\n")
+    start = 0
+    if after:
+        start = next((at for at, line in enumerate(lines) if line.strip().startswith(after)), 0)
+    for form in (f'"{value}"', f"'{value}'", value):
+        for at in range(start, len(lines)):
+            if form in lines[at] and not lines[at].lstrip().startswith("#"):
+                return at + 1
+    return start + 1 if after and start else 0
+
+
+def _target(path: Path) -> str | None:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return None
+
+
+def _too_deep(name: str, error: BaseException) -> SourceProblem:
+    deep = isinstance(error, RecursionError)
+    message = "lists or mappings are nested too deeply" if deep else f"cannot be read: {error}"
+    return SourceProblem(Problem(file=name, message=message))
+
+
+def _measure(name: str, root: yaml.Node) -> None:
+    """SourceProblem if the document is too large once its aliases are replaced."""
+    sizes: dict[int, int] = {}
+
+    def _size(node: yaml.Node, depth: int) -> int:
+        line = node.start_mark.line + 1
+        if depth > DEPTH:
+            message = f"lists or mappings are nested more than {DEPTH} deep"
+            raise SourceProblem(Problem(file=name, message=message, line=line))
+        if id(node) in sizes:
+            if sizes[id(node)] < 0:
+                message = "an alias is inside the value that it stands for"
+                raise SourceProblem(Problem(file=name, message=message, line=line))
+            return sizes[id(node)]
+        sizes[id(node)] = -1
+        total = 1
+        if isinstance(node, yaml.MappingNode):
+            total += sum(_size(each, depth + 1) for pair in node.value for each in pair)
+        elif isinstance(node, yaml.SequenceNode):
+            total += sum(_size(each, depth + 1) for each in node.value)
+        if total > NODES:
+            message = f"has more than {NODES} values once its aliases are replaced"
+            raise SourceProblem(Problem(file=name, message=message, line=line))
+        sizes[id(node)] = total
+        return total
+
+    _size(root, 0)

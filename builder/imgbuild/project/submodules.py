@@ -1,0 +1,26 @@
+"""The submodules of a git repository that are not fetched, by its `.gitmodules`."""
+
+from __future__ import annotations
+
+from imgbuild.project.model import NotRead, Place
+from imgbuild.project.sources import SourceProblem, Sources, relative
+
+FILE = ".gitmodules"
+
+
+def missing(sources: Sources) -> list[NotRead]:
+    """The submodules whose folder is empty or not there."""
+    if not sources.exists(FILE):
+        return []
+    try:
+        text = sources.text(FILE)
+    except SourceProblem:
+        return []
+    notes = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        key, equals, value = line.partition("=")
+        path = relative(".", value.strip())
+        if equals and key.strip() == "path" and not sources.names(path):
+            reason = "a submodule that is not fetched: `git submodule update --init` fetches it"
+            notes.append(NotRead(place=Place(file=FILE, line=number), text=path, reason=reason))
+    return notes

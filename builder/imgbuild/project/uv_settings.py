@@ -1,0 +1,455 @@
+"""`[tool.uv]` of a pyproject.toml: sources, indexes, overrides, constraints, cut-off, conflicts.
+
+Source: uv's documentation of projects and its reference of settings.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from packaging.markers import InvalidMarker, Marker
+from packaging.requirements import InvalidRequirement, Requirement
+
+from imgbuild.project import platforms
+from imgbuild.project.layouts import table
+from imgbuild.project.model import DeclaredDay, DeclaredMetadata, DeclaredName, Kind, Place
+from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.sources import SourceProblem, above, line_of, relative
+from imgbuild.values import normalize
+
+# Groups by which tools of development are installed, whatever a project's defaults are.
+DEVELOPMENT = frozenset(
+    [
+        "dev",
+        "develop",
+        "development",
+        "test",
+        "tests",
+        "testing",
+        "lint",
+        "linting",
+        "docs",
+        "doc",
+        "typing",
+        "style",
+        "ci",
+        "format",
+        "quality",
+    ]
+)
+SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches them"
+
+
+class Settings:
+    """`[tool.uv]` of the pyproject.toml `file`, applied to its requirements.
+
+    `extras` and `groups` are those whose requirements are taken.
+    """
+
+    def __init__(self, reading: Reading, file: str, document: dict[str, Any]) -> None:
+        self.reading = reading
+        self.file = file
+        self.folder = above(file)
+        self.text = reading.sources.text(file)
+        self.table = table(document, "tool", "uv")
+        self.workspace = table(self.table, "workspace")
+        self.extras: frozenset[str] = frozenset()
+        self.groups: frozenset[str] = frozenset()
+        self.sources = {
+            normalize(name): [each for each in _list(value) if isinstance(each, dict)]
+            for name, value in table(self.table, "sources").items()
+        }
+        self.indexes = {
+            str(entry["name"]): entry
+            for entry in _list(self.table.get("index"))
+            if isinstance(entry, dict) and "name" in entry
+        }
+        if self.folder == ".":
+            reading.root = self
+        self._named: dict[tuple[str, str], list[str]] = {}
+
+    def place(self, value: str, after: str = "[tool.uv") -> Place:
+        """The line with `value`."""
+        return Place(file=self.file, line=line_of(self.text, value, after=after))
+
+    def default_groups(self, available: Iterable[str]) -> list[str]:
+        """The groups that uv installs by itself, but those of development."""
+        default = self.table.get("default-groups", [])
+        names = list(available) if default == "all" else [str(each) for each in _list(default)]
+        return [name for name in names if normalize(name) not in DEVELOPMENT]
+
+    def conflict_sets(self, package: str) -> list[tuple[str, ...]]:
+        """The sets of this package's own extras and groups that exclude each other."""
+        sets = []
+        for conflict in _list(self.table.get("conflicts")):
+            items = [item for item in _list(conflict) if isinstance(item, dict)]
+            if any(normalize(str(item.get("package", package))) != package for item in items):
+                continue
+            names = [f"{kind}:{normalize(str(item[kind]))}" for item in items
+                     for kind in ("extra", "group") if kind in item]  # fmt: skip
+            if len(names) > 1:
+                sets.append(tuple(names))
+        return sets
+
+    def requirement(self, text: str, place: Place, *, kind: Kind = "requirement") -> None:
+        """Add a requirement of the project, from the source that `[tool.uv.sources]` names."""
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            self.reading.requirement(text, place, kind=kind)
+            return
+        name = normalize(requirement.name)
+        root = self.reading.root
+        if isinstance(root, Settings) and name in root.sources.keys() - self.sources.keys():
+            root.requirement(text, place, kind=kind)
+            root.finish_indexes()  # one package has one source, whoever requires it
+            return
+        sources = list(self._active(name))
+        if requirement.url is not None or not sources:
+            self._plain(text, place, kind, requirement)
+            return
+        rest = self._apply(sources, requirement, place, kind)
+        if rest is not None:
+            self.reading.requirement(text, place, kind=kind, marker=rest)
+
+    def _plain(self, text: str, place: Place, kind: Kind, requirement: Requirement) -> None:
+        url = requirement.url or ""
+        if url.startswith("file:"):
+            from imgbuild.project.requirement_lines import Scope, requirement_word
+
+            requirement_word(self.reading, text, self.folder, place, scope=Scope(kind=kind))
+            return
+        self.reading.requirement(text, place, kind=kind)
+
+    def _active(self, name: str) -> Iterator[dict[str, Any]]:
+        for source in self.sources.get(name, []):
+            extra, group = source.get("extra"), source.get("group")
+            if extra is not None and normalize(str(extra)) not in self.extras:
+                continue
+            if group is not None and normalize(str(group)) not in self.groups:
+                continue
+            if platforms.possible(source.get("marker")):
+                yield source
+
+    def _apply(
+        self, sources: list[dict[str, Any]], requirement: Requirement, place: Place, kind: Kind
+    ) -> str | None:
+        """Add the requirement from each source; those that are an index are only noted.
+
+        The marker of the machines where no other source holds; None if there are none.
+        """
+        general = str(requirement.marker or "")
+        left = set(platforms.truths(general))
+        inverse: list[str] = []
+        for source in sources:
+            marker = str(source.get("marker") or "")
+            if not platforms.possible(_both(general, marker)):
+                continue
+            if "index" in source:
+                self._index(str(source["index"]), requirement.name, marker)
+                continue
+            self._direct(source, requirement, place, kind, marker)
+            left -= platforms.truths(marker)
+            inverse.append(_inverted(marker))
+        if not left:
+            return None
+        if "" in inverse:
+            reason = "where its sources' markers do not hold it would come from the index"
+            self.reading.leave_out(place, str(requirement), reason)
+            return None
+        return _both(*inverse)
+
+    def _direct(
+        self,
+        source: dict[str, Any],
+        requirement: Requirement,
+        place: Place,
+        kind: Kind,
+        marker: str,
+    ) -> None:
+        """Add a requirement from a git repository, an address, a folder or the workspace."""
+        extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+        both = _both(str(requirement.marker or ""), marker)
+        suffix = f" ; {both}" if both else ""
+        name = f"{requirement.name}{extras}"
+        if "git" in source:
+            address = _git_address(source)
+            self.reading.requirement(f"{name} @ {address}{suffix}", place, kind=kind)
+        elif "url" in source:
+            address = str(source["url"])
+            if source.get("subdirectory"):
+                address += f"#subdirectory={source['subdirectory']}"
+            self.reading.requirement(f"{name} @ {address}{suffix}", place, kind=kind)
+        elif "path" in source:
+            self._path(str(source["path"]), source, requirement, place, both)
+        elif source.get("workspace") is True:
+            folder = self._member(requirement.name)
+            if folder is None:
+                members = ", ".join(str(each) for each in _list(self.workspace.get("members")))
+                reason = f"no member of the workspace ({members or 'none'}) is there: {SUBMODULES}"
+                self.reading.leave_out(place, str(requirement), reason)
+            else:
+                self._local(folder, source, requirement, place, both)
+        else:
+            self.reading.leave_out(place, str(requirement), f"its source is not known: {source}")
+
+    def _path(
+        self,
+        path: str,
+        source: dict[str, Any],
+        requirement: Requirement,
+        place: Place,
+        marker: str,
+    ) -> None:
+        target = relative(self.folder, path)
+        sources = self.reading.sources
+        if path.startswith(("/", "~")) or target.startswith("..") or not sources.inside(target):
+            self.reading.leave_out(
+                place, f"{requirement} ({path})", "a path outside of the project"
+            )
+        elif sources.exists(target):
+            from imgbuild.project.requirement_lines import Scope, requirement_word
+
+            suffix = f" ; {marker}" if marker else ""
+            requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=Scope())
+        elif sources.is_folder(target):
+            self._local(target, source, requirement, place, marker)
+        else:
+            reason = f"its folder {target} does not exist: {SUBMODULES}"
+            self.reading.leave_out(place, str(requirement), reason)
+
+    def _local(
+        self,
+        folder: str,
+        source: dict[str, Any],
+        requirement: Requirement,
+        place: Place,
+        marker: str,
+    ) -> None:
+        self.reading.local(
+            LocalRequest(
+                folder=folder,
+                place=place,
+                name=requirement.name,
+                extras=tuple(sorted(requirement.extras)),
+                editable=bool(source.get("editable", "workspace" in source)),
+                marker=marker,
+            )
+        )
+
+    def _member(self, name: str) -> str | None:
+        """The folder of the workspace's member that has this name."""
+        sources = self.reading.sources
+        for pattern in _list(self.workspace.get("members")):
+            base = sources.root / self.folder
+            text = str(pattern)
+            if text.startswith("/") or ".." in text.split("/") or "**" in text:
+                continue
+            for path in sorted(base.glob(text)):
+                folder = relative(self.folder, str(path.relative_to(base)))
+                file = f"{folder}/pyproject.toml"
+                if folder.startswith("..") or not sources.exists(file):
+                    continue
+                try:
+                    project = table(sources.toml(file), "project")
+                except SourceProblem:
+                    continue
+                if normalize(str(project.get("name", ""))) == normalize(name):
+                    return folder
+        return None
+
+    def _index(self, name: str, package: str, marker: str) -> None:
+        if name not in self.indexes:
+            place = self.place(name)
+            self.reading.problem(place, "names an index that [[tool.uv.index]] does not define",
+                                 value=name, expected=", ".join(self.indexes) or None)  # fmt: skip
+            return
+        packages = self._named.setdefault((name, _bound(marker)), [])
+        if normalize(package) not in packages:
+            packages.append(normalize(package))
+
+    def finish_indexes(self) -> None:
+        """Add the indexes that requirements named."""
+        for (name, marker), packages in self._named.items():
+            url = str(self.indexes[name].get("url", ""))
+            for package in packages:
+                self.reading.index_for(url, self.place(url, "[[tool.uv.index]]"), package, marker)
+
+    def finish(self) -> None:
+        """Add what holds for all requirements: indexes, overrides, constraints and the rest."""
+        self._rules()
+        self.finish_indexes()
+        named = {name for name, _ in self._named}
+        for entry in _list(self.table.get("index")):
+            if isinstance(entry, dict) and entry.get("name") not in named:
+                self._general_index(entry)
+        for key in ("index-url", "extra-index-url", "find-links"):
+            for url in _list(self.table.get(key)):
+                self.reading.index(str(url), self.place(str(url)))
+        self._cut_off()
+        for package in _list(self.table.get("no-build-isolation-package")):
+            self.reading.no_build_isolation.append(normalize(str(package)))
+        if self.table.get("no-build-isolation") is True:
+            reason = "name the packages under no-build-isolation-package"
+            self.reading.leave_out(self.place("no-build-isolation"), "no-build-isolation", reason)
+        if self.table.get("dev-dependencies"):
+            self.reading.leave_out(
+                self.place("dev-dependencies"), "dev-dependencies", "packages for development"
+            )
+        self._metadata()
+
+    def _general_index(self, entry: dict[str, Any]) -> None:
+        url = str(entry.get("url", ""))
+        place = self.place(url, "[[tool.uv.index]]")
+        if entry.get("explicit") is True:
+            label = f"{entry.get('name', 'index')}: {url}"
+            self.reading.leave_out(place, label, "no requirement that is taken names this index")
+        else:
+            self.reading.index(url, place)
+
+    def _rules(self) -> None:
+        for key, kind in (("override-dependencies", "override"),
+                          ("constraint-dependencies", "constraint")):  # fmt: skip
+            for text in _strings(self.reading, self.table.get(key), self.place(key)):
+                place = Place(file=self.file, line=line_of(self.text, text, after=key))
+                marker = _marker(text)
+                if kind == "override" and marker and not platforms.possible(marker):
+                    self._exclude(text.partition(";")[0], place)
+                elif kind == "override":
+                    self.requirement(text, place, kind="override")
+                else:
+                    self.reading.requirement(text, place, kind="constraint")
+        for text in _strings(self.reading, self.table.get("exclude-dependencies"),
+                             self.place("exclude-dependencies")):  # fmt: skip
+            place = Place(
+                file=self.file, line=line_of(self.text, text, after="exclude-dependencies")
+            )
+            self._exclude(text, place)
+
+    def _exclude(self, text: str, place: Place) -> None:
+        name = normalize(re.split(r"[\[<>=!~ @]", text.strip())[0])
+        entry = DeclaredName(name=name, place=place)
+        if name and entry not in self.reading.excluded:
+            self.reading.excluded.append(entry)
+
+    def _cut_off(self) -> None:
+        value = self.table.get("exclude-newer")
+        if value is not None:
+            place = self.place("exclude-newer")
+            day = absolute_day(value)
+            if day is None:
+                reason = "a cut-off relative to today: it would change from day to day"
+                self.reading.leave_out(place, f"exclude-newer = {value}", reason)
+            else:
+                self.reading.cut_off = DeclaredDay(day=day, place=place)
+        packages = table(self.table, "exclude-newer-package")
+        if packages:
+            self.reading.leave_out(
+                self.place("exclude-newer-package"),
+                "exclude-newer-package",
+                f"one cut-off holds for all packages; this names {len(packages)}",
+            )
+
+    def _metadata(self) -> None:
+        for entry in _list(self.table.get("dependency-metadata")):
+            if not isinstance(entry, dict) or "name" not in entry:
+                continue
+            name = str(entry["name"])
+            place = self.place(name, "[[tool.uv.dependency-metadata]]")
+            requires = _strings(self.reading, entry.get("requires-dist"), place)
+            version = str(entry.get("version", ""))
+            metadata = DeclaredMetadata(
+                package=normalize(name), requires=tuple(requires), place=place, version=version
+            )
+            self.reading.metadata.append(metadata)
+
+
+def absolute_day(value: object) -> datetime.date | None:
+    """The day of `exclude-newer`: of a moment, the one after it has begun; None if it is relative.
+
+    What was uploaded on the day of a moment before midnight counts too: uv takes the moment.
+    """
+    if isinstance(value, datetime.datetime):
+        moment = value
+    elif isinstance(value, datetime.date):
+        return value + datetime.timedelta(days=1)
+    else:
+        text = str(value).strip()
+        try:
+            if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+                return datetime.date.fromisoformat(text) + datetime.timedelta(days=1)
+            moment = datetime.datetime.fromisoformat(text)
+        except (ValueError, OverflowError):
+            return None
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(datetime.UTC)
+    day = moment.date()
+    midnight = moment.time().replace(tzinfo=None) == datetime.time()
+    return day if midnight else day + datetime.timedelta(days=1)
+
+
+def _git_address(source: dict[str, Any]) -> str:
+    address = str(source["git"])
+    address = address if address.startswith("git+") else f"git+{address}"
+    if re.match(r"git\+[\w.-]+@[\w.-]+:", address):
+        host, _, path = address.removeprefix("git+").partition(":")
+        address = f"git+ssh://{host}/{path}"
+    revision = next((str(source[key]) for key in ("rev", "tag", "branch") if source.get(key)), "")
+    address += f"@{revision}" if revision else ""
+    directory = source.get("subdirectory")
+    return f"{address}#subdirectory={directory}" if directory else address
+
+
+def _bound(marker: str) -> str:
+    """The marker of an index; empty if it is true in every image."""
+    return "" if len(platforms.truths(marker)) == len(platforms.environments()) else marker
+
+
+def _marker(text: str) -> str:
+    try:
+        marker = Requirement(text).marker
+    except InvalidRequirement:
+        return ""
+    return str(marker) if marker else ""
+
+
+def _both(*markers: str) -> str:
+    try:
+        return platforms.both(*markers)
+    except InvalidMarker:
+        return next(marker for marker in markers if marker)
+
+
+INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
+           "in": "not in", "not in": "in"}  # fmt: skip
+
+
+def _inverted(marker: str) -> str:
+    """A marker that is true where this one is false; empty if that is more than one comparison."""
+    match = re.fullmatch(
+        r"\s*([\w.]+)\s*(==|!=|<=|>=|<|>|not in|in)\s*(['\"][^'\"]*['\"])\s*", marker
+    )
+    return str(Marker(f"{match[1]} {INVERSE[match[2]]} {match[3]}")) if match else ""
+
+
+def _list(value: object) -> list[Any]:
+    """A list as it is, nothing as an empty one, another value as the only item."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _strings(reading: Reading, value: object, place: Place) -> list[str]:
+    """The texts of a list; a problem for each item that is none."""
+    texts = []
+    for item in _list(value):
+        if isinstance(item, str):
+            texts.append(item)
+        else:
+            reading.problem(
+                place, "not a text", value=str(item), expected="a requirement in quotes"
+            )
+    return texts

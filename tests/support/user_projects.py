@@ -1,0 +1,69 @@
+"""Small projects of users, one of each kind of file, and their reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.errors import InputError, Problem
+from imgbuild.project.model import Declared
+from imgbuild.project.read import read
+
+
+def project(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write the files of a project and return its folder."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def declared(
+    folder: Path,
+    files: Mapping[str, str | bytes],
+    *names: str,
+    extras: Sequence[str] = (),
+    groups: Sequence[str] = (),
+) -> Declared:
+    """What a project of `files` declares, by all of them or by those that are named."""
+    return read(project(folder, files), names, extras=extras, groups=groups)
+
+
+def problems(folder: Path, files: Mapping[str, str | bytes], *names: str) -> tuple[Problem, ...]:
+    """The problems with which the reading of a project of `files` ends."""
+    try:
+        read(project(folder, files), names)
+    except InputError as error:
+        assert all(str(problem) in error.message for problem in error.problems)
+        return error.problems
+    message = "the project was read without a problem"
+    raise AssertionError(message)
+
+
+def texts(result: Declared, kind: str = "requirement") -> list[str]:
+    """The texts of the requirements of a kind, in order."""
+    return [each.text for each in result.requirements if each.kind == kind]
+
+
+def reasons(result: Declared) -> dict[str, str]:
+    """Why each text is left out."""
+    return {each.text: each.reason for each in result.not_read}
+
+
+def shown(result: Declared) -> str:
+    """What was read, for a golden file: places as FILE:LINE, without what is empty."""
+    return codec.encode(_brief(msgspec.to_builtins(result))).decode()
+
+
+def _brief(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"file", "line"}:
+            return f"{value['file']}:{value['line']}" if value["line"] else value["file"]
+        kept = {key: _brief(each) for key, each in value.items() if each not in ("", [], (), {}, None)}
+        return {key: each for key, each in kept.items() if each is not False}
+    return [_brief(each) for each in value] if isinstance(value, list | tuple) else value

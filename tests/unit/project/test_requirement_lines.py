@@ -1,0 +1,184 @@
+"""Requirements files: what pip accepts in them, and what is left out or refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+
+from imgbuild.project.model import Place
+from imgbuild.project.reading import Reading
+from imgbuild.project.requirement_lines import Scope, read_line, requirement_word
+from imgbuild.project.sources import Sources
+from tests.support.source_code import ROOT
+from tests.support.user_projects import declared, problems, reasons, shown, texts
+
+HASH = "a" * 64
+
+
+def test_every_form_of_a_line_is_read(tmp_path, golden):
+    files = {
+        "requirements.txt": f"""\
+# the trainer
+--index-url https://mirror.example/simple
+--extra-index-url https://download.pytorch.org/whl/cu124
+-f https://files.example/wheels
+torch==2.6.0+cu124
+ray[default] >= 2.40 , <3   # a comment
+numpy<2 ; python_version < "3.12"
+datasets==3.6.0 \\
+    --hash=sha256:{HASH} \\
+    --hash=sha256:{"b" * 64}
+flash-attn==2.7.4.post1+cu12torch2.6cxx11abiFALSE
+-r more/base.txt
+-c limits.txt
+triton @ https://files.example/triton-3.2.0-cp311-cp311-linux_x86_64.whl
+git+https://git.example/a/trainer.git@v1#egg=trainer[gpu]&subdirectory=python
+tools @ git+ssh://git@git.example/a/tools.git@0123abc
+https://files.example/xformers-0.0.29-cp311-cp311-linux_x86_64.whl
+""",
+        "more/base.txt": "peft>=0.15\n-r ../deeper.txt\n",
+        "deeper.txt": "accelerate\n",
+        "limits.txt": "transformers<5\n",
+    }
+    result = declared(tmp_path, files, "requirements.txt")
+    golden(ROOT / "tests/data/project/requirements.json", shown(result))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("--trusted-hosts example", "an option that pip does not read"),
+        ("private @ https://${TOKEN}@host.example/a.whl", "environment variable"),
+        ("git+https://git.example/a/trainer.git", "has no name"),
+        ("https://files.example/archive.zip", "has no name"),
+        ("-e file:///home/someone/verl", "outside of the project"),
+        ("numpy @ file:///croot/numpy/work", "outside of the project"),
+        ("../sibling", "outside of the project"),
+        ("-e ./missing", "no such folder"),
+        ("hg+https://hg.example/a#egg=a", "only repositories of git"),
+        ("-r https://files.example/requirements.txt", "a file of another host"),
+    ],
+)
+def test_a_line_that_is_not_understood_is_left_out_with_its_place(tmp_path, line, reason):
+    result = declared(tmp_path, {"requirements.txt": f"torch\n{line}\n"})
+    (note,) = result.not_read
+    assert reason in note.reason
+    assert note.place == Place(file="requirements.txt", line=2)
+    assert texts(result) == ["torch"]
+
+
+def test_all_broken_lines_are_named_at_once(tmp_path):
+    found = problems(
+        tmp_path,
+        {"requirements.txt": "torch=2.6\n-r missing.txt\nnumpy\ntransformers>>4\n"},
+    )
+    assert [(each.line, each.value) for each in found] == [
+        (1, "torch=2.6"),
+        (2, "missing.txt"),
+        (4, "transformers>>4"),
+    ]
+
+
+def test_files_that_name_each_other_are_refused(tmp_path):
+    files = {"requirements.txt": "-r a.txt\n", "a.txt": "-r requirements.txt\n"}
+    (problem,) = problems(tmp_path, files)
+    assert "requirements.txt -> a.txt -> requirements.txt" in problem.message
+
+
+def test_a_local_folder_brings_what_it_requires_at_its_own_place(tmp_path):
+    files = {
+        "requirements.txt": "-e ./lib[gpu]\n",
+        "lib/pyproject.toml": """\
+[build-system]
+requires = ["setuptools"]
+[project]
+name = "Lib"
+version = "1"
+dependencies = [
+  "numpy",
+]
+[project.optional-dependencies]
+gpu = ["triton"]
+[project.scripts]
+lib = "lib:main"
+""",
+        "lib/src/lib/__init__.py": "",
+    }
+    result = declared(tmp_path, files)
+    (package,) = result.packages
+    assert (package.name, package.folder, package.roots) == ("Lib", "lib", ("lib/src",))
+    assert package.scripts == {"lib": "lib:main"}
+    assert [(each.text, str(each.place), each.path) for each in result.requirements] == [
+        ("Lib[gpu]", "requirements.txt:1", "lib"),
+        ("numpy", "lib/pyproject.toml:7", ""),
+        ("triton", "lib/pyproject.toml:10", ""),
+    ]
+    assert result.requirements[0].editable
+
+
+def test_a_windows_file_in_utf16_and_crlf_is_read(tmp_path):
+    files = {"requirements.txt": "torch\r\nnumpy\r\n".encode("utf-16")}
+    assert texts(declared(tmp_path, files)) == ["torch", "numpy"]
+    files = {"requirements.txt": b"\xef\xbb\xbftorch\r\n"}
+    assert texts(declared(tmp_path / "b", files)) == ["torch"]
+
+
+def test_no_deps_holds_for_the_lines_below_it(tmp_path):
+    result = declared(tmp_path, {"requirements.txt": "torch\n--no-deps\ntrl\n"})
+    assert [each.no_deps for each in result.requirements] == [False, True]
+
+
+def test_an_export_of_conda_is_read_as_such(tmp_path):
+    files = {"requirements.txt": "# platform: linux-64\nnumpy=1.26.4=py310\nopenssl=3.0=h1\n"}
+    result = declared(tmp_path, files)
+    assert texts(result) == ["numpy==1.26.4"]
+    assert "a library of conda" in reasons(result)["openssl=3.0"]
+
+
+def test_builds_for_other_hardware_lose_their_local_version_and_are_noted(tmp_path):
+    result = declared(tmp_path, {"requirements.txt": "torch==2.6.0+cpu\n"})
+    assert texts(result) == ["torch==2.6.0"]
+    assert "builds for CUDA" in reasons(result)["torch==2.6.0+cpu"]
+    assert result.cuda == ()
+
+
+NAMES = st.from_regex(r"[A-Za-z](?:[A-Za-z0-9._-]{0,8}[A-Za-z0-9])?", fullmatch=True)
+VERSIONS = st.from_regex(r"[0-9]{1,3}(?:\.[0-9]{1,3}){0,2}", fullmatch=True)
+CLAUSES = st.builds(
+    lambda operator, version: f"{operator}{version}",
+    st.sampled_from(["==", ">=", "<=", "<", ">", "!="]),
+    VERSIONS,
+)
+MARKERS = st.sampled_from(
+    ["", "python_version < '3.12'", "sys_platform == 'linux' and platform_machine != 'aarch64'"]
+)
+LINES = st.builds(
+    lambda name, extras, clauses, marker: (
+        name
+        + (f"[{','.join(extras)}]" if extras else "")
+        + ",".join(clauses)
+        + (f" ; {marker}" if marker else "")
+    ),
+    NAMES,
+    st.lists(NAMES, max_size=2),
+    st.lists(CLAUSES, max_size=3),
+    MARKERS,
+)
+
+
+@given(LINES)
+def test_a_line_means_what_packaging_reads_in_it(tmp_path_factory, line):
+    reading = Reading(Sources(tmp_path_factory.getbasetemp()))
+    read_line(reading, line, Place(file="requirements.txt", line=1), Scope())
+    assert [each.requirement for each in reading.requirements] == [Requirement(line)]
+    assert not reading.problems
+    assert not reading.left_out
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_left_out_or_a_problem(tmp_path_factory, text):
+    reading = Reading(Sources(tmp_path_factory.getbasetemp()))
+    requirement_word(reading, text, ".", Place(file="a", line=1))
+    assert reading.requirements or reading.problems or reading.left_out or reading.local_requests
