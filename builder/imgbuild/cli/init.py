@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -283,14 +284,19 @@ def init_project(
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
-    files = declared_files.read_files(
-        path.parent, project.origin or (), extras=project.extra or (), groups=project.group or ()
-    )
-    if lock is not None or not files.declared.files:
-        _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
-        return
-    ask = project.request(extends)
-    started = _start(path, init.name_for(name or "."), files, ask, image, additions)
+    with tempfile.TemporaryDirectory() as scratch:
+        files = declared_files.read_files(
+            path.parent,
+            project.origin or (),
+            Path(scratch),
+            extras=project.extra or (),
+            groups=project.group or (),
+        )
+        if lock is not None or not files.declared.files:
+            _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
+            return
+        ask = project.request(extends)
+        started = _start(path, init.name_for(name or "."), files, ask, image, additions)
     answer(started, _project_report.lines(started.choice, path))
 
 
@@ -312,7 +318,7 @@ def _start(
     base = matrix.targets[choice.chosen.target].base
     lacking = choose_target.unknown_debs(matrix, base, debs, ask.arch, context)
     _refuse(choice, ask, lacking)
-    row = _row(name, files, declared, choice, ask, additions)
+    row = _row(name, files, choice, ask, additions)
     target = choice.chosen.target
     below = init.begin(path, row, extends=target, place=init.INSTALLED, image=image, http=Http())
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
@@ -354,14 +360,12 @@ def _refuse(choice: Choice, ask: Request, lacking: dict[str, str]) -> None:
 def _row(
     name: str,
     files: ReadFiles,
-    declared: Declared,
     choice: Choice,
     ask: Request,
     additions: Additions,
 ) -> WantedExtension:
     """The row of the project's image."""
     chosen = choice.chosen
-    cuda = sorted({item.name for item in declared.cuda}, key=gpus.numbers)
     relaxed = "asked for with imgbuild init --relax; the project demands another version"
     return WantedExtension(
         name=name,
@@ -374,7 +378,7 @@ def _row(
         exclude=choice.excluded,
         relax={package: (version, relaxed) for package, version in choice.relaxed.items()},
         sdists=choice.sdists,
-        cuda=cuda[-1] if chosen.form == "like" and cuda and chosen.cuda not in cuda else "",
+        cuda=choice.cuda,
         arch=(ask.arch.value,),
         as_of=choice.as_of,
         system=tuple(additions.system or ()),

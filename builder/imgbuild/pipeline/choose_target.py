@@ -30,6 +30,7 @@ from imgbuild.project_paths import Project
 from imgbuild.resolve import choose, request, sdist_code, source_only
 from imgbuild.resolve.choose import Candidate, Change, LockedFacts
 from imgbuild.resolve.demands import Demand, demands
+from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.imports import sites
 from imgbuild.resolve.source_only import Advice, WheelNeeds
@@ -81,6 +82,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     excluded: Mapping[str, str] = {}
     sdists: Mapping[str, str] = {}
     relaxed: Mapping[str, str] = {}
+    cuda: str = ""
     as_of: datetime.date | None = None
     wheels: tuple[WheelCount, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
@@ -167,6 +169,11 @@ class Chooser:
             )
         return self._demands[python]
 
+    def cuda(self) -> tuple[str, ...]:
+        """The CUDA releases that the project's files mean."""
+        python = next(iter(self._matrix.bases.values())).python
+        return cuda_named(self._declared, self._tags(python).markers)
+
     def _tags(self, python: str) -> Tags:
         minor = ".".join(python.split(".")[:2])
         glibc = next(
@@ -180,7 +187,9 @@ class Chooser:
         by_name = {each.target: each for each in facts}
         self.pages.read(self._asked_of_index(facts))
         while True:
-            order = choose.ranked(facts, self._declared, self.demands, self._conflicts)
+            order = choose.ranked(
+                facts, self._declared, self.demands, self._conflicts, cuda=self.cuda()
+            )
             nearest = by_name[order[0].target]
             tags = self._tags(nearest.python)
             asked = [demand for demand in self.demands(nearest.python) if not _met(demand, nearest)]
@@ -197,6 +206,7 @@ class Chooser:
             advice=tuple(self._advice),
             excluded=self._excluded(),
             sdists=sdists,
+            cuda=self._other_cuda(order[0]),
             relaxed={
                 name: nearest.versions[name] for name in self._ask.relax if name in nearest.versions
             },
@@ -206,6 +216,12 @@ class Chooser:
                 self._suggested(each) for each in blocked if each.package not in settled
             ),
         )
+
+    def _other_cuda(self, chosen: Candidate) -> str:
+        """The newest CUDA release that the files mean, if the target is of none of them."""
+        releases = sorted(self.cuda(), key=gpus.numbers)
+        other = chosen.form == "like" and releases and chosen.cuda not in releases
+        return releases[-1] if other else ""
 
     def _excluded(self) -> dict[str, str]:
         """What is left out, and why: what the user named, and what only exists as CUDA source."""

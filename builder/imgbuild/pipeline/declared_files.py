@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +10,10 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.errors import InputError
-from imgbuild.project import read
+from imgbuild.project import fetch, read
 from imgbuild.project.model import Declared, DeclaredName, DeclaredRequirement, NotRead, Place
 from imgbuild.project_paths import FOLDER
 
-ADDRESS = re.compile(r"(git\+)?(https?|ssh|file)://|git@")
 COPIES = f"{FOLDER}/read"
 
 
@@ -34,20 +32,26 @@ class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_files(
-    folder: Path, places: Sequence[str], *, extras: Sequence[str], groups: Sequence[str]
+    folder: Path,
+    places: Sequence[str],
+    scratch: Path,
+    *,
+    extras: Sequence[str],
+    groups: Sequence[str],
 ) -> ReadFiles:
     """What `places` declare, or without them `folder`, the project.
 
-    A place is a file or a folder. Those outside of the project are read where they are, and are
+    A place is a file, a folder, or a git address, which is cloned into `scratch`. Those outside of the project are read where they are, and are
     named as copies: the matrix can only name files below its own folder. InputError for a place
     that does not exist.
     """
     inside: list[str] = []
     outside: list[Path] = []
     for place in places:
-        if ADDRESS.match(place):
-            message = f"--from {place}: a git address cannot be read yet"
-            raise InputError(message, hint="clone it, and name the folder")
+        if fetch.is_address(place):
+            fetched = fetch.fetch(fetch.parse(place), scratch / "repository")
+            outside.append(fetched.folder.resolve())
+            continue
         path = Path(place).expanduser()
         if not path.exists():
             message = f"--from {place}: no such file or folder"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from imgbuild.project.model import Declared, Place
 from imgbuild.resolve.demands import Demand
@@ -28,6 +28,7 @@ WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
 )
 ENGINES = ("torch", "vllm", "sglang")
 DEFAULT_STACK = "vllm"
+PATCHES = 30  # of a minor release of Python
 PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of Python
 
 
@@ -120,6 +121,12 @@ def python_accepted(declared: Declared, python: str) -> bool:
     return True
 
 
+def nearly_accepted(declared: Declared, python: str) -> bool:
+    """Whether the project accepts some patch release of the minor release of `python`."""
+    minor = ".".join(python.split(".")[:2])
+    return any(python_accepted(declared, f"{minor}.{patch}") for patch in range(PATCHES))
+
+
 def candidate(
     facts: LockedFacts,
     demands: Sequence[Demand],
@@ -173,17 +180,18 @@ def ranked(
     demands: DemandsFor,
     conflicts: Conflicts | None = None,
     *,
+    cuda: Collection[str] = (),
     first: int = 6,
 ) -> list[Candidate]:
-    """The candidates, the nearest first; `demands` are those on a Python.
+    """The candidates, the nearest first; `demands` are those on a Python, `cuda` releases.
 
     `conflicts` finds what the additions of a target contradict in it; it is asked for the `first`
     targets, which are then sorted again.
     """
     facts = list(targets)
-    facts = _of_torch(facts, declared, demands)
+    facts = _of_torch(facts, cuda, demands)
     by_name = {each.target: each for each in facts}
-    order = _Order(declared, by_name, demands)
+    order = _Order(declared, by_name, demands, cuda)
     candidates = sorted(
         (candidate(each, demands(each.python), declared) for each in facts), key=order.key
     )
@@ -205,9 +213,14 @@ class _Order:
     """How candidates are sorted."""
 
     def __init__(
-        self, declared: Declared, facts: Mapping[str, LockedFacts], demands: DemandsFor
+        self,
+        declared: Declared,
+        facts: Mapping[str, LockedFacts],
+        demands: DemandsFor,
+        cuda: Collection[str],
     ) -> None:
-        self._cuda = {item.name for item in declared.cuda}
+        self._declared = declared
+        self._cuda = frozenset(cuda)
         self._facts, self._demands = facts, demands
 
     def key(self, item: Candidate) -> tuple[object, ...]:
@@ -216,6 +229,7 @@ class _Order:
         demanded = {demand.package for demand in self._demands(item.python)}
         return (
             not item.python_accepted,
+            not nearly_accepted(self._declared, item.python),
             bool(item.unfit),
             self._cost(item),
             bool(self._cuda) and item.cuda not in self._cuda,
@@ -227,8 +241,10 @@ class _Order:
         )
 
     def _cost(self, item: Candidate) -> float:
-        changed = sum(WEIGHTS.get(change.package, 1) for change in item.changed)
-        engines = sum(WEIGHTS[package] / 2 for package in item.added if package in ENGINES)
+        changed = sum(
+            WEIGHTS.get(change.package, 1) * (1 + _distance(change) / 20) for change in item.changed
+        )
+        engines = sum(WEIGHTS[package] * 2 for package in item.added if package in ENGINES)
         return changed + engines
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
@@ -238,12 +254,21 @@ class _Order:
         return 2 if facts.recommended == DEFAULT_STACK else 1 if facts.recommended else 0
 
 
+def _distance(change: Change) -> int:
+    """By how many minor releases the version that a target has is off, at most 10."""
+    try:
+        bounds = [each.version.removesuffix(".*") for each in SpecifierSet(change.wanted)]
+        return min([10, *(abs(_number(bound) - _number(change.has)) for bound in bounds)])
+    except (InvalidSpecifier, InvalidVersion):
+        return 10
+
+
 def _reversed_day(day: str) -> int:
     return -int(day.replace("-", "") or 0)
 
 
 def _of_torch(
-    facts: Sequence[LockedFacts], declared: Declared, demands: DemandsFor
+    facts: Sequence[LockedFacts], cuda: Collection[str], demands: DemandsFor
 ) -> list[LockedFacts]:
     """Of a project that pins torch: the targets with that minor release, else the nearest ones.
 
@@ -259,7 +284,6 @@ def _of_torch(
     if len(pins) < len(facts) or not any(torch.values()):
         return list(facts)
     same = [each for each in facts if _minor(torch[each.target]) == _minor(pins[each.target])]
-    cuda = {item.name for item in declared.cuda}
     same = same or [each for each in facts if each.cuda in cuda]
     if same:
         return same

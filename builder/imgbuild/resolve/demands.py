@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import msgspec
+from packaging.markers import Marker
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.project.model import Declared, DeclaredRequirement, Place
+from imgbuild.values import normalize
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -59,7 +61,7 @@ def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[Demand, ...
     """The demands of `declared` on a machine with `markers` (PEP 508), sorted by package.
 
     An override decides over everything, a lock file over ranges. The packages of the project
-    itself are left out.
+    itself are left out, and those that it excludes.
     """
     environment = {**markers, "extra": ""}
     lines: dict[str, list[DeclaredRequirement]] = {}
@@ -67,10 +69,26 @@ def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[Demand, ...
         marker = item.requirement.marker
         if marker is None or marker.evaluate(environment):
             lines.setdefault(item.package, []).append(item)
-    local = {item.name for item in declared.packages}
+    left_out = {
+        *(normalize(item.name) for item in declared.packages),
+        *(item.name for item in declared.excluded if holds(item.marker, markers)),
+    }
     return tuple(
-        _joined(package, items) for package, items in sorted(lines.items()) if package not in local
+        _joined(package, items)
+        for package, items in sorted(lines.items())
+        if package not in left_out
     )
+
+
+def holds(marker: str, markers: Mapping[str, str]) -> bool:
+    """Whether a condition of PEP 508, or "" for none, is true on a machine with `markers`."""
+    return not marker or Marker(marker).evaluate({**markers, "extra": ""})
+
+
+def cuda_releases(declared: Declared, markers: Mapping[str, str]) -> tuple[str, ...]:
+    """The CUDA releases that the files mean on a machine with `markers`, each once."""
+    names = (item.name for item in declared.cuda if holds(item.marker, markers))
+    return tuple(dict.fromkeys(names))
 
 
 def _joined(package: str, items: list[DeclaredRequirement]) -> Demand:
