@@ -14,6 +14,7 @@ from imgbuild.resolve.choose import Candidate
 from imgbuild.system import boundary
 
 SHOWN = 3  # targets of the table
+LEFT_OUT = 12  # lines of what was not read
 CHANGES = 8  # lines of what changes; --json has all
 WIDTH = 80
 HEAD = ("target", "add", "change", "Python", "driver", "GPUs", "size", "tests")
@@ -23,7 +24,10 @@ RIGHT = frozenset((1, 2, 6))
 def read_lines(declared: Declared) -> list[str]:
     """What was read of each file, then what was not, with its line and the reason."""
     lines = [f"read {line}" for line in declared_files.summary(declared)]
-    return lines + [f"left out {line}" for line in declared_files.left_out(declared)]
+    left_out = declared_files.left_out(declared)
+    lines += [f"left out {line}" for line in left_out[:LEFT_OUT]]
+    more = len(left_out) - LEFT_OUT
+    return [*lines, f"and {more} more left out; --json has all"] if more > 0 else lines
 
 
 def python_lines(declared: Declared, choice: Choice) -> list[str]:

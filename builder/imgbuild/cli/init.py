@@ -314,9 +314,15 @@ def _start(
         console.warn(line)
     for each in choice.advice:
         console.warn("\n  ".join((f"{each.package} is left out: {each.reason}", *each.remedies)))
-    debs = [*(item.name for item in declared.debian), *(additions.system or ())]
+    system = additions.system or ()
+    debs = [*(item.name for item in declared.debian), *system]
     base = matrix.targets[choice.chosen.target].base
     lacking = choose_target.unknown_debs(matrix, base, debs, ask.arch, context)
+    for item in declared.debian:
+        if item.name in lacking and item.name not in system:
+            near = f"; nearest: {lacking[item.name]}" if lacking[item.name] else ""
+            console.warn(f"left out {item.place}: Debian has no package {item.name}{near}")
+    lacking = {name: near for name, near in lacking.items() if name in system}
     _refuse(choice, ask, lacking)
     row = _row(name, files, choice, ask, additions)
     target = choice.chosen.target

@@ -41,7 +41,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
-PAGES_OF_PYTHON = 60  # pinned packages whose wheels are counted for another Python
+PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +152,7 @@ class Chooser:
         self._ask, self._context = ask, context
         self.as_of = declared.cut_off.day if declared.cut_off is not None else request.today()
         self.pages = IndexPages(matrix, context, self.as_of)
+        self._tags_of: dict[str, Tags] = {}
         self._demands: dict[str, tuple[Demand, ...]] = {}
         self._advice: list[Advice] = []
 
@@ -175,11 +176,13 @@ class Chooser:
         return cuda_named(self._declared, self._tags(python).markers)
 
     def _tags(self, python: str) -> Tags:
-        minor = ".".join(python.split(".")[:2])
-        glibc = next(
-            base.glibc for base in self._matrix.bases.values() if base.python in (python, minor)
-        )
-        return Tags(python=python, glibc=glibc, arch=self._ask.arch)
+        if python not in self._tags_of:
+            minor = ".".join(python.split(".")[:2])
+            bases = self._matrix.bases.values()
+            glibc = next(base.glibc for base in bases if base.python in (python, minor))
+            tags = Tags(python=python, glibc=glibc, arch=self._ask.arch)
+            self._tags_of[python] = tags
+        return self._tags_of[python]
 
     def choose(self, folder: Path) -> Choice:
         """The nearest target; `folder` is the project's, whose imports are read."""
@@ -192,7 +195,7 @@ class Chooser:
             )
             nearest = by_name[order[0].target]
             tags = self._tags(nearest.python)
-            asked = [demand for demand in self.demands(nearest.python) if not _met(demand, nearest)]
+            asked = self._open(nearest)
             blocked = obstacles(asked, self.pages, tags)
             advice, sdists = self._of_source(blocked, nearest, folder)
             if not advice:
@@ -231,28 +234,32 @@ class Chooser:
             each.package: each.reason for each in self._advice
         }
 
+    def _open(self, facts: LockedFacts) -> list[Demand]:
+        """What a target does not meet, as much of it as is looked up."""
+        demands_left = [each for each in self.demands(facts.python) if not _met(each, facts)]
+        return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
+
     def _asked_of_index(self, facts: Sequence[LockedFacts]) -> set[str]:
         """The packages that some target lacks, or has in a version that is not accepted."""
-        return {
+        names = {
             demand.package
             for each in facts
             for demand in self.demands(each.python)
             if demand.installed and not demand.source and not _met(demand, each)
         }
+        return {*sorted(names, key=_weight)[:PAGES]}
 
     def _conflicts(self, facts: LockedFacts, asked: Sequence[Demand]) -> Sequence[Change]:
         """What pinned additions require that the target has in another version."""
         tags = self._tags(facts.python)
-        catalogue = self.pages.catalogue(tags)
         added = [
-            (demand, offered)
+            (demand, wheel)
             for demand in asked
             if demand.installed and demand.pin and demand.package not in facts.versions
-            if (offered := catalogue.chosen(demand.package, Version(demand.pin))) is not None
-            and offered.sdist is None
+            if (wheel := self.pages.pinned(demand, tags)) is not None
         ]
         http, store = self._context.http, self._context.store
-        texts = threads.each(added, lambda item, _: metadata(item[1].wheel, http, store), threads=8)
+        texts = threads.each(added, lambda item, _: metadata(item[1], http, store), threads=8)
         changes: dict[str, Change] = {}
         for (demand, _), text in zip(added, texts, strict=True):
             for needed in cuda_releases.active(text, tags.markers):
@@ -375,8 +382,8 @@ class Chooser:
                 for demand in self.demands(python)
                 if demand.pin and demand.installed and not demand.source
             ]
-            pinned.sort(key=lambda demand: -choose.WEIGHTS.get(demand.package, 1))
-            pinned = pinned[:PAGES_OF_PYTHON]
+            pinned.sort(key=lambda demand: _weight(demand.package))
+            pinned = pinned[:PAGES]
             missing = obstacles(pinned, self.pages, self._tags(python))
             counts.append(
                 WheelCount(
@@ -386,6 +393,12 @@ class Chooser:
                 )
             )
         return tuple(counts)
+
+
+def _weight(package: str) -> tuple[bool, int, str]:
+    """Sorts what is most likely to have no wheel first, then what most depends on."""
+    known = source_only.is_source_project(package)
+    return (not known, -choose.WEIGHTS.get(package, 1), package)
 
 
 def _met(demand: Demand, facts: LockedFacts) -> bool:

@@ -14,6 +14,7 @@ from imgbuild.project import fetch, read
 from imgbuild.project.model import Declared, DeclaredName, DeclaredRequirement, NotRead, Place
 from imgbuild.project_paths import FOLDER
 
+LISTS = (".txt", ".in")
 COPIES = f"{FOLDER}/read"
 
 
@@ -41,9 +42,9 @@ def read_files(
 ) -> ReadFiles:
     """What `places` declare, or without them `folder`, the project.
 
-    A place is a file, a folder, or a git address, which is cloned into `scratch`. Those outside of the project are read where they are, and are
-    named as copies: the matrix can only name files below its own folder. InputError for a place
-    that does not exist.
+    A place is a file, a folder, or a git address, which is cloned into `scratch`. Those outside of
+    the project are read where they are, and are named as copies: the matrix can only name files
+    below its own folder. InputError for a place that does not exist.
     """
     inside: list[str] = []
     outside: list[Path] = []
@@ -86,12 +87,19 @@ def read_files(
 
 
 def named(files: ReadFiles) -> tuple[str, ...]:
-    """The files as a row of the matrix names them, without those that others of them name."""
+    """The files as a row of the matrix names them, without those that others of them name.
+
+    What is at the root of the project is named, but for requirements files.
+    """
     nested = set()
     for file in files.declared.files if len(files.declared.files) > 1 else ():
         inner = read.read(files.folder, (file,), extras=files.extras, groups=files.groups).files
         nested |= {*inner} - {file}
-    top = [file for file in files.declared.files if file not in nested]
+    top = [
+        file
+        for file in files.declared.files
+        if file not in nested or ("/" not in file and not file.endswith(LISTS))
+    ]
     places = dict(files.copies)
     return tuple(places.get(files.folder / file, file) for file in top)
 
@@ -150,4 +158,5 @@ def left_out(declared: Declared) -> list[str]:
 
 
 def _left_out(item: NotRead) -> str:
-    return f"{item.place}: {item.text}: {item.reason}"
+    what = "" if item.text == item.place.file else f"{item.text}: "
+    return f"{item.place}: {what}{item.reason}"

@@ -17,7 +17,8 @@ from imgbuild.values import Arch, Bytes
 
 Form = Literal["extends", "like"]
 
-# What a contradiction costs. A target is built around these: another version of one of them needs
+# What a contradiction costs; an addition costs twice that of an engine, half that of others.
+# A target is built around these: another version of one of them needs
 # other versions of many.
 WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
     (
@@ -121,10 +122,13 @@ def python_accepted(declared: Declared, python: str) -> bool:
     return True
 
 
-def nearly_accepted(declared: Declared, python: str) -> bool:
-    """Whether the project accepts some patch release of the minor release of `python`."""
+def _python_class(declared: Declared, python: str) -> int:
+    """0 for an accepted Python, 1 if another patch of its minor release is, 2 if none is."""
+    if python_accepted(declared, python):
+        return 0
     minor = ".".join(python.split(".")[:2])
-    return any(python_accepted(declared, f"{minor}.{patch}") for patch in range(PATCHES))
+    patches = (f"{minor}.{patch}" for patch in range(PATCHES))
+    return 1 if any(python_accepted(declared, patch) for patch in patches) else 2
 
 
 def candidate(
@@ -189,7 +193,10 @@ def ranked(
     targets, which are then sorted again.
     """
     facts = list(targets)
-    facts = _of_torch(facts, cuda, demands)
+    classes: dict[int, list[LockedFacts]] = {}
+    for each in facts:
+        classes.setdefault(_python_class(declared, each.python), []).append(each)
+    facts = [each for group in classes.values() for each in _of_torch(group, cuda, demands)]
     by_name = {each.target: each for each in facts}
     order = _Order(declared, by_name, demands, cuda)
     candidates = sorted(
@@ -228,8 +235,7 @@ class _Order:
         facts = self._facts[item.target]
         demanded = {demand.package for demand in self._demands(item.python)}
         return (
-            not item.python_accepted,
-            not nearly_accepted(self._declared, item.python),
+            _python_class(self._declared, item.python),
             bool(item.unfit),
             self._cost(item),
             bool(self._cuda) and item.cuda not in self._cuda,
@@ -244,8 +250,12 @@ class _Order:
         changed = sum(
             WEIGHTS.get(change.package, 1) * (1 + _distance(change) / 20) for change in item.changed
         )
-        engines = sum(WEIGHTS[package] * 2 for package in item.added if package in ENGINES)
-        return changed + engines
+        added = sum(
+            WEIGHTS[package] * (2 if package in ENGINES else 0.5)
+            for package in item.added
+            if package in WEIGHTS
+        )
+        return changed + added
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
         """How well the recommendation of a target fits: that for a package of the project first."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from imgbuild.cache.context import Context
-from imgbuild.index.candidates import Rules, is_sdist, usable
+from imgbuild.index.candidates import Rules, best, is_sdist, usable
 from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
 from imgbuild.index.server import Catalogue
 from imgbuild.matrix.model import Matrix
@@ -88,20 +89,45 @@ class IndexPages:
             sdists=dict.fromkeys((*self._sdists, *sdists), _not_built),
         )
 
+    def pinned(self, demand: Demand, tags: Tags) -> IndexFile | None:
+        """The wheel of the only version that `demand` allows; None if the index has none."""
+        files = allowed(demand, self.files(demand.package))
+        version = next((file.version for file in files), None)
+        return best(files, version, tags) if version is not None else None
+
     def first_day(self, demand: Demand, tags: Tags) -> datetime.date | None:
         """The day after the first upload that meets `demand`; None if that is unknown.
 
         Of several versions the newest counts that was uploaded first: a lower one would do as well.
         """
         rules = Rules(as_of=datetime.date.max, tags=tags, pins={demand.package: demand.pin or ""})
-        files = [
-            file
-            for file in self.files(demand.package)
-            if file.version is not None and demand.allows(file.version)
-        ]
+        files = allowed(demand, self.files(demand.package))
         wheels = usable(files, demand.package, rules, timed=False) if demand.pin else files
         times = [file.uploaded for file in wheels or files if file.uploaded is not None]
         return min(times).date() + datetime.timedelta(days=1) if times else None
+
+
+def allowed(demand: Demand, files: Iterable[IndexFile]) -> list[IndexFile]:
+    """The files of the versions that `demand` allows; few names of a long page are parsed."""
+    return [
+        file
+        for file in files
+        if (version := _version(_version_text(file.name))) is not None and demand.allows(version)
+    ]
+
+
+def _version_text(name: str) -> str:
+    if name.endswith(".whl"):
+        return name.split("-")[1] if "-" in name else ""
+    return name.removesuffix(".zip").removesuffix(".tar.gz").rpartition("-")[2]
+
+
+@functools.lru_cache(maxsize=100_000)
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
 
 
 def _not_built(package: str, sdist: IndexFile) -> bytes:
@@ -124,12 +150,15 @@ def obstacles(
 
 def _obstacle(demand: Demand, catalogue: Catalogue) -> Obstacle | None:
     package = demand.package
+    files = catalogue.indexes.files(package)
+    named = allowed(demand, files)
+    timed = catalogue.indexes.place(package).timed
+    if usable(named, package, catalogue.rules, timed=timed):
+        return None
     offers = [offer.wheel.version for offer in catalogue.offers(package)]
     available = [version for version in offers if version is not None]
     if any(demand.allows(version) for version in available):
-        return None
-    files = catalogue.indexes.files(package)
-    named = [file for file in files if file.version is not None and demand.allows(file.version)]
+        return None  # it is built from an sdist
     newest = _newest([file.version for file in named if file.version is not None])
     if not files:
         cause, reason = "name", "the index has no such package"
@@ -165,10 +194,9 @@ def _number(demand: Demand, newest: Version | None) -> Version:
 
 def _cause(files: Sequence[IndexFile], catalogue: Catalogue) -> Cause:
     wheels = [file for file in files if file.is_wheel]
-    if not wheels:
-        return "source" if any(map(is_sdist, files)) else "python"
-    fitting = [file for file in wheels if catalogue.rules.tags.fits(file.name)]
-    return "late" if fitting else "python"
+    if any(catalogue.rules.tags.fits(file.name) for file in wheels):
+        return "late"
+    return "source" if any(map(is_sdist, files)) else "python"
 
 
 def _text(catalogue: Catalogue, demand: Demand, newest: Version) -> str:
