@@ -47,7 +47,7 @@ VERBS = {
     "show": Verb(COMMON, "Show a target: versions, digest, sizes, tests, commands"),
     "init": Verb(COMMON, "Start an image for a project, from the published target that fits it"),
     "add": Verb(COMMON, "Add packages to the image of a project"),
-    "remove": Verb(COMMON, "Remove packages that were added"),
+    "remove": Verb(COMMON, "Remove packages that were added to the image of a project"),
     "lock": Verb(COMMON, "Lock every input of targets by hash"),
     "build": Verb(COMMON, "Build images from their locks"),
     "run": Verb(COMMON, "Run a command in the image of a target"),

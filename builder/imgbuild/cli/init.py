@@ -90,7 +90,6 @@ DriverOption = Annotated[
         metavar="VERSION",
         panel=SELECT,
         often=True,
-        setting=True,
     ),
 ]
 GpuOption = Annotated[
@@ -106,9 +105,7 @@ FromOption = Annotated[
 ]
 ExtraOption = Annotated[
     list[str] | None,
-    option(
-        "--extra", "An extra of the project; repeatable.", metavar="NAME", panel=READ, often=True
-    ),
+    option("--extra", "An extra of the project; repeatable.", metavar="NAME", panel=READ),
 ]
 GroupOption = Annotated[
     list[str] | None,
@@ -121,7 +118,6 @@ RelaxOption = Annotated[
         "Take the target's version of a package, whatever the project demands; repeatable.",
         metavar="PACKAGE",
         panel=READ,
-        often=True,
     ),
 ]
 ExcludeOption = Annotated[
@@ -251,9 +247,9 @@ def init_project(
     image: ImageOption = "",
     refresh: RefreshOption = False,
 ) -> None:
-    """Start an image for the project in this folder, from the published target that fits it.
+    """Start an image for a project, from the published target that fits it.
 
-    Reads what the project needs: requirements files, pyproject.toml, lock files, setup.cfg,
+    Reads what the project here needs: requirements files, pyproject.toml, lock files, setup.cfg,
     environment.yml, a Dockerfile. Compares it with every target, prints the nearest three, and
     writes matrix.yaml with a row that names these files; all else is in .imgbuild/. Nothing that
     exists is changed. Where nothing is found, the image extends the recommended target.

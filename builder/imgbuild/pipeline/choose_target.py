@@ -188,7 +188,8 @@ class Chooser:
         """The nearest target; `folder` is the project's, whose imports are read."""
         facts = selected(facts_of(self._project, self._matrix, self._ask), self._ask)
         by_name = {each.target: each for each in facts}
-        self.pages.read(self._asked_of_index(facts))
+        near = choose.ranked(facts, self._declared, self.demands, cuda=self.cuda())
+        self._read_pages(near, by_name)
         while True:
             order = choose.ranked(
                 facts, self._declared, self.demands, self._conflicts, cuda=self.cuda()
@@ -239,15 +240,18 @@ class Chooser:
         demands_left = [each for each in self.demands(facts.python) if not _met(each, facts)]
         return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
 
-    def _asked_of_index(self, facts: Sequence[LockedFacts]) -> set[str]:
-        """The packages that some target lacks, or has in a version that is not accepted."""
+    def _read_pages(self, order: Sequence[Candidate], facts: Mapping[str, LockedFacts]) -> None:
+        """Fetch the pages of what is open in the nearest target and pinned additions to others."""
+        nearest = facts[order[0].target]
         names = {
             demand.package
-            for each in facts
-            for demand in self.demands(each.python)
-            if demand.installed and not demand.source and not _met(demand, each)
+            for demand in self._open(nearest)
+            if demand.installed and not demand.source
         }
-        return {*sorted(names, key=_weight)[:PAGES]}
+        for each in order[: choose.FIRST]:
+            pinned = (demand for demand in self.demands(each.python) if demand.pin)
+            names |= {demand.package for demand in pinned if demand.package in each.added}
+        self.pages.read(sorted(names, key=_weight)[:PAGES])
 
     def _conflicts(self, facts: LockedFacts, asked: Sequence[Demand]) -> Sequence[Change]:
         """What pinned additions require that the target has in another version."""

@@ -29,6 +29,7 @@ WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
 )
 ENGINES = ("torch", "vllm", "sglang")
 DEFAULT_STACK = "vllm"
+FIRST = 6  # targets of which additions are looked at
 PATCHES = 30  # of a minor release of Python
 PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of Python
 
@@ -185,7 +186,7 @@ def ranked(
     conflicts: Conflicts | None = None,
     *,
     cuda: Collection[str] = (),
-    first: int = 6,
+    first: int = FIRST,
 ) -> list[Candidate]:
     """The candidates, the nearest first; `demands` are those on a Python, `cuda` releases.
 

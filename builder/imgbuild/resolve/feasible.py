@@ -60,19 +60,25 @@ class IndexPages:
     """The default index's pages of packages, for several Pythons."""
 
     def __init__(self, matrix: Matrix, context: Context, as_of: datetime.date) -> None:
-        name = matrix.default_index
-        address = matrix.indexes[name].url or uv.default_index()
+        self._matrix, self._context, self._as_of = matrix, context, as_of
+
+    @functools.cached_property
+    def _indexes(self) -> Indexes:
+        name = self._matrix.default_index
+        index = self._matrix.indexes[name]
         place = IndexAddress(
-            name=name, address=address, timed=matrix.indexes[name].upload_times == "index"
+            name=name,
+            address=index.url or uv.default_index(),
+            timed=index.upload_times == "index",
         )
-        self._indexes = Indexes({name: place}, {}, name, context.http)
-        self._context, self._as_of = context, as_of
-        self._sdists = frozenset(matrix.sdists)
+        return Indexes({name: place}, {}, name, self._context.http)
 
     def read(self, packages: Iterable[str]) -> None:
         """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""
         names = sorted(set(packages))
-        threads.each(names, lambda name, _: self._indexes.files(name), threads=THREADS)
+        if names:
+            indexes = self._indexes  # before the threads, which would each make it
+            threads.each(names, lambda name, _: indexes.files(name), threads=THREADS)
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
         """Every file of a package; empty if the index has no such package."""
@@ -86,7 +92,7 @@ class IndexPages:
             rules,
             self._context.http,
             self._context.store,
-            sdists=dict.fromkeys((*self._sdists, *sdists), _not_built),
+            sdists=dict.fromkeys((*self._matrix.sdists, *sdists), _not_built),
         )
 
     def pinned(self, demand: Demand, tags: Tags) -> IndexFile | None:
@@ -142,9 +148,11 @@ def obstacles(
 
     `sdists` are packages that may be built in addition to those of the matrix.
     """
-    catalogue = pages.catalogue(tags, sdists)
     asked = [demand for demand in demands if demand.installed and not demand.source]
+    if not asked:
+        return []
     pages.read(demand.package for demand in asked)
+    catalogue = pages.catalogue(tags, sdists)
     return [each for demand in asked if (each := _obstacle(demand, catalogue)) is not None]
 
 
