@@ -1,5 +1,8 @@
 """The paths of a project: `matrix.yaml`, `images/`, `build/`; finds it, or the catalogue.
 
+In a repository that is somebody's project, all but `matrix.yaml` is in the folder `.imgbuild`:
+no name there is one that tools of Python take for a package.
+
 imgbuild's own matrix, locks and test records are installed with it as data, the catalogue. It is
 used where there is no other matrix, and is never written to.
 """
@@ -16,6 +19,7 @@ from imgbuild.errors import InputError
 from imgbuild.system.folder import require_below
 
 MATRIX = "matrix.yaml"
+FOLDER = ".imgbuild"
 CATALOGUE = Path(str(resources.files("imgbuild").joinpath("data", "catalogue")))
 OWN_PROJECT = (
     "start a project of your own: imgbuild init --extends TARGET; or work in a clone of the"
@@ -35,26 +39,36 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return self.matrix.parent
 
     @property
+    def folder(self) -> Path:
+        """The folder of all files but the matrix: `.imgbuild` where it exists, else the root."""
+        return _folder(self.root)
+
+    @property
     def images(self) -> Path:
         """The folder of locks, digests and test records."""
-        return self.root / "images"
+        return self.folder / "images"
 
     @property
     def work(self) -> Path:
         """The folder for outputs: that of the matrix; for the catalogue the current folder."""
         return self.root if self.writable else Path.cwd()
 
+    @property
+    def outputs(self) -> Path:
+        """The folder that has the folder `build`."""
+        return _folder(self.work)
+
     def output(self, target: str) -> Path:
         """The default folder for the OCI layout of `target`; InputError as of `below`."""
         return self.below(f"build/{target}")
 
     def below(self, name: str) -> Path:
-        """The path `name` below the folder for outputs.
+        """The path `name` below the folder for outputs, in its `.imgbuild` where that exists.
 
         InputError if a link is on the way: a checkout could lead a build out of its folder. Only a
         place that the user names, with `--output`, may be reached through links.
         """
-        return require_below(self.work, self.work / name)
+        return require_below(self.work, self.outputs / name)
 
     def locked_targets(self) -> tuple[str, ...]:
         """The targets that have a lock."""
@@ -68,6 +82,10 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
                 " that comes with imgbuild is read-only"
             )
             raise InputError(message, hint=hint)
+
+
+def _folder(root: Path) -> Path:
+    return root / FOLDER if (root / FOLDER).is_dir() else root
 
 
 def catalogue() -> Project:

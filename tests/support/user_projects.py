@@ -62,5 +62,8 @@ def _brief(value: Any) -> Any:
     if isinstance(value, dict):
         if set(value) == {"file", "line"}:
             return f"{value['file']}:{value['line']}" if value["line"] else value["file"]
-        return {key: _brief(each) for key, each in value.items() if each}
+        kept = {
+            key: _brief(each) for key, each in value.items() if each not in ("", [], (), {}, None)
+        }
+        return {key: each for key, each in kept.items() if each is not False}
     return [_brief(each) for each in value] if isinstance(value, list | tuple) else value

@@ -105,7 +105,7 @@ class _Writer:
         yield f"# Written by imgbuild {imgbuild.__version__} ci script. Run it again to continue."
         yield "# shellcheck disable=SC2329 # not every script calls every function"
         yield "set -u -o pipefail"
-        yield f"cd -- {pasted([str(self.project.work.resolve())])} || exit"
+        yield f"cd -- {pasted([str(self.project.outputs.resolve())])} || exit"
         yield f"imgbuild=({pasted([*programs.python(), '-m', 'imgbuild'])})"
         yield f"results={pasted([str(options.results.resolve())])}"
         yield f"matrix=({pasted(self.matrix)})"

@@ -24,7 +24,7 @@ def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
     arch = at_most_one(selection.arches, "one architecture is shown at a time")
     patterns = [*names, *selection.named]
     chosen = choose(
-        selection.project(), patterns, everything=not patterns, arches=[arch] if arch else []
+        selection.project(names), patterns, everything=not patterns, arches=[arch] if arch else []
     )
     return [(item.lock, _arch(item)) for item in chosen]
 
@@ -45,12 +45,13 @@ def graphs(
     Requirements are those that the project or the catalogue has recorded; the matrix is read, and
     the cache or the index asked, only for wheels of which none are.
     """
-    records = packages.recorded([project_paths.catalogue().images, selection.project().images])
+    names = [lock.target for lock, _ in chosen]
+    records = packages.recorded([project_paths.catalogue().images, selection.project(names).images])
     for lock, arch in chosen:
         wheels = installed_wheels(lock.arch[arch])
         lacking = [wheel for wheel in wheels if wheel.sha256 not in records]
         if lacking:
-            inputs = open_inputs(open_session(selection.matrix, Options(offline=offline)))
+            inputs = open_inputs(open_session(selection.matrix, Options(offline=offline), names))
             records |= locked_packages.read(lock, lacking, inputs)
         requires = {
             normalize(wheel.package): records[wheel.sha256].requires or ()

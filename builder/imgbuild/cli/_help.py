@@ -21,6 +21,7 @@ from imgbuild.errors import InputError
 
 INDENT = "  "
 COLUMN = 26  # where the text of an option begins, at most
+NO_TARGET = ""  # in place of a target: the only one of the project
 ACTIVE = "active"  # the value of --environment without one
 EXAMPLES = ("Example:", "Examples:")
 FEW = 12  # options that fit one screen
@@ -61,6 +62,9 @@ class RunCommand(VerbCommand):
         """Parse the words; options after the command's name are its own, as in `docker run`."""
         place = command_place(self.params, args)
         words = args if place is None else [*args[:place], "--", *args[place:]]
+        if place is None and "--" in args and not names_target(self.params, args):
+            mark = args.index("--")
+            words = [*args[:mark], NO_TARGET, *args[mark:]]
         return super().parse_args(ctx, words)
 
 
@@ -154,19 +158,36 @@ def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
 
     None if there is none, or `--` marks it.
     """
-    valued = {flag for each in options if not getattr(each, "is_flag", True) for flag in each.opts}
-    positional, place, named = 0, 0, False
-    while place < len(words) and words[place] != "--":
-        word = words[place]
+    positional, named = 0, False
+    for place, word in _before_mark(options, words):
         if word.startswith("-") and word != "-":
-            named = named or word.startswith("-t") or word.partition("=")[0] == "--target"
-            place += 2 if word in valued else 1
+            named = named or _is_target_option(word)
             continue
         positional += 1
         if positional == (1 if named else 2):
             return place
-        place += 1
     return None
+
+
+def names_target(options: Sequence[Any], words: Sequence[str]) -> bool:
+    """Whether a target is named before `--`, by its option or as a positional word."""
+    return any(
+        _is_target_option(word) or word == "-" or not word.startswith("-")
+        for _, word in _before_mark(options, words)
+    )
+
+
+def _before_mark(options: Sequence[Any], words: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The words before `--` with their places, without the values of options."""
+    valued = {flag for each in options if not getattr(each, "is_flag", True) for flag in each.opts}
+    place = 0
+    while place < len(words) and words[place] != "--":
+        yield place, words[place]
+        place += 2 if words[place] in valued else 1
+
+
+def _is_target_option(word: str) -> bool:
+    return word.startswith("-t") or word.partition("=")[0] == "--target"
 
 
 def help_lines(command: Any, ctx: Any) -> Iterator[str]:

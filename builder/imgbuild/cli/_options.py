@@ -132,7 +132,7 @@ def complete_target(incomplete: str) -> list[str]:
 
 
 TARGET = Definition(
-    "--target -t", "The same as a positional target; repeatable.", metavar="NAME", panel=SELECT,
+    "--target -t", "A target by its name; repeatable.", metavar="NAME", panel=SELECT,
     autocompletion=complete_target,
 )  # fmt: skip
 ALL = Definition("--all", "All targets of the matrix.", panel=SELECT, often=True)
@@ -153,7 +153,8 @@ CHECK = Definition(
 )
 GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
                   parser=_count, setting=True)  # fmt: skip
-GPU = Definition("--gpu", "A compute capability, such as 9.0.", metavar="CAPABILITY", often=True)
+GPU = Definition("--gpu", "A GPU by its compute capability or name: 9.0, H100.", metavar="GPU",
+                 panel=SELECT, often=True)  # fmt: skip
 ENV = Definition(
     "--env -e", "Set an environment variable; NAME alone passes your shell's value. Repeatable.",
     metavar="NAME[=VALUE]", often=True,
@@ -171,10 +172,11 @@ PYTHON = Definition("--python", "The Python version.", metavar="X.Y", panel=SELE
 CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
                   often=True)  # fmt: skip
 BASE = Definition("--base", "A base of the matrix.", metavar="NAME", panel=SELECT)
+SYSTEM = Definition("--system", "A Debian package; repeatable.", metavar="PACKAGE", often=True)
 DRY_RUN = Definition("--dry-run", "Print what would be done, and change nothing.", often=True)
 SHARED = Definition("--shared", "Shared memory in MB that must be free. 0: at least 1 GB is"
                     " recommended.", metavar="MB", min=0, setting=True)  # fmt: skip
-FROM = Definition("--from", "Start from this instead of a target of the matrix.", metavar="PLACE")
+FROM = Definition("--from", "Start from this instead.", metavar="PLACE", often=True)
 
 Arches = Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")]
 OneArch = Annotated[list[Arch] | None, ARCH("Default: this machine's, or the image's only one.")]

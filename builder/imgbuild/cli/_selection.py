@@ -34,9 +34,13 @@ def choose(
 ) -> list[SelectedLock]:
     """The locks that `patterns` (or `everything`) select; empty `arches` are all that a lock has.
 
+    Without patterns that of the only target of the project's matrix.
+
     NothingSelected or NoSolution as for targets of the matrix, LockStale if one has no lock.
     """
     have = project.locked_targets()
+    if not patterns and not everything:
+        patterns = _only(project)
     names = [
         name
         for name in have
@@ -57,6 +61,14 @@ def choose(
     if not selected:
         _refuse(project, patterns, [], everything=everything, arches=arches)
     return selected
+
+
+def _only(project: Project) -> Sequence[str]:
+    """The only target of the matrix of a user's project; none if there are several."""
+    from imgbuild.lock.published import load
+
+    names = list(load(project.matrix).targets) if project.writable else []
+    return names if len(names) == 1 else []
 
 
 def _refuse(

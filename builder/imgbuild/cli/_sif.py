@@ -75,7 +75,7 @@ def build(
                 raise InputError(message, hint="leave the targets out")
             sources = [_origin(origin, selection, how.plain_http, stack)]
         else:
-            session = open_session(selection.matrix, how)
+            session = open_session(selection.matrix, how, selection.named)
             selected = select_targets(selection, session)
             sources = [_target(session, item, selection.arches) for item in selected]
         several, suffix = len(sources) > 1, convert.SUFFIXES[form]
@@ -100,7 +100,7 @@ def push(
     if layout is not None and not names and not selection.named and not selection.everything:
         sources = [_layout(layout, selection)]
     else:
-        session = open_session(selection.matrix, how)
+        session = open_session(selection.matrix, how, [*names, *selection.named])
         selected = select_targets(selection, session, names)
         same_image(selected, layout)
         sources = [_built(session, item.name, layout) for item in selected]

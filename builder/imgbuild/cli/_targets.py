@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from imgbuild import project_paths
 from imgbuild.cli import _options, _selection
 from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._verb import SELECT, Group, option
@@ -63,9 +64,9 @@ class Targets(Group, frozen=True, kw_only=True):
         """The targets that `--target` names."""
         return self.target or []
 
-    def project(self) -> Project:
-        """The project of the matrix."""
-        return open_project(self.matrix)
+    def project(self, names: Sequence[str] = ()) -> Project:
+        """The project of the matrix, or the catalogue, if it alone has the named targets."""
+        return open_project(self.matrix, [*names, *self.named])
 
     def locked(self, project: Project, names: Sequence[str] = ()) -> list[SelectedLock]:
         """The locks of the selected targets, `names` among them, read without the matrix."""
@@ -117,7 +118,8 @@ class OneTarget(Group, frozen=True, kw_only=True):
     def split(self, command: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
         """The target's name or pattern, and the words of the command after `--`.
 
-        With `--target` all positional words belong to the command.
+        With `--target` all positional words belong to the command. The name is "" where none is
+        given in a project of the user's own, which may have one target only.
         """
         words = tuple(command or ())
         if self.target:
@@ -127,11 +129,13 @@ class OneTarget(Group, frozen=True, kw_only=True):
             name, words = self.target[0], (*((self.name,) if self.name else ()), *words)
         elif self.name:
             name = self.name
+        elif project_paths.find(self.matrix).writable:
+            name = ""
         else:
             message = "Missing argument 'TARGET'"
             raise InputError(message, hint="name a target; `imgbuild list` shows them")
         return name, words[1:] if words[:1] == ("--",) else words
 
-    def project(self) -> Project:
-        """The project of the matrix."""
-        return open_project(self.matrix)
+    def project(self, name: str = "") -> Project:
+        """The project of the matrix, or the catalogue, if it alone has the target `name`."""
+        return open_project(self.matrix, [name] if name else [])

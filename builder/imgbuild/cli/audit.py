@@ -487,7 +487,7 @@ def _audit_targets(
     offline: bool,
     again: bool,
 ) -> list[Report]:
-    session = open_session(selection.matrix, Options(offline=offline))
+    session = open_session(selection.matrix, Options(offline=offline), selection.named)
     selected = _locked(session, select_targets(selection, session), selection.named)
     inputs = open_inputs(session)
     drop = len(selected) > 1 if keep is None else not keep

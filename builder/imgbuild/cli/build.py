@@ -145,7 +145,7 @@ def build(
         )
         _again(origin, selection.arches, output, form, how)
         return
-    session = open_session(selection.matrix, how)
+    session = open_session(selection.matrix, how, selection.named)
     selected = select_targets(selection, session)
     _refuse_part(part, form, docker=docker)
     if part is ImagePart.WHEELS:

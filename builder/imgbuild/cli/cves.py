@@ -116,7 +116,7 @@ def cves(
         raise InputError(message, hint="name the repository: --attach-to HOST/REPOSITORY")
     key = keys.load_private(sign_key) if sign_key else None
     repository = parse_repository(attach) if attach is not None else None
-    session = open_session(selection.matrix)
+    session = open_session(selection.matrix, names=selection.named)
     cases = _cases(session, selection)
     find = _source(report, osv, offline=offline)
     today = datetime.datetime.now(datetime.UTC).date()

@@ -62,7 +62,7 @@ def compare_files(
     """
     accepted = [entry for path in accept for entry in read(path)]
     if docker:
-        session = open_session(selection.matrix, work)
+        session = open_session(selection.matrix, work, names)
         selected = session.select(names, everything=selection.everything, arches=selection.arches)
         accepted += builders()
         compared = _with_docker(session, selected, accepted, named=bool(selection.arches))

@@ -129,7 +129,7 @@ def _look(
     if sif is not None and not sif.exists():
         message = f"--sif-file {sif}: no such file"
         raise InputError(message, hint="make one with: imgbuild build TARGET --format sif")
-    session = open_session(selection.matrix)
+    session = open_session(selection.matrix, names=selection.named)
     name = single(session.select(selection.named))
     locked = lock_file.read_lock(session.project.images, name)
     if sif is not None:

@@ -3,41 +3,66 @@
 from __future__ import annotations
 
 import platform
+import re
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
+from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild import project_paths
+from imgbuild.audit.binaries import gpus
+from imgbuild.cache.context import Context
+from imgbuild.cli import _project_report
 from imgbuild.cli._help import command
-from imgbuild.cli._options import LOCK
+from imgbuild.cli._options import CUDA, FROM, GPU, LOCK, SYSTEM, TARGET, OneArch
 from imgbuild.cli._output import answer, folded
-from imgbuild.cli._verb import SELECT, option, verb
-from imgbuild.errors import InputError
+from imgbuild.cli._selection import at_most_one
+from imgbuild.cli._verb import SELECT, Group, option, verb
+from imgbuild.doctor.host import Host, HostGpu, accelerators
+from imgbuild.errors import InputError, NoSolution
 from imgbuild.http.client import Http
 from imgbuild.lock.published import load
+from imgbuild.pipeline import choose_target, declared_files
+from imgbuild.pipeline.choose_target import Choice, Chooser, Request
+from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
-from imgbuild.resolve import first_matrix, init, request
+from imgbuild.project.model import Declared
+from imgbuild.resolve import choose, init, request
+from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.system.console import console
-from imgbuild.values import Arch
+from imgbuild.values import Arch, normalize
 
 ADD = "Additions"
+READ = "The project's files"
 MATRIX = "matrix.yaml"
+DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
 
 
 NameOption = Annotated[
-    str, typer.Argument(metavar="NAME", help="The name of your image; . for that of this folder.")
+    str | None,
+    typer.Argument(
+        metavar="NAME",
+        help="The name of your image. Default, and for .: that of this folder.",
+        show_default=False,
+    ),
 ]
 ExtendsOption = Annotated[
     str | None,
     option(
         "--extends",
-        "The published target to extend. Default: the one of the catalogue that is recommended for"
-        " vLLM.",
+        "The published target to extend, with all its versions. Default: the nearest one, or"
+        " without a project the one that is recommended for vLLM.",
         metavar="TARGET",
         panel=SELECT,
         often=True,
     ),
+]
+TargetOption = Annotated[
+    list[str] | None,
+    TARGET("Here: the one to start from, in place of the first row of the table."),
 ]
 LockOption = Annotated[
     str | None,
@@ -54,6 +79,55 @@ ImageOption = Annotated[
         " the lock.",
         metavar="PLACE",
         panel=SELECT,
+    ),
+]
+CudaOption = Annotated[str | None, CUDA("Only targets of this release.")]
+DriverOption = Annotated[
+    str | None,
+    option(
+        "--driver",
+        "The NVIDIA driver that the image must run on: 535, 580.65. Default: this machine's.",
+        metavar="VERSION",
+        panel=SELECT,
+        often=True,
+    ),
+]
+GpuOption = Annotated[
+    list[str] | None,
+    GPU("Only targets that run on it; repeatable. Default: this machine's."),
+]
+FromOption = Annotated[
+    list[str] | None,
+    FROM(
+        "Here: a file or folder whose requirements are read in place of this folder's, or a git"
+        " address with @REVISION; repeatable."
+    ),
+]
+ExtraOption = Annotated[
+    list[str] | None,
+    option("--extra", "An extra of the project; repeatable.", metavar="NAME", panel=READ),
+]
+GroupOption = Annotated[
+    list[str] | None,
+    option("--group", "A dependency group of the project; repeatable.", metavar="NAME", panel=READ),
+]
+RelaxOption = Annotated[
+    list[str] | None,
+    option(
+        "--relax",
+        "Take the target's version of a package, whatever the project demands; repeatable.",
+        metavar="PACKAGE",
+        panel=READ,
+    ),
+]
+ExcludeOption = Annotated[
+    list[str] | None,
+    option(
+        "--exclude",
+        "Leave a package of the project out; repeatable. Packages of which only CUDA source exists"
+        " are left out without it.",
+        metavar="PACKAGE",
+        panel=READ,
         often=True,
     ),
 ]
@@ -69,7 +143,7 @@ AddOption = Annotated[
 ]
 SystemOption = Annotated[
     list[str] | None,
-    option("--system", "A Debian package; repeatable.", metavar="PACKAGE", panel=ADD, often=True),
+    SYSTEM(),
 ]
 FileOption = Annotated[
     list[str] | None,
@@ -78,7 +152,6 @@ FileOption = Annotated[
         "A file and its path in the image; repeatable.",
         metavar="HERE:THERE",
         panel=ADD,
-        often=True,
     ),
 ]
 RefreshOption = Annotated[
@@ -87,27 +160,111 @@ RefreshOption = Annotated[
 ]
 
 
+class ProjectOptions(Group, frozen=True, kw_only=True):
+    """What is read of a project, and which target fits it."""
+
+    origin: FromOption = None
+    extra: ExtraOption = None
+    group: GroupOption = None
+    relax: RelaxOption = None
+    exclude: ExcludeOption = None
+    target: TargetOption = None
+    cuda: CudaOption = None
+    driver: DriverOption = None
+    gpu: GpuOption = None
+    arch: OneArch = None
+
+    def request(self, extends: str | None) -> Request:
+        """What to choose by; `extends` is a target whose versions must not change."""
+        if len(self.target or ()) + (extends is not None) > 1:
+            message = "--target and --extends name more than one target"
+            raise InputError(message, hint="name one of them")
+        arch = at_most_one(self.arch, "a project starts on one")
+        arch = arch or Arch.parse(platform.machine())
+        return Request(
+            host=self._host(arch),
+            arch=arch,
+            target=extends or next(iter(self.target or ()), None),
+            extends=extends is not None,
+            cuda=request.cuda_of(self.cuda, None),
+            relax=tuple(normalize(name) for name in self.relax or ()),
+            exclude=tuple(normalize(name) for name in self.exclude or ()),
+        )
+
+    def _host(self, arch: Arch) -> Host:
+        """The machine that the image must run on, as far as it is known."""
+        here = accelerators()
+        if here.arch != arch:
+            here = Host(arch=arch)
+        if self.driver is not None:
+            if not DRIVER.fullmatch(self.driver):
+                message = f"--driver {self.driver}: a driver has a number such as 535 or 580.65.06"
+                raise InputError(message, hint="nvidia-smi shows it")
+            here = msgspec.structs.replace(here, driver=self.driver, gpus=())
+        if self.gpu:
+            gpus_here = tuple(HostGpu(name=text, capability=_capability(text)) for text in self.gpu)
+            here = msgspec.structs.replace(here, gpus=gpus_here)
+        return here
+
+
+def _capability(text: str) -> str:
+    capability = gpus.capability_of(text)
+    if capability is None:
+        message = f"--gpu {text}: not a compute capability, nor the name of a GPU"
+        raise InputError(message, hint="such as 9.0, sm_90 or H100")
+    return capability
+
+
+class Additions(Group, frozen=True, kw_only=True):
+    """What the image has beside what the project's files say."""
+
+    add: AddOption = None
+    system: SystemOption = None
+    file: FileOption = None
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """A project that was started: its row, and the files that were written.
+
+    `read` and `choice` are None for one without files that say what it needs.
+    """
+
+    name: str
+    target: str
+    form: choose.Form
+    wrote: tuple[Path, ...]
+    read: Declared | None = None
+    choice: Choice | None = None
+
+
 @verb
 def init_project(
-    name: NameOption = ("my-image"),
+    project: ProjectOptions,
+    additions: Additions,
+    name: NameOption = None,
     extends: ExtendsOption = None,
     lock: LockOption = None,
     image: ImageOption = "",
-    add: AddOption = None,
-    system: SystemOption = None,
-    file: FileOption = None,
     refresh: RefreshOption = False,
 ) -> None:
-    """Start a project that extends a published target.
+    """Start an image for a project, from the published target that fits it.
 
-    Writes matrix.yaml, its schema for editors, published/TARGET/, .gitignore and README.md into
-    this folder, and replaces nothing. docs/extend.md explains each step.
+    Reads what the project here needs: requirements files, pyproject.toml, lock files, setup.cfg,
+    environment.yml, a Dockerfile. Compares it with every target, prints the nearest three, and
+    writes matrix.yaml with a row that names these files; all else is in .imgbuild/. Nothing that
+    exists is changed. Where nothing is found, the image extends the recommended target.
+
+    `extends` holds the target's versions; it is taken if a tested target has all that the project
+    demands. Else `like` solves anew, with the target's versions as preferences. What cannot be met
+    is listed at once, and nothing is written.
 
     Examples:
 
         imgbuild init
 
-        imgbuild init . --add wandb
+        imgbuild init --from requirements.txt --driver 535
+
+        imgbuild init --extra vllm --gpu H100 --exclude flash-attn
 
         imgbuild init my-image --extends cu124-vllm --add wandb --system rsync
 
@@ -122,21 +279,150 @@ def init_project(
         message = f"--lock {lock} needs --extends"
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
-    name = init.name_for(name)
-    extension = first_matrix.WantedExtension(
+    init.refuse_existing(path)
+    with tempfile.TemporaryDirectory() as scratch:
+        files = declared_files.read_files(
+            path.parent,
+            project.origin or (),
+            Path(scratch),
+            extras=project.extra or (),
+            groups=project.group or (),
+        )
+        if lock is not None or not files.declared.files:
+            _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
+            return
+        ask = project.request(extends)
+        started = _start(path, init.name_for(name or "."), files, ask, image, additions)
+    answer(started, _project_report.lines(started.choice, path))
+
+
+def _start(
+    path: Path, name: str, files: ReadFiles, ask: Request, image: str, additions: Additions
+) -> Started:
+    """Choose a target and write the matrix; NoSolution with all that is impossible."""
+    for line in _project_report.read_lines(files.declared):
+        console.info(line)
+    declared = declared_files.with_added(files.declared, additions.add or ())
+    catalogue = project_paths.catalogue()
+    matrix, context = load(catalogue.matrix), Context.open(console)
+    choice = Chooser(catalogue, matrix, declared, ask, context).choose(files.folder)
+    for line in _project_report.python_lines(declared, choice):
+        console.warn(line)
+    for each in choice.advice:
+        console.warn("\n  ".join((f"{each.package} is left out: {each.reason}", *each.remedies)))
+    system = additions.system or ()
+    debs = [*(item.name for item in declared.debian), *system]
+    base = matrix.targets[choice.chosen.target].base
+    lacking = choose_target.unknown_debs(matrix, base, debs, ask.arch, context)
+    for item in declared.debian:
+        if item.name in lacking and item.name not in system:
+            near = f"; nearest: {lacking[item.name]}" if lacking[item.name] else ""
+            console.warn(f"left out {item.place}: Debian has no package {item.name}{near}")
+    lacking = {name: near for name, near in lacking.items() if name in system}
+    _refuse(choice, ask, lacking)
+    row = _row(name, files, choice, ask, additions)
+    target = choice.chosen.target
+    below = init.begin(path, row, extends=target, place=init.INSTALLED, image=image, http=Http())
+    wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
+    wrote += [*init.write_beside(path.parent), *declared_files.copy(files, path.parent)]
+    console.info("next: imgbuild lock && imgbuild run -- python SCRIPT")
+    return Started(
         name=name,
-        packages=request.read(add, [], {})[0] if add else (),
-        system=tuple(system or ()),
-        files=init.files_of(file or ()),
+        target=target,
+        form=choice.chosen.form,
+        wrote=tuple(wrote),
+        read=declared,
+        choice=choice,
+    )
+
+
+def _refuse(choice: Choice, ask: Request, lacking: dict[str, str]) -> None:
+    """NoSolution with every requirement that cannot be met, and what can be done."""
+    chosen = choice.chosen
+    if ask.extends and chosen.changed:
+        message = f"{chosen.target} has other versions than the project demands"
+        hint = (
+            f"imgbuild init --target {chosen.target} changes them; --relax PACKAGE takes the"
+            " target's version"
+        )
+        raise NoSolution(message, reasons=tuple(map(str, chosen.changed)), hint=hint)
+    reasons = [str(each) for each in choice.obstacles]
+    reasons += [
+        f"Debian has no package {name}" + (f"; nearest: {near}" if near else "")
+        for name, near in lacking.items()
+    ]
+    if reasons:
+        number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
+        message = f"{number} of the project cannot be met on Python {chosen.python}"
+        hint = "change them in the project's files, leave one out with --exclude PACKAGE, or take"
+        hint += " the target's version with --relax PACKAGE"
+        raise NoSolution(message, reasons=tuple(reasons), hint=hint)
+
+
+def _row(
+    name: str,
+    files: ReadFiles,
+    choice: Choice,
+    ask: Request,
+    additions: Additions,
+) -> WantedExtension:
+    """The row of the project's image."""
+    chosen = choice.chosen
+    relaxed = "asked for with imgbuild init --relax; the project demands another version"
+    return WantedExtension(
+        name=name,
+        summary=f"the image of {name}",
+        like=chosen.form == "like",
+        requirements=declared_files.named(files),
+        extras=tuple(files.extras),
+        groups=tuple(files.groups),
+        add=tuple(additions.add or ()),
+        exclude=choice.excluded,
+        relax={package: (version, relaxed) for package, version in choice.relaxed.items()},
+        sdists=choice.sdists,
+        cuda=choice.cuda,
+        arch=(ask.arch.value,),
+        as_of=choice.as_of,
+        system=tuple(additions.system or ()),
+        files=init.files_of(additions.file or ()),
+    )
+
+
+def _extend(
+    path: Path,
+    name: str,
+    extends: str | None,
+    lock: str | None,
+    image: str,
+    additions: Additions,
+) -> None:
+    """Write a matrix that extends a target, for a folder without a project's files."""
+    plain = [word for word in additions.add or () if not _has_more(word)]
+    extension = WantedExtension(
+        name=name,
+        add=tuple(word for word in additions.add or () if _has_more(word)),
+        packages=request.read(plain, [], {})[0] if plain else (),
+        system=tuple(additions.system or ()),
+        files=init.files_of(additions.file or ()),
     )
     if extends is None or lock is None:
         extends, lock = _of_catalogue(extends), init.INSTALLED
     below = init.begin(path, extension, extends=extends, place=lock, image=image, http=Http())
     console.info(f"{name} extends {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
-    paths = [path, below.folder / "lock.json", below.folder / "digests.json"]
-    paths += init.write_beside(path.parent, name, extends)
-    answer({"wrote": paths}, [str(each) for each in paths])
+    wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
+    wrote += init.write_beside(path.parent)
+    started = Started(name=name, target=extends, form="extends", wrote=tuple(wrote))
+    answer(started, [str(each) for each in wrote])
+
+
+def _has_more(word: str) -> bool:
+    """Whether a requirement has an extra, an address or a marker, which `requires:` cannot have."""
+    try:
+        requirement = Requirement(word)
+    except InvalidRequirement:
+        return False
+    return bool(requirement.extras or requirement.url or requirement.marker)
 
 
 def _of_catalogue(extends: str | None) -> str:

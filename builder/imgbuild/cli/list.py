@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
@@ -10,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
+from imgbuild.audit.binaries import gpus
 from imgbuild.cache.store import Store
 from imgbuild.cli._help import command
 from imgbuild.cli._options import CUDA, FORMAT, GPU
@@ -29,9 +29,6 @@ from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Condition, normalize
-
-CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])a?")
-
 
 With = Annotated[
     list[str] | None,
@@ -131,11 +128,11 @@ def _requirement(text: str) -> Requirement:
 
 
 def _capability(text: str) -> str:
-    match = CAPABILITY.fullmatch(text)
-    if match is None:
-        message = f"--gpu {text}: not a compute capability"
-        raise InputError(message, hint="such as sm_90 or 9.0")
-    return f"{match[1]}.{match[2]}"
+    capability = gpus.capability_of(text)
+    if capability is None:
+        message = f"--gpu {text}: not a compute capability, nor the name of a GPU"
+        raise InputError(message, hint="such as 9.0, sm_90 or H100")
+    return capability
 
 
 def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:

@@ -48,7 +48,7 @@ def load(
 
         imgbuild load cu124-vllm
     """
-    session = open_session(selection.matrix)
+    session = open_session(selection.matrix, names=selection.named)
     selected = session.select(selection.named, everything=selection.everything, arches=[])
     same_image(selected, layout)
     engine = require(through)

@@ -154,7 +154,7 @@ def push(
         raise InputError(message, hint="add --sif, or leave them out")
     if digest_file is not None:
         files.require_writable([digest_file], hint="choose another file with --digest-file")
-    session = open_session(selection.matrix, how)
+    session = open_session(selection.matrix, how, [*names, *selection.named])
     if place is None:
         require_no_host(names, session.matrix.targets)
     repository = _repository(place, session)

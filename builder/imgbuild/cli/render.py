@@ -106,7 +106,7 @@ def _require_places(
         files.require_writable([output], hint=files.OUTPUT_HINT)
     elif options.form == "dockerfile":
         project.require_writable("imgbuild render", hint="add --output FOLDER")
-        places = [*(project.images / name for name in targets), project.root / bake.FILE]
+        places = [*(project.images / name for name in targets), project.folder / bake.FILE]
         files.require_writable(places, hint="add --output FOLDER")
 
 

@@ -301,6 +301,15 @@ class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
     env_from: Mapping[str, str]
 
 
+ThroughOption = Annotated[
+    Engine | None,
+    THROUGH(
+        "docker, podman, apptainer, or root (a root folder in a user namespace, without an"
+        " engine). Default: docker or podman, whichever is running, else root."
+    ),
+]
+
+
 @functools.partial(verb, output=RunOutput)
 def run(
     selection: OneTarget,
@@ -313,13 +322,7 @@ def run(
     ] = None,
     arch: OneArch = None,
     layout: LayoutFolder = None,
-    through: Annotated[
-        Engine | None,
-        THROUGH(
-            "docker, podman, apptainer, or root (a root folder in a user namespace, without an"
-            " engine). Default: docker or podman, whichever is running, else root."
-        ),
-    ] = None,
+    through: ThroughOption = None,
     dry_run: Annotated[bool, DRY_RUN("Here: print the engine's command, to copy.")] = False,
 ) -> None:
     """Run a command in the image of a target.
@@ -334,7 +337,11 @@ def run(
     status is that of the command. With --json the command has no terminal, and its output is part
     of the result.
 
+    In a project with one target, its name can be left out.
+
     Examples:
+
+        imgbuild run -- python train.py
 
         imgbuild run cu124-vllm -- python train.py --lr 1e-5
 
@@ -344,10 +351,31 @@ def run(
 
         imgbuild run cu124-vllm --dry-run -- python train.py
     """
-    pattern, words = selection.split(command)
-    session = open_session(selection.matrix, Options(jobs=processes(0)))
-    target = run_target.find(session, single(session.select([pattern])), layout)
-    chosen = arch_of(target.arches, target.place, arch)
+    where = Where(arch=arch, layout=layout, through=through, dry_run=dry_run)
+    in_container(selection.matrix, *selection.split(command), container, where)
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """Which image runs a command, and what runs the image; `dry_run` prints the command only."""
+
+    arch: list[Arch] | None
+    layout: Path | None
+    through: Engine | None
+    dry_run: bool
+
+
+def in_container(
+    matrix: Path | None, name: str, words: Sequence[str], container: RunOptions, where: Where
+) -> None:
+    """Run the command `words` in the image of target `name`, and end with its exit status.
+
+    Without a name the only target of the project.
+    """
+    patterns = [name] if name else []
+    session = open_session(matrix, Options(jobs=processes(0)), patterns)
+    target = run_target.find(session, single(session.select(patterns)), where.layout)
+    chosen = arch_of(target.arches, target.place, where.arch)
+    dry_run, through = where.dry_run, where.through
     json = console.json
     request = container.request(target.config(chosen), words, interactive=not json, dry=dry_run)
     if dry_run:

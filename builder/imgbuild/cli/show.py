@@ -61,7 +61,7 @@ WORDS = {
 
 def show_variables(selection: Selection) -> None:
     """Each variable of the images with its value, reason, source, and what sets it."""
-    session = open_session(selection.matrix)
+    session = open_session(selection.matrix, names=selection.named)
     selected = select_targets(selection, session)
     images = session.project.images
     environments = []
@@ -362,7 +362,7 @@ def show(
 
 
 def _pages(selection: Selection) -> None:
-    session = open_session(selection.matrix)
+    session = open_session(selection.matrix, names=selection.named)
     pages = [_page(session, item) for item in select_targets(selection, session)]
     lines: list[str] = []
     for each in pages:

@@ -219,7 +219,7 @@ def slurm(
     if gpus == "all":
         message = "--gpus all: Slurm needs a number"
         raise InputError(message, hint="for example: --gpus 8")
-    project = selection.project()
+    project = selection.project(name)
     report_templates(project)
     resources = allocation(
         request, nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory
@@ -248,7 +248,7 @@ def _script(
     **more: object,
 ) -> JobScript:
     """The script of `job`, in the image of the one target `name`."""
-    chosen = choose(project, [name], everything=False, arches=[])
+    chosen = choose(project, [name] if name else [], everything=False, arches=[])
     if len(chosen) > 1:
         message = f"several targets match: {', '.join(item.lock.target for item in chosen)}"
         raise InputError(message, hint="name one of them")

@@ -85,7 +85,7 @@ def chosen_images(
     words, everything = selection.named, selection.everything
     if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
         return [_single_image(words, layout, lock, sif, everything=everything)]
-    session = open_session(selection.matrix)
+    session = open_session(selection.matrix, names=words)
     selected = session.select(words, everything=everything, arches=[])
     same_image(selected, layout or sif)
     return [

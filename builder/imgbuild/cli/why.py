@@ -63,7 +63,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     else:
         lock, arch = chosen[0]
         dependencies.package_name(package, lock.arch[arch].versions, lock.target)
-    learned = constraints.read(selection.project().images)
+    learned = constraints.read(selection.project([name] if name else []).images)
     reasons = [
         dependencies.why(graph, package_name, lock.as_of, learned)
         for lock, graph in _dependencies.graphs(selection, chosen, offline=offline)

@@ -10,6 +10,7 @@ names of it is then in a dated snapshot, or on a mirror of one's own.
 
 from __future__ import annotations
 
+import difflib
 import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -85,6 +86,19 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
     listed, security = _listed(base, arch, context)
     chosen = close(DebianArchive(listed), base.packages, file="matrix.yaml")
     return ResolvedDebs(debs=_debs(chosen), security=security)
+
+
+def unknown(base: DebianBase, arch: Arch, names: Iterable[str], context: Context) -> dict[str, str]:
+    """Those of `names` that the suite of `base` does not have, each with a similar name, or "".
+
+    Errors as for `resolve_debs`.
+    """
+    packages = {package["Package"] for package in _listed(base, arch, context)[0]}
+    return {
+        name: next(iter(difflib.get_close_matches(name, packages, n=1, cutoff=0.75)), "")
+        for name in names
+        if name not in packages
+    }
 
 
 def security_updates(

@@ -78,6 +78,14 @@ def read_host() -> Host:
     )
 
 
+def accelerators() -> Host:
+    """Architecture, driver and GPUs of this machine alone, which is quick to read."""
+    driver, gpus = _gpus()
+    return Host(
+        arch=_arch(platform.machine()), driver=driver or driver_of(_text(DRIVER_FILE)), gpus=gpus
+    )
+
+
 def parse_gpus(text: str) -> tuple[str, tuple[HostGpu, ...]]:
     """Driver and GPUs from the CSV that `nvidia-smi` writes for one of QUERIES."""
     driver = ""

@@ -74,7 +74,8 @@ def usable(
     files: Iterable[IndexFile], package: str, rules: Rules, *, timed: bool
 ) -> list[IndexFile]:
     """The wheels that may be used, in the order given."""
-    return [file for file in files if objection(file, package, rules, timed=timed) is None]
+    fitting = (file for file in files if file.is_wheel and rules.tags.fits(file.name))
+    return [file for file in fitting if objection(file, package, rules, timed=timed) is None]
 
 
 def best(files: Iterable[IndexFile], version: Version, tags: Tags) -> IndexFile | None:

@@ -190,16 +190,11 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
     for each in published_targets.values():
         _check_published(notes, value, each)
     for name, row in value.targets.items():
-        _check_row(notes, ("targets", name), row, published_targets[_below(row)])
+        _check_row(notes, ("targets", name), row, published_targets[row.below])
         _check_sources(notes, ("targets", name, "files"), row, folder)
     if notes.problems:
         raise refusal(document, tuple(notes.problems))
     return matrices.located(_matrix(value, published_targets, folder), folder)
-
-
-def _below(row: Extension) -> str:
-    """The published target of `row`."""
-    return row.extends or row.like or ""
 
 
 def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
@@ -330,7 +325,7 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
         mirrors=value.mirrors,
     )
     overlays = {
-        name: _overlay(row, published[_below(row)], folder, below)
+        name: _overlay(row, published[row.below], folder, below)
         for name, row in value.targets.items()
     }
     bases = dict(below.bases)
@@ -351,9 +346,7 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
             bases[name] = msgspec.structs.replace(base, packages=packages)
             target = msgspec.structs.replace(target, base=name)
         waived = (
-            catalogue.targets[_below(item.row)].waive
-            if _below(item.row) in catalogue.targets
-            else ()
+            catalogue.targets[item.row.below].waive if item.row.below in catalogue.targets else ()
         )
         targets[name] = msgspec.structs.replace(target, waive=(*item.row.waive, *waived))
     return Extended(

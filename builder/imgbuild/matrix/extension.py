@@ -171,6 +171,11 @@ class Extension(_Strict, frozen=True):
     accept_cves: AcceptedCves = ()
     tested: Tested = ""
 
+    @property
+    def below(self) -> str:
+        """The published target of the row."""
+        return self.extends or self.like or ""
+
 
 class Extensions(_Strict, frozen=True):
     """The whole of a `matrix.yaml` that extends published targets."""

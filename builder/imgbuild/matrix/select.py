@@ -13,6 +13,8 @@ from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.near import like
 from imgbuild.values import Arch
 
+LISTED = 8  # targets of a hint
+
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True):
     """A target of the matrix and the selected ones of its architectures, in the target's order."""
@@ -27,9 +29,10 @@ def select(
 ) -> list[Selected]:
     """The targets that `patterns` (or `everything`) select, in the order of the matrix.
 
-    Without `arches` all architectures of a target are selected. NothingSelected if a pattern
-    matches nothing. NoSolution if a target asked for by its name lacks one of `arches`; one
-    that only a wildcard matched is left out then (see `left_out`).
+    Without `arches` all architectures of a target are selected, without `patterns` the only target
+    of a matrix. NothingSelected if a pattern matches nothing. NoSolution if a target asked for by
+    its name lacks one of `arches`; one that only a wildcard matched is left out then (see
+    `left_out`).
     """
     chosen = _names(matrix, patterns, everything=everything)
     selected = []
@@ -69,9 +72,13 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
     if everything:
         message = f"--all cannot be combined with {' '.join(patterns)}"
         raise InputError(message, hint="leave one of them out")
+    if not patterns and len(names) == 1:
+        return set(names)
     if not patterns:
         message = "no target was named"
-        raise NothingSelected(message, hint="name one, or give --all; `imgbuild list` shows them")
+        listed = f" ({', '.join(names)})" if len(names) <= LISTED else ""
+        hint = f"name one{listed}, or give --all; `imgbuild list` shows them"
+        raise NothingSelected(message, hint=hint)
     chosen: set[str] = set()
     for pattern in patterns:
         matching = {name for name in names if name == pattern or fnmatchcase(name, pattern)}

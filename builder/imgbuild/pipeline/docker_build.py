@@ -76,19 +76,19 @@ def temporary(session: Session, item: Selected, *, dated: bool = False) -> Itera
         contexts.locked_wheels(lock, item.arches, wheels, inputs),
         tempfile.TemporaryDirectory(prefix=f".{target}-", dir=place.parent) as scratch,
     ):
-        # Paths are relative to the folder of the matrix: buildx accepts no : or @ in that of a
+        # Paths are relative to the folder of the bake file: buildx accepts no : or @ in that of a
         # layout, and a comma separates the parts of an output.
-        dest = Path(scratch).relative_to(project.root) / "layout"
+        dest = Path(scratch).relative_to(project.folder) / "layout"
         values = {
             "platform": ",".join(f"linux/{arch.oci}" for arch in item.arches),
             "contexts.base": bake.base_context(target, base.digest),
             "output": f"{OUTPUT},dest={dest}" + (",rewrite-timestamp=true" if dated else ""),
         }
         buildx.bake(
-            project.root, bake.FILE, templates.slug(target), values,
+            project.folder, bake.FILE, templates.slug(target), values,
             reporter=console, terminal=console.on_terminal,
         )  # fmt: skip
-        yield layout.read(project.root / dest)
+        yield layout.read(project.folder / dest)
     prune.trim(inputs.store)
 
 

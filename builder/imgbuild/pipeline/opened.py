@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild import __version__, project_paths
+from imgbuild.lock import published
 from imgbuild.project_paths import Project
 from imgbuild.render import templates
 from imgbuild.system.console import console
 
 
-def open_project(matrix: Path | None) -> Project:
-    """The project of `matrix`, see `project_paths.find`; with -v it says which catalogue."""
+def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
+    """The project of `matrix`, see `project_paths.find`; with -v it says which catalogue.
+
+    In a project of the user's own that has none of the targets `names` (or patterns), the catalogue
+    if that has each of them, unless `matrix` names a file.
+    """
     opened_project = project_paths.find(matrix)
+    if matrix is None and names and opened_project.writable:
+        opened_project = _holding(opened_project, names)
     if not opened_project.writable:
         _report(opened_project.root)
     return opened_project
+
+
+def _holding(project: Project, names: Sequence[str]) -> Project:
+    """The catalogue if `project` has none of `names` and the catalogue has all of them."""
+    catalogue = project_paths.catalogue()
+    offered = catalogue.locked_targets()
+    if not all(fnmatch.filter(offered, name) for name in names):
+        return project
+    local = project.locked_targets()
+    if any(fnmatch.filter(local, name) for name in names):
+        return project
+    targets = published.load(project.matrix).targets
+    if any(fnmatch.filter(targets, name) for name in names):
+        return project
+    return catalogue
 
 
 def report_templates(project: Project) -> None:

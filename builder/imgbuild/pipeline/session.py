@@ -88,9 +88,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return status.within_reach(self.project, self.matrix, chosen, patterns, console)
 
 
-def open_session(named: Path | None, options: Options | None = None) -> Session:
-    """Find and read the matrix; InputError with every problem of it."""
-    project = open_project(named)
+def open_session(
+    named: Path | None, options: Options | None = None, names: Sequence[str] = ()
+) -> Session:
+    """Find and read the matrix; InputError with every problem of it.
+
+    It is that of the catalogue for targets `names` that it alone has, see `open_project`.
+    """
+    project = open_project(named, names)
     return Session(
         project=project, matrix=published.load(project.matrix), options=options or Options()
     )

@@ -58,7 +58,11 @@ def lock_all(
     report_templates(session.project)
     session.project.require_writable("imgbuild lock")
     images = session.project.images
-    places = [images, *(images / item.name for item in selected), session.project.root / bake.FILE]
+    places = [
+        images,
+        *(images / item.name for item in selected),
+        session.project.folder / bake.FILE,
+    ]
     files.require_writable(places, hint="work on a copy of the project that may be written to")
     inputs = open_inputs(session, locking=True)
     project, matrix, count = session.project, session.matrix, len(selected)

@@ -45,9 +45,10 @@ def write(project: Project, target: str, expected: dict[str, bytes]) -> bool:
     Of other files only those are removed that the present Dockerfile names: imgbuild made them.
     """
     changed = False
+    images = project.images.relative_to(project.root).as_posix()
     with (
         OpenFolder.open(project.root) as root,
-        root.folder(f"images/{target}", make=True) as folder,
+        root.folder(f"{images}/{target}", make=True) as folder,
     ):
         present = _present(folder)
         former = _named(folder.read(DOCKERFILE)) if DOCKERFILE in present else set()

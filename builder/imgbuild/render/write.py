@@ -101,7 +101,7 @@ def check(
         ready[lock.target] = document = _dockerfile(project, matrix, lock)
         files = committed.files(project, matrix, lock, document)
         reasons += committed.stale(project, lock.target, files)
-    path = project.root / bake.FILE
+    path = project.folder / bake.FILE
     expected = _bake(project, matrix, ready, reporter)
     if (boundary.content(path) if path.is_file() else None) != expected:
         reasons.append(f"{path} does not follow from the locks")
@@ -216,10 +216,10 @@ def _dockerfile(
 def _keep_bake(
     project: Project, matrix: Matrix, ready: Mapping[str, Dockerfile], reporter: Reporter
 ) -> None:
-    path = project.root / bake.FILE
+    path = project.folder / bake.FILE
     data = _bake(project, matrix, ready, reporter)
     if data is None:
-        with OpenFolder.open(project.root) as folder:
+        with OpenFolder.open(project.folder) as folder:
             folder.remove(bake.FILE)
     else:
         codec.write_bytes(path, data)

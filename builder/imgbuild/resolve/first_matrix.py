@@ -6,6 +6,7 @@ line. YAML's own writer quotes them; the text is read again and compared.
 
 from __future__ import annotations
 
+import datetime
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from imgbuild import project_paths
 from imgbuild.errors import InputError
 from imgbuild.lock.published import PublishedTarget
 from imgbuild.matrix.model import Target
@@ -22,9 +24,16 @@ from imgbuild.resolve.request import RequestedPackage
 from imgbuild.system import quoting
 
 BARE = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")
-HEAD = """\
-# yaml-language-server: $schema=./matrix.schema.json
+SCHEMA = "matrix.schema.json"
+HEAD = f"""\
+# yaml-language-server: $schema=./{project_paths.FOLDER}/{SCHEMA}
 #
+"""
+PROJECT = """\
+# The image of this project. The files under `requirements` say what it needs: `imgbuild lock` reads
+# them and locks the whole image by hash, `imgbuild lock --check` says whether they have changed.
+"""
+EXTENSION = """\
 # An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
 # the whole image, `imgbuild build` makes the added layers. All other layers stay as published.
 """
@@ -52,10 +61,26 @@ REASON = "asked for with imgbuild init"
 
 
 class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user adds; `files` are pairs of a path here and one in the image."""
+    """What a user adds; `files` are pairs of a path here and one in the image.
+
+    `like`: the published target is not held at its versions. `requirements` are files of the
+    project, `add` are lines as PEP 508 has them. `exclude` maps packages to reasons, `sdists` too,
+    `relax` to the version that is taken and the reason.
+    """
 
     name: str
     summary: str = "our image"
+    like: bool = False
+    requirements: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
+    exclude: Mapping[str, str] = {}
+    relax: Mapping[str, tuple[str, str]] = {}
+    sdists: Mapping[str, str] = {}
+    cuda: str = ""
+    arch: tuple[str, ...] = ()
+    as_of: datetime.date | None = None
     packages: tuple[RequestedPackage, ...] = ()
     system: tuple[str, ...] = ()
     files: tuple[tuple[Path, str], ...] = ()
@@ -99,25 +124,52 @@ def text(
     `image` where its layers are, or "".
     """
     published = {"lock": folder, "from": origin} | ({"image": image} if image else {})
-    row = {"extends": below.name, "summary": extension.summary, **_added(extension)}
+    first = {"like" if extension.like else "extends": below.name, "summary": extension.summary}
+    row = {**first, **_declared(extension), **_added(extension)}
     whole = {"version": 1, "published": {below.name: published}, "targets": {extension.name: row}}
+    sdists = {name: {"reason": reason} for name, reason in extension.sdists.items()}
+    whole |= {"sdists": sdists} if sdists else {}
     words = {
         "extends": quoting.line(below.name),
         "as_of": quoting.line(below.lock.as_of),
     }
-    parts = [HEAD, _entry(0, "version", 1), "\n"]
+    about = PROJECT if extension.requirements else EXTENSION
+    parts = [HEAD, about, _entry(0, "version", 1), "\n"]
     parts += [_head(0, "published"), _head(1, below.name), COPIED]
     parts += [_entry(2, "lock", folder), _entry(2, "from", origin)]
     parts += [_entry(2, "image", image)[:-1], FROM_THERE] if image else [NO_IMAGE.format(**words)]
     parts += ["\n", _head(0, "targets"), _head(1, extension.name)]
-    parts += [_entry(2, key, row[key]) for key in ("extends", "summary")]
-    parts.append(AS_OF.format(**words))
+    parts += [_entry(2, key, row[key]) for key in (*first, *_declared(extension))]
+    parts += [] if extension.like or extension.as_of else [AS_OF.format(**words)]
     parts += [_entry(2, key, row[key]) if key in row else other for key, other in EXAMPLES.items()]
-    document = "".join([*parts, ENV])
+    parts.append(ENV)
+    if sdists:
+        parts += ["\n", _entry(0, "sdists", _Block(sdists))]
+    document = "".join(parts)
     if yaml.safe_load(document) != whole:
         message = f"{extension.name} on {below.name} cannot be written as YAML: {document!r}"
         raise InputError(message, hint="use plain names and paths")
     return document
+
+
+def _declared(extension: WantedExtension) -> dict[str, Any]:
+    """What the files of a project say and leave out, by key of a row; empty ones are left out."""
+    relax = {
+        package: {**({"spec": f"=={version}"} if version else {}), "reason": reason}
+        for package, (version, reason) in extension.relax.items()
+    }
+    values: Mapping[str, Any] = {
+        "requirements": list(extension.requirements),
+        "extras": list(extension.extras),
+        "groups": list(extension.groups),
+        "add": list(extension.add),
+        "exclude": _Block(extension.exclude),
+        "relax": _Block(relax),
+        "cuda": extension.cuda,
+        "arch": list(extension.arch),
+        "as_of": extension.as_of,
+    }
+    return {key: value for key, value in values.items() if value}
 
 
 def _added(extension: WantedExtension) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild import codec
+from imgbuild import codec, project_paths
 from imgbuild.errors import FetchFailed, InputError, NothingSelected
 from imgbuild.http.client import Http
 from imgbuild.lock import lock_file, published
@@ -36,26 +36,12 @@ from imgbuild.system import boundary, files
 from imgbuild.values import Arch
 
 TARGET_NAME = re.compile(NAME)
-FOLDER = "published"  # of the copies, beside the matrix
+FOLDER = f"{project_paths.FOLDER}/published"  # of the copies, from the folder of the matrix
 REMOTE = re.compile(r"https?://")
 
 INSTALLED = "catalogue"  # the `from` of targets that come from the catalogue of this imgbuild
-SCHEMA = "matrix.schema.json"
 DEFAULT_STACK = "vllm"  # as in `recommended:` of a matrix
-README = "README.md"
-IGNORED = "/build/\n"
-
-ABOUT = """\
-# {name}
-
-A container image on top of the published image {extends}, made with imgbuild. matrix.yaml says what
-is added; images/{name}/lock.json has every file by its sha256. Commit all files but build/.
-
-    imgbuild lock {name}     # after each change of matrix.yaml
-    imgbuild build {name}    # in build/{name}
-    imgbuild run {name} -- python -c 'import torch; print(torch.__version__)'
-    imgbuild push {name} registry.example.org/team
-"""
+IGNORED = "# Commit the other files of this folder: locks, digests, what they extend.\nbuild/\n"
 
 
 def name_for(word: str) -> str:
@@ -175,13 +161,10 @@ def begin(
     InputError if either is there already, or cannot be read; then nothing is left behind.
     """
     folder = path.parent / FOLDER / extends
-    for each, hint in (
-        (path, "add to it by hand, or begin in another folder"),
-        (folder, "remove it, or begin in another folder"),
-    ):
-        if each.exists():
-            message = f"{each} already exists"
-            raise InputError(message, hint=hint)
+    refuse_existing(path)
+    if folder.exists():
+        message = f"{folder} already exists"
+        raise InputError(message, hint="remove it, or begin in another folder")
     try:
         below = copied(place, extends, folder, http, below=path.parent)
         write(path, first_matrix.text(extension, below, f"{FOLDER}/{extends}", place, image))
@@ -189,8 +172,17 @@ def begin(
         files.remove_tree(folder)
         with contextlib.suppress(OSError):
             folder.parent.rmdir()
+            folder.parent.parent.rmdir()
         raise
     return below
+
+
+def refuse_existing(path: Path) -> None:
+    """InputError if there is a matrix at `path` already."""
+    if path.exists():
+        message = f"{path} already exists"
+        hint = "add to it: imgbuild add PACKAGE, or edit it; or begin in another folder"
+        raise InputError(message, hint=hint)
 
 
 def write(path: Path, matrix: str) -> None:
@@ -206,16 +198,16 @@ def write(path: Path, matrix: str) -> None:
         raise InputError(message, problems=problems, hint=error.hint) from error
 
 
-def write_beside(folder: Path, name: str, extends: str) -> list[Path]:
-    """Write the schema for editors, a .gitignore and a README where they are absent."""
+def write_beside(folder: Path) -> list[Path]:
+    """Write the schema for editors and a .gitignore into `.imgbuild`, where they are absent."""
+    inner = folder / project_paths.FOLDER
     contents = {
-        folder / SCHEMA: published_extension(),
-        folder / ".gitignore": IGNORED.encode(),
-        folder / README: ABOUT.format(name=name, extends=extends).encode(),
+        inner / first_matrix.SCHEMA: published_extension(),
+        inner / ".gitignore": IGNORED.encode(),
     }
     missing = [path for path in contents if not path.exists()]
     for path in missing:
-        codec.write_bytes(path, contents[path])
+        codec.write_bytes(path, contents[path], below=folder)
     return missing
 
 

@@ -61,6 +61,9 @@ def _on_disk(path: Path, name: str) -> DiffSide:
 
 def _locked(name: str, matrix: Path | None) -> DiffSide:
     images = project_paths.find(matrix).images
+    if matrix is None and not lock_file.lock_path(images, name).exists():
+        catalogue = project_paths.catalogue()
+        images = catalogue.images if name in catalogue.locked_targets() else images
     lock = lock_file.read_lock(images, name)
     return image_diff.side(lock, image_digests.read_digests(images, lock))
 

@@ -83,11 +83,15 @@ def test_a_verb_that_would_write_to_it_is_refused(
 
 
 def test_a_project_is_started_without_any_word(imgbuild: Command, tmp_path: Path) -> None:
+    done = imgbuild("init", "--extends", "cu124-vlm")
+    assert done.status == 3
+    assert f"did you mean {TARGET}?" in " ".join(done.stderr.split())
     assert imgbuild("init").status == 0
-    (folder,) = (tmp_path / "published").iterdir()
+    assert {path.name for path in tmp_path.iterdir()} == {"matrix.yaml", ".imgbuild"}
+    (folder,) = (tmp_path / ".imgbuild/published").iterdir()
     listed = json.loads(imgbuild("list", "--json").stdout)
     assert [row["target"] for row in listed] == ["my-image"]
-    assert imgbuild("lock", "--check", "my-image").status == 5  # not locked yet
+    assert imgbuild("lock", "--check").status == 5  # not locked yet
     same = imgbuild("init", "--refresh")
     assert same.stdout.startswith(f"{folder.name} sha256:")
     assert same.stdout.endswith(" (unchanged)\n")
@@ -98,24 +102,48 @@ def test_a_project_is_started_without_any_word(imgbuild: Command, tmp_path: Path
     changed = imgbuild("init", "--refresh")
     assert f"sha256:{'0' * 64} -> {current['digest']}" in " ".join(changed.stdout.split())
     assert "next: imgbuild lock --all" in changed.stderr
-    done = imgbuild("init", "--extends", "cu124-vlm")
-    assert done.status == 3
-    assert f"did you mean {TARGET}?" in " ".join(done.stderr.split())
+    again = imgbuild("init")
+    assert again.status == 2
+    assert "imgbuild add PACKAGE" in again.stderr
 
 
-@pytest.mark.parametrize("verb", ["show", "digest"])
-def test_a_target_of_the_catalogue_in_a_project_without_it(
-    imgbuild: Command, tmp_path: Path, verb: str
+CATALOGUE_VERBS = (
+    ("show",),
+    ("digest",),
+    ("tree", "--depth", "0"),
+    ("list",),
+    ("render", "--format", "requirements"),
+)
+
+
+@pytest.mark.parametrize("words", CATALOGUE_VERBS, ids=lambda words: words[0])
+def test_a_target_of_the_catalogue_can_be_named_in_a_project(
+    imgbuild: Command, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    assert imgbuild("init").status == 0
+    inside = imgbuild(words[0], TARGET, *words[1:])
+    outside = imgbuild(words[0], TARGET, *words[1:], "--matrix", str(CATALOGUE / "matrix.yaml"))
+    assert inside.status == outside.status == 0, inside.stderr
+    assert inside.stdout == outside.stdout != ""
+
+
+def test_targets_of_the_catalogue_are_compared_in_a_project(imgbuild: Command) -> None:
+    assert imgbuild("init").status == 0
+    done = imgbuild("diff", TARGET, "cu126-vllm")
+    assert done.status == 0
+    assert done.stdout.startswith(f"{TARGET} → cu126-vllm")
+
+
+def test_a_target_of_the_catalogue_is_not_locked_in_a_project(
+    imgbuild: Command, tmp_path: Path
 ) -> None:
     assert imgbuild("init").status == 0
     matrix_path = tmp_path / "matrix.yaml"
-    done = imgbuild(verb, TARGET)
+    done = imgbuild("lock", TARGET)
     assert done.status == 3
     assert f"no target matches {TARGET} in {matrix_path}\n" in done.stderr
-    assert f"--matrix {CATALOGUE / 'matrix.yaml'}" in done.stderr
     assert f"imgbuild init --extends {TARGET}" in done.stderr
-    assert imgbuild(verb, TARGET, "--matrix", str(CATALOGUE / "matrix.yaml")).status == 0
-    done = imgbuild(verb, "my-imag")
+    done = imgbuild("show", "my-imag")
     assert (
         f"no target matches my-imag in {matrix_path}\nhint: did you mean my-image?" in done.stderr
     )

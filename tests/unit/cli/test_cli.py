@@ -276,7 +276,7 @@ def test_a_full_disk_has_a_path_though_the_error_has_none(
         (["registry", "tag", "127.0.0.1:5000", "x"], "write 127.0.0.1:5000/NAME"),
         (["registry", "mirror", "push", TARGET, "localhost"], "write localhost/NAME"),
         (["load", "--all", "--layout", "x"], "--layout x is one image"),
-        (["run"], "Missing argument 'TARGET'"),
+        (["run"], "no target was named"),
         (["run", "cu1*"], "several targets match"),
         (["run", TARGET, "--volume", "here"], "--volume here: expected SRC:DST"),
         (["run", TARGET, "-v", "absent:/x"], "absent does not exist"),

@@ -34,7 +34,7 @@ def verbs(of: Any, above: str = "") -> dict[str, Any]:
 
 def shared(verb: str) -> dict[str, tuple[str, ...]]:
     """The flags of the options that all verbs have; `run -v` is --volume, as in Docker."""
-    return SHARED | {"verbose": ("--verbose",)} if verb == "run" else SHARED
+    return SHARED | {"verbose": ("--verbose",)} if verb in ("run", "shell") else SHARED
 
 
 VERBS = verbs(typer.main.get_command(app))

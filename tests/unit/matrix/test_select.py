@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from imgbuild.cli._output import aligned
@@ -77,7 +78,14 @@ def test_a_name_that_matches_nothing(matrix: Matrix) -> None:
 def test_no_name_at_all(matrix: Matrix) -> None:
     with pytest.raises(NothingSelected, match="no target was named") as caught:
         chosen(matrix)
-    assert caught.value.hint == "name one, or give --all; `imgbuild list` shows them"
+    listed = ", ".join(matrix.targets)
+    assert caught.value.hint == f"name one ({listed}), or give --all; `imgbuild list` shows them"
+
+
+def test_a_matrix_with_one_target_needs_no_name(matrix: Matrix) -> None:
+    name = next(iter(matrix.targets))
+    alone = msgspec.structs.replace(matrix, targets={name: matrix.targets[name]})
+    assert {item[0] for item in chosen(alone)} == {name}
 
 
 def test_all_and_a_name_contradict(matrix: Matrix) -> None:

@@ -26,7 +26,7 @@ from tests.support import extended, inprocess_project, samples, smoke_records
 from tests.support.inprocess_project import TARGET, UNLOCKED
 
 GOLDEN = """\
-# yaml-language-server: $schema=./matrix.schema.json
+# yaml-language-server: $schema=./.imgbuild/matrix.schema.json
 #
 # An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
 # the whole image, `imgbuild build` makes the added layers. All other layers stay as published.
@@ -165,11 +165,11 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
 
     with pytest.raises(InputError):
         _begin(RequestedPackage(package="torch", spec="==2.7.0"))
-    assert not (tmp_path / "ours/published").exists(), "what was refused leaves nothing"
-    (tmp_path / "ours/published/small").mkdir(parents=True)
-    with pytest.raises(InputError, match="ours/published/small already exists"):
+    assert not (tmp_path / "ours/.imgbuild").exists(), "what was refused leaves nothing"
+    (tmp_path / "ours/.imgbuild/published/small").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"ours/\.imgbuild/published/small already exists"):
         _begin()
-    (tmp_path / "ours/published/small").rmdir()
+    (tmp_path / "ours/.imgbuild/published/small").rmdir()
     _begin()
     with pytest.raises(InputError, match=r"ours/matrix\.yaml already exists"):
         _begin()
@@ -254,7 +254,7 @@ def test_a_target_of_the_catalogue_needs_no_place(tmp_path: Path) -> None:
         tmp_path / "matrix.yaml", requested, extends=TARGET, place=init.INSTALLED, image="",
         http=Http(offline=True),
     )  # fmt: skip
-    assert below.folder == tmp_path / "published" / TARGET
+    assert below.folder == tmp_path / ".imgbuild/published" / TARGET
     assert published.published(tmp_path / "matrix.yaml")[TARGET].origin == "catalogue"
     (below.folder / "lock.json").unlink()
     (renewed,) = init.refresh(tmp_path / "matrix.yaml", Http(offline=True))
@@ -280,13 +280,14 @@ def test_the_target_that_is_tested_best_is_recommended(tmp_path: Path) -> None:
 
 
 def test_what_goes_beside_a_matrix_is_written_once(tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").write_text("/data/\n")
-    wrote = [tmp_path / "matrix.schema.json", tmp_path / "README.md"]
-    assert init.write_beside(tmp_path, "ours", "small") == wrote
-    assert (tmp_path / "matrix.schema.json").read_bytes() == schema.published_extension()
-    assert (tmp_path / ".gitignore").read_text() == "/data/\n"
-    assert "imgbuild lock ours " in (tmp_path / "README.md").read_text()
-    assert init.write_beside(tmp_path, "ours", "small") == []
+    inner = tmp_path / ".imgbuild"
+    wrote = [inner / "matrix.schema.json", inner / ".gitignore"]
+    assert init.write_beside(tmp_path) == wrote
+    assert (inner / "matrix.schema.json").read_bytes() == schema.published_extension()
+    (inner / ".gitignore").write_text("/data/\n")
+    assert init.write_beside(tmp_path) == []
+    assert (inner / ".gitignore").read_text() == "/data/\n"
+    assert [path.name for path in tmp_path.iterdir()] == [".imgbuild"]
 
 
 # -- places outside of the repository

@@ -18,6 +18,8 @@ import msgspec
 from imgbuild.audit.source.facts import GpuCode
 from imgbuild.system import files, yaml_data
 
+FILE = "data/audit/drivers.yaml"
+_CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])a?")
 _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
@@ -136,6 +138,22 @@ def general(codes: Sequence[GpuCode]) -> list[GpuCode]:
     """
     most = max((code.units for code in codes), default=0)
     return [code for code in codes if code.units * 2 >= most]
+
+
+def capability_of(text: str) -> str | None:
+    """The compute capability that "9.0", "sm_90" or the name of a GPU means; None for others."""
+    match = _CAPABILITY.fullmatch(text)
+    if match is not None:
+        return f"{match[1]}.{match[2]}"
+    plain = text.lower().replace(" ", "").replace("-", "")
+    names = {
+        name.lower().replace(" ", ""): entry.capability
+        for entry in load().gpus
+        for name in entry.names.split(", ")
+    }
+    series = (item for item in names if item.startswith("rtx") and plain.startswith(item))
+    name = plain if plain in names else next(series, "")
+    return names.get(name)
 
 
 def machine_code(codes: Sequence[GpuCode], capability: str) -> bool:

@@ -1,0 +1,86 @@
+"""`imgbuild add`: add packages to the image of a project."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from packaging.requirements import InvalidRequirement, Requirement
+
+from imgbuild.cli._help import command
+from imgbuild.cli._options import SYSTEM, TARGET, Offline
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import MatrixFile
+from imgbuild.cli._verb import verb
+from imgbuild.errors import InputError, NoSolution
+from imgbuild.pipeline import added
+from imgbuild.pipeline.session import Options, open_session
+from imgbuild.resolve import edit_row
+from imgbuild.system.console import console
+
+RequirementsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="REQUIREMENT...",
+        help="Packages: wandb, 'peft>=0.15', 'ray[default]', 'x @ https://example.org/x.whl'.",
+        show_default=False,
+    ),
+]
+SystemOption = Annotated[list[str] | None, SYSTEM()]
+TargetOption = Annotated[
+    list[str] | None, TARGET("Here: whose row is changed. Default: the only one.")
+]
+
+
+@verb
+def add(
+    requirements: RequirementsArgument = None,
+    system: SystemOption = None,
+    target: TargetOption = None,
+    matrix: MatrixFile = None,
+    offline: Offline = False,
+) -> None:
+    """Add packages to the image of a project.
+
+    For what no file of the project says: requirements are written under `add:` of the row in
+    matrix.yaml, Debian packages under `packages:`; comments stay. Names and versions are looked up
+    first. A requirement for a package that was added before takes its place.
+
+    Examples:
+
+        imgbuild add wandb 'peft>=0.15'
+
+        imgbuild add 'ray[default]>=2.45' --system rsync
+
+        imgbuild add einops --target my-image
+    """
+    if not requirements and not system:
+        message = "nothing to add"
+        raise InputError(message, hint="imgbuild add wandb, or imgbuild add --system rsync")
+    session = open_session(matrix, Options(offline=offline))
+    name = added.row_of(session, target or [], "imgbuild add")
+    parsed = [_parsed(text) for text in requirements or []]
+    with console.step("looking up what is added"):
+        problems = added.problems(session, name, parsed, system or [])
+    if problems:
+        message = f"{'this' if len(problems) == 1 else 'these'} cannot be added to {name}"
+        raise NoSolution(
+            message,
+            reasons=tuple(problems),
+            hint="name other versions or packages, or a later `as_of` in the row",
+        )
+    changes = edit_row.add(session.project.matrix, name, parsed, system or [])
+    console.info(f"next: imgbuild lock {name}")
+    answer(changes, changes)
+
+
+def _parsed(text: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        message = f"invalid requirement: {text!r}"
+        hint = "write NAME, NAME[EXTRA], 'NAME>=LOW,<HIGH' or 'NAME @ URL'"
+        raise InputError(message, hint=hint) from error
+
+
+COMMAND = command(add)

@@ -1,0 +1,54 @@
+"""`imgbuild remove`: remove packages that were added to the image of a project."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from imgbuild.cli._help import command
+from imgbuild.cli._options import SYSTEM, TARGET
+from imgbuild.cli._output import answer
+from imgbuild.cli._targets import MatrixFile
+from imgbuild.cli._verb import verb
+from imgbuild.errors import InputError
+from imgbuild.pipeline import added
+from imgbuild.pipeline.session import open_session
+from imgbuild.resolve import edit_row
+from imgbuild.system.console import console
+
+
+@verb
+def remove(
+    packages: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PACKAGE...", help="Names of packages.", show_default=False),
+    ] = None,
+    system: Annotated[list[str] | None, SYSTEM()] = None,
+    target: Annotated[
+        list[str] | None, TARGET("Here: whose row is changed. Default: the only one.")
+    ] = None,
+    matrix: MatrixFile = None,
+) -> None:
+    """Remove packages that were added to the image of a project.
+
+    Takes them out of `add:`, `requires:` and `pins:` of the row in matrix.yaml, Debian packages out
+    of `packages:`; comments stay. What a file of the project demands stays in the image.
+
+    Examples:
+
+        imgbuild remove wandb
+
+        imgbuild remove --system rsync --target my-image
+    """
+    if not packages and not system:
+        message = "nothing to remove"
+        raise InputError(message, hint="imgbuild remove wandb, or imgbuild remove --system rsync")
+    session = open_session(matrix)
+    name = added.row_of(session, target or [], "imgbuild remove")
+    changes = edit_row.remove(session.project.matrix, name, packages or [], system or [])
+    console.info(f"next: imgbuild lock {name}")
+    answer(changes, changes)
+
+
+COMMAND = command(remove)

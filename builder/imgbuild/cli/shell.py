@@ -1,0 +1,43 @@
+"""`imgbuild shell`: a shell in the image of a target."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated
+
+from imgbuild.cli._help import command
+from imgbuild.cli._options import DRY_RUN, LayoutFolder, OneArch
+from imgbuild.cli._targets import OneTarget
+from imgbuild.cli._verb import RunOutput, verb
+from imgbuild.cli.run import RunOptions, ThroughOption, Where, in_container
+
+SHELL = ("bash",)
+
+
+@functools.partial(verb, output=RunOutput)
+def shell(
+    selection: OneTarget,
+    container: RunOptions,
+    arch: OneArch = None,
+    layout: LayoutFolder = None,
+    through: ThroughOption = None,
+    dry_run: Annotated[bool, DRY_RUN("Here: print the engine's command, to copy.")] = False,
+) -> None:
+    """Open a shell in the image of a target.
+
+    The same as `imgbuild run TARGET -- bash`: the current folder is mounted, and you are your own
+    user. In a project with one target, its name can be left out. The exit status is the shell's.
+
+    Examples:
+
+        imgbuild shell
+
+        imgbuild shell cu124-vllm --gpus 0
+
+        imgbuild shell -v /data:/data:ro
+    """
+    where = Where(arch=arch, layout=layout, through=through, dry_run=dry_run)
+    in_container(selection.matrix, selection.split(())[0], SHELL, container, where)
+
+
+COMMAND = command(shell)

@@ -1,0 +1,74 @@
+"""What `imgbuild add` and `remove` change: which row, and whether what is added exists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from packaging.requirements import Requirement
+
+from imgbuild.errors import InputError
+from imgbuild.lock.published import overlay
+from imgbuild.pipeline.choose_target import unknown_debs
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Session
+from imgbuild.project.model import Declared, DeclaredRequirement, Place
+from imgbuild.resolve.demands import demands
+from imgbuild.resolve.feasible import IndexPages, obstacles
+from imgbuild.wheel.tags import Tags
+
+
+def row_of(session: Session, names: Sequence[str], verb: str) -> str:
+    """The row to change: the named one, or the only one of the matrix.
+
+    InputError if it extends no published target, or if the project is the catalogue.
+    """
+    session.project.require_writable(verb)
+    if len(names) > 1:
+        message = f"one target is expected, not {' and '.join(names)}"
+        raise InputError(message, hint="name one of them")
+    chosen = session.select(names)
+    if len(chosen) > 1:
+        message = f"several targets match: {', '.join(item.name for item in chosen)}"
+        raise InputError(message, hint="name one of them with --target")
+    name = chosen[0].name
+    if overlay(session.matrix, name) is None:
+        message = f"{session.project.matrix}: {name} extends no published target"
+        raise InputError(message, hint=f"edit targets.{name} in the file")
+    return name
+
+
+def problems(
+    session: Session, name: str, requirements: Sequence[Requirement], system: Sequence[str]
+) -> list[str]:
+    """Why requirements and Debian packages cannot be added to row `name`, a line each.
+
+    FetchFailed if an index or an archive does not answer.
+    """
+    item = overlay(session.matrix, name)
+    if item is None:
+        return []
+    target = session.matrix.targets[name]
+    base = session.matrix.bases[target.base]
+    context = open_inputs(session).context
+    place = Place("imgbuild add")
+    declared = Declared(
+        requirements=tuple(
+            DeclaredRequirement(text=str(each), place=place) for each in requirements
+        )
+    )
+    reasons: list[str] = []
+    pages = IndexPages(session.matrix, context, target.as_of)
+    for arch in target.arch:
+        tags = Tags(python=base.python, glibc=base.glibc, arch=arch)
+        asked = demands(declared, tags.markers)
+        versions = item.published.lock.arch[arch].versions if item.row.extends else {}
+        reasons += [
+            f"{each}: {item.row.extends} has {versions[each.package]}, which it cannot change"
+            for each in asked
+            if each.package in versions and not each.allows(versions[each.package])
+        ]
+        lacking = [each for each in asked if each.package not in versions]
+        reasons += [each.text for each in obstacles(lacking, pages, tags)]
+        for deb, near in unknown_debs(session.matrix, target.base, system, arch, context).items():
+            reasons.append(f"Debian has no package {deb}" + (f"; nearest: {near}" if near else ""))
+    return list(dict.fromkeys(reasons))

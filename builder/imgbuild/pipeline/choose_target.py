@@ -1,0 +1,427 @@
+"""The target that a project starts from: read its files → compare with all locked targets → check.
+
+What the index cannot give is known before anything is written, all of it at once.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.audit.binaries import gpus
+from imgbuild.cache.context import Context
+from imgbuild.deb import apt
+from imgbuild.doctor.host import Host
+from imgbuild.doctor.targets import judge, offer
+from imgbuild.errors import InputError, NothingSelected, ToolMissing
+from imgbuild.index import cuda_releases
+from imgbuild.index.candidates import is_sdist
+from imgbuild.index.remote_wheel import metadata
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.model import DebianBase, Matrix
+from imgbuild.plan import image_digests
+from imgbuild.project.model import Declared
+from imgbuild.project_paths import Project
+from imgbuild.resolve import choose, request, sdist_code, source_only
+from imgbuild.resolve.choose import Candidate, Change, LockedFacts
+from imgbuild.resolve.demands import Demand, demands
+from imgbuild.resolve.demands import cuda_releases as cuda_named
+from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
+from imgbuild.resolve.imports import sites
+from imgbuild.resolve.source_only import Advice, WheelNeeds
+from imgbuild.smoke import recording
+from imgbuild.solve.solve import python_of
+from imgbuild.system import threads
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+
+PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asks for beside the project's files.
+
+    `target`: this one and no other; `extends`: unchanged. `host` has the driver and GPUs that
+    targets must fit. `relax` are packages of which any version will do, `exclude` those that are
+    left out.
+    """
+
+    host: Host
+    arch: Arch
+    target: str | None = None
+    extends: bool = False
+    cuda: str | None = None
+    relax: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the pinned packages of a project: how many have a wheel for a Python, and which do not."""
+
+    python: str
+    pinned: int
+    missing: tuple[str, ...]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A target for a project, the others in order, and what its image has to leave out or build.
+
+    `excluded` maps packages to reasons; `sdists` are built; `relaxed` maps packages to the version
+    that is taken. `as_of` is None where the target's own day will do.
+    """
+
+    candidates: tuple[Candidate, ...]
+    chosen: Candidate
+    advice: tuple[Advice, ...] = ()
+    excluded: Mapping[str, str] = {}
+    sdists: Mapping[str, str] = {}
+    relaxed: Mapping[str, str] = {}
+    cuda: str = ""
+    as_of: datetime.date | None = None
+    wheels: tuple[WheelCount, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+
+
+def facts_of(project: Project, matrix: Matrix, ask: Request) -> list[LockedFacts]:
+    """What is known of each locked target on the architecture that is asked for."""
+    facts = []
+    for name in project.locked_targets():
+        lock = lock_file.read_lock(project.images, name)
+        if ask.arch in lock.arch and name in matrix.targets:
+            facts.append(_facts(project, matrix, lock, ask))
+    return facts
+
+
+def _facts(project: Project, matrix: Matrix, lock: Lock, ask: Request) -> LockedFacts:
+    target, needs = matrix.targets[lock.target], offer(project.images, lock)
+    floors, resolution = needs.floors[ask.arch], lock.arch[ask.arch]
+    path = image_digests.digests_path(project.images, lock.target)
+    size = (
+        image_digests.read_digests(project.images, lock).arch[ask.arch].size if path.exists() else 0
+    )
+    return LockedFacts(
+        target=lock.target,
+        arch=ask.arch,
+        versions=resolution.versions,
+        python=python_of(matrix.bases[target.base], resolution.debs),
+        cuda=lock.cuda,
+        as_of=lock.as_of,
+        tested=recording.tested(project, lock, [ask.arch]) or "",
+        recommended=target.recommended,
+        retired=target.retired != "",
+        driver=floors.driver,
+        gpu=floors.gpu,
+        size=size,
+        unfit=judge(ask.host, needs).reasons,
+    )
+
+
+def selected(facts: Sequence[LockedFacts], ask: Request) -> list[LockedFacts]:
+    """The targets that may be taken; NothingSelected, with what there is, if there are none."""
+    if ask.target is not None:
+        named = [each for each in facts if each.target == ask.target]
+        if named:
+            return named
+        message = f"no locked target {ask.target} for {ask.arch}"
+        raise NothingSelected(message, hint=f"it has {', '.join(each.target for each in facts)}")
+    of_cuda = [each for each in facts if ask.cuda in (None, each.cuda)]
+    if not of_cuda:
+        have = sorted({each.cuda for each in facts}, key=gpus.numbers)
+        message = f"no locked target for {ask.arch} has CUDA {ask.cuda}"
+        raise NothingSelected(message, hint=f"there are targets with CUDA {', '.join(have)}")
+    fitting = [each for each in of_cuda if not each.unfit]
+    if not fitting:
+        message = f"no target runs on this machine: {of_cuda[0].unfit[0]}"
+        raise NothingSelected(message, hint="name another machine's --driver and --gpu")
+    return fitting
+
+
+class Chooser:
+    """Compares one project with the targets of a catalogue."""
+
+    def __init__(
+        self, project: Project, matrix: Matrix, declared: Declared, ask: Request, context: Context
+    ) -> None:
+        self._project, self._matrix, self._declared = project, matrix, declared
+        self._ask, self._context = ask, context
+        self.as_of = declared.cut_off.day if declared.cut_off is not None else request.today()
+        self.pages = IndexPages(matrix, context, self.as_of)
+        self._tags_of: dict[str, Tags] = {}
+        self._demands: dict[str, tuple[Demand, ...]] = {}
+        self._advice: list[Advice] = []
+
+    def demands(self, python: str) -> tuple[Demand, ...]:
+        """What the project demands on a Python, without what is excluded, relaxed where asked."""
+        if python not in self._demands:
+            every = demands(self._declared, self._tags(python).markers)
+            excluded = {*self._ask.exclude, *(each.package for each in self._advice)}
+            self._demands[python] = tuple(
+                msgspec.structs.replace(demand, spec="")
+                if demand.package in self._ask.relax
+                else demand
+                for demand in every
+                if demand.package not in excluded
+            )
+        return self._demands[python]
+
+    def cuda(self) -> tuple[str, ...]:
+        """The CUDA releases that the project's files mean."""
+        python = next(iter(self._matrix.bases.values())).python
+        return cuda_named(self._declared, self._tags(python).markers)
+
+    def _tags(self, python: str) -> Tags:
+        if python not in self._tags_of:
+            minor = ".".join(python.split(".")[:2])
+            bases = self._matrix.bases.values()
+            glibc = next(base.glibc for base in bases if base.python in (python, minor))
+            tags = Tags(python=python, glibc=glibc, arch=self._ask.arch)
+            self._tags_of[python] = tags
+        return self._tags_of[python]
+
+    def choose(self, folder: Path) -> Choice:
+        """The nearest target; `folder` is the project's, whose imports are read."""
+        facts = selected(facts_of(self._project, self._matrix, self._ask), self._ask)
+        by_name = {each.target: each for each in facts}
+        near = choose.ranked(facts, self._declared, self.demands, cuda=self.cuda())
+        self._read_pages(near, by_name)
+        while True:
+            order = choose.ranked(
+                facts, self._declared, self.demands, self._conflicts, cuda=self.cuda()
+            )
+            nearest = by_name[order[0].target]
+            tags = self._tags(nearest.python)
+            asked = self._open(nearest)
+            blocked = obstacles(asked, self.pages, tags)
+            advice, sdists = self._of_source(blocked, nearest, folder)
+            if not advice:
+                break
+            self._advice += advice  # what is left out may make another target the nearest
+            self._demands.clear()
+        settled = {*(each.package for each in self._advice), *sdists}
+        return Choice(
+            candidates=tuple(order),
+            chosen=order[0],
+            advice=tuple(self._advice),
+            excluded=self._excluded(),
+            sdists=sdists,
+            cuda=self._other_cuda(order[0]),
+            relaxed={
+                name: nearest.versions[name] for name in self._ask.relax if name in nearest.versions
+            },
+            as_of=self._day(order[0], nearest, asked, tags, settled),
+            wheels=self._wheel_counts(),
+            obstacles=tuple(
+                self._suggested(each) for each in blocked if each.package not in settled
+            ),
+        )
+
+    def _other_cuda(self, chosen: Candidate) -> str:
+        """The newest CUDA release that the files mean, if the target is of none of them."""
+        releases = sorted(self.cuda(), key=gpus.numbers)
+        other = chosen.form == "like" and releases and chosen.cuda not in releases
+        return releases[-1] if other else ""
+
+    def _excluded(self) -> dict[str, str]:
+        """What is left out, and why: what the user named, and what only exists as CUDA source."""
+        declared = {item.package for item in self._declared.requirements}
+        named = sorted(declared.intersection(self._ask.exclude))
+        return dict.fromkeys(named, "left out with imgbuild init --exclude") | {
+            each.package: each.reason for each in self._advice
+        }
+
+    def _open(self, facts: LockedFacts) -> list[Demand]:
+        """What a target does not meet, as much of it as is looked up."""
+        demands_left = [each for each in self.demands(facts.python) if not _met(each, facts)]
+        return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
+
+    def _read_pages(self, order: Sequence[Candidate], facts: Mapping[str, LockedFacts]) -> None:
+        """Fetch the pages of what is open in the nearest target and pinned additions to others."""
+        nearest = facts[order[0].target]
+        names = {
+            demand.package
+            for demand in self._open(nearest)
+            if demand.installed and not demand.source
+        }
+        for each in order[: choose.FIRST]:
+            pinned = (demand for demand in self.demands(each.python) if demand.pin)
+            names |= {demand.package for demand in pinned if demand.package in each.added}
+        self.pages.read(sorted(names, key=_weight)[:PAGES])
+
+    def _conflicts(self, facts: LockedFacts, asked: Sequence[Demand]) -> Sequence[Change]:
+        """What pinned additions require that the target has in another version."""
+        tags = self._tags(facts.python)
+        added = [
+            (demand, wheel)
+            for demand in asked
+            if demand.installed and demand.pin and demand.package not in facts.versions
+            if (wheel := self.pages.pinned(demand, tags)) is not None
+        ]
+        http, store = self._context.http, self._context.store
+        texts = threads.each(added, lambda item, _: metadata(item[1], http, store), threads=8)
+        changes: dict[str, Change] = {}
+        for (demand, _), text in zip(added, texts, strict=True):
+            for needed in cuda_releases.active(text, tags.markers):
+                package = needed.name.lower().replace("_", "-")
+                has = facts.versions.get(package)
+                if has is not None and not needed.specifier.contains(has, prereleases=True):
+                    changes.setdefault(
+                        package,
+                        Change(
+                            package=package,
+                            has=has,
+                            wanted=str(needed.specifier),
+                            by=f"{demand.package} {demand.pin}",
+                            places=demand.places,
+                        ),
+                    )
+        return list(changes.values())
+
+    def _suggested(self, obstacle: Obstacle) -> Obstacle:
+        """`obstacle` with a similar name of the catalogue, if the index lacks the package."""
+        if obstacle.cause != "name":
+            return obstacle
+        names = {
+            name
+            for target in self._project.locked_targets()
+            for locked in lock_file.read_lock(self._project.images, target).arch.values()
+            for name in locked.versions
+        }
+        return msgspec.structs.replace(obstacle, nearest=similar(obstacle.package, names))
+
+    def _of_source(
+        self, blocked: Sequence[Obstacle], facts: LockedFacts, folder: Path
+    ) -> tuple[list[Advice], dict[str, str]]:
+        """Of the packages that only exist as source: what compiles CUDA, and what can be built."""
+        cuda, sdists = [], {}
+        for each in blocked:
+            if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
+                cuda.append(each)
+            elif each.cause == "source":
+                code = self._code(each)
+                if code == "cuda":
+                    cuda.append(each)
+                elif code == "python":
+                    sdists[each.package] = (
+                        f"{each.package} {each.version} is published only as an sdist of Python"
+                        " code"
+                    )
+        modules = frozenset(source_only.module_of(each.package) for each in cuda)
+        imports = sites(folder, modules) if cuda else {}
+        needs = WheelNeeds(
+            python=".".join(facts.python.split(".")[:2]),
+            cuda=facts.cuda,
+            torch=self._torch(facts),
+            machine=self._ask.arch.wheel,
+        )
+        advice = [
+            source_only.advice(
+                each.package,
+                each.version,
+                needs,
+                targets=self._having(each.package),
+                imports=imports[source_only.module_of(each.package)],
+            )
+            for each in cuda
+        ]
+        return advice, sdists
+
+    def _code(self, obstacle: Obstacle) -> sdist_code.Code:
+        files = [
+            file
+            for file in self.pages.files(obstacle.package)
+            if is_sdist(file) and str(file.version) == obstacle.version
+        ]
+        return sdist_code.compiled(files[0], self._context) if files else "native"
+
+    def _torch(self, facts: LockedFacts) -> str:
+        """The torch that the image will have: the project's pin, else the target's."""
+        pins = [each.pin for each in self.demands(facts.python) if each.package == "torch"]
+        return next((pin for pin in pins if pin), facts.versions.get("torch", "2.0"))
+
+    def _having(self, package: str) -> list[str]:
+        return [
+            name
+            for name in self._project.locked_targets()
+            if any(
+                package in locked.versions
+                for locked in lock_file.read_lock(self._project.images, name).arch.values()
+            )
+        ]
+
+    def _day(
+        self,
+        chosen: Candidate,
+        facts: LockedFacts,
+        asked: Sequence[Demand],
+        tags: Tags,
+        settled: Collection[str],
+    ) -> datetime.date | None:
+        """The cut-off of the row: for `extends` the target's, or the day that additions need."""
+        if chosen.form == "like":
+            return self.as_of
+        days = [
+            day
+            for demand in asked
+            if demand.installed and not demand.source and demand.package not in settled
+            if (day := self.pages.first_day(demand, tags)) is not None
+        ]
+        latest = max(days, default=datetime.date.min)
+        return latest if latest > datetime.date.fromisoformat(facts.as_of) else None
+
+    def _wheel_counts(self) -> tuple[WheelCount, ...]:
+        """The pinned wheels for each base's Python, if the project does not accept them all."""
+        pythons = sorted({base.python for base in self._matrix.bases.values()}, key=Version)
+        if all(choose.python_accepted(self._declared, f"{each}.2") for each in pythons):
+            return ()
+        counts = []
+        for python in pythons:
+            pinned = [
+                demand
+                for demand in self.demands(python)
+                if demand.pin and demand.installed and not demand.source
+            ]
+            pinned.sort(key=lambda demand: _weight(demand.package))
+            pinned = pinned[:PAGES]
+            missing = obstacles(pinned, self.pages, self._tags(python))
+            counts.append(
+                WheelCount(
+                    python=python,
+                    pinned=len(pinned),
+                    missing=tuple(each.demand for each in missing),
+                )
+            )
+        return tuple(counts)
+
+
+def _weight(package: str) -> tuple[bool, int, str]:
+    """Sorts what is most likely to have no wheel first, then what most depends on."""
+    known = source_only.is_source_project(package)
+    return (not known, -choose.WEIGHTS.get(package, 1), package)
+
+
+def _met(demand: Demand, facts: LockedFacts) -> bool:
+    has = facts.versions.get(demand.package)
+    return has is not None and not (demand.source and not demand.spec) and demand.allows(has)
+
+
+def unknown_debs(
+    matrix: Matrix, base: str, names: Sequence[str], arch: Arch, context: Context
+) -> dict[str, str]:
+    """Debian packages that a base's suite lacks → a similar name, or ""."""
+    debian = matrix.bases[base]
+    if not names:
+        return {}
+    if not isinstance(debian, DebianBase):
+        message = f"the base {base} is an image of a registry: Debian packages cannot be added"
+        raise InputError(message, hint="leave --system out")
+    try:
+        return apt.unknown(debian, arch, names, context)
+    except ToolMissing as error:
+        console.warn(f"Debian packages are not checked: {error.message}")
+        return {}

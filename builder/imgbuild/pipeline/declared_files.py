@@ -1,0 +1,162 @@
+"""The files of a project that say what it needs: those of its folder, of another, or of git."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+
+from imgbuild.errors import InputError
+from imgbuild.project import fetch, read
+from imgbuild.project.model import Declared, DeclaredName, DeclaredRequirement, NotRead, Place
+from imgbuild.project_paths import FOLDER
+
+LISTS = (".txt", ".in")
+COPIES = f"{FOLDER}/read"
+
+
+class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What the files of a project declare, and where they lie.
+
+    `extras` and `groups` are those that were chosen. `copies` are files from elsewhere with the
+    place that they have below the project.
+    """
+
+    declared: Declared
+    folder: Path
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    copies: tuple[tuple[Path, str], ...] = ()
+
+
+def read_files(
+    folder: Path,
+    places: Sequence[str],
+    scratch: Path,
+    *,
+    extras: Sequence[str],
+    groups: Sequence[str],
+) -> ReadFiles:
+    """What `places` declare, or without them `folder`, the project.
+
+    A place is a file, a folder, or a git address, which is cloned into `scratch`. Those outside of
+    the project are read where they are, and are named as copies: the matrix can only name files
+    below its own folder. InputError for a place that does not exist.
+    """
+    inside: list[str] = []
+    outside: list[Path] = []
+    for place in places:
+        if fetch.is_address(place):
+            fetched = fetch.fetch(fetch.parse(place), scratch / "repository")
+            outside.append(fetched.folder.resolve())
+            continue
+        path = Path(place).expanduser()
+        if not path.exists():
+            message = f"--from {place}: no such file or folder"
+            raise InputError(message, hint="name a file or a folder of the project")
+        led = path.resolve()
+        if not led.is_relative_to(folder.resolve()):
+            outside.append(led)
+        elif led.is_dir():
+            top = led.relative_to(folder.resolve())
+            inside += [
+                (top / file).as_posix()
+                for file in read.read(led, extras=extras, groups=groups).files
+            ]
+        else:
+            inside.append(led.relative_to(folder.resolve()).as_posix())
+    if outside and (inside or len(outside) > 1):
+        message = "--from names files of several projects"
+        raise InputError(message, hint="name files of one project")
+    if not outside:
+        declared = read.read(folder, tuple(dict.fromkeys(inside)), extras=extras, groups=groups)
+        return ReadFiles(
+            declared=declared, folder=folder, extras=tuple(extras), groups=tuple(groups)
+        )
+    (place_,) = outside
+    top = place_ if place_.is_dir() else place_.parent
+    files = () if place_.is_dir() else (place_.name,)
+    declared = read.read(top, files, extras=extras, groups=groups)
+    copies = tuple((top / file, f"{COPIES}/{top.name}/{file}") for file in declared.files)
+    return ReadFiles(
+        declared=declared, folder=top, extras=tuple(extras), groups=tuple(groups), copies=copies
+    )
+
+
+def named(files: ReadFiles) -> tuple[str, ...]:
+    """The files as a row of the matrix names them, without those that others of them name.
+
+    What is at the root of the project is named, but for requirements files.
+    """
+    nested = set()
+    for file in files.declared.files if len(files.declared.files) > 1 else ():
+        inner = read.read(files.folder, (file,), extras=files.extras, groups=files.groups).files
+        nested |= {*inner} - {file}
+    top = [
+        file
+        for file in files.declared.files
+        if file not in nested or ("/" not in file and not file.endswith(LISTS))
+    ]
+    places = dict(files.copies)
+    return tuple(places.get(files.folder / file, file) for file in top)
+
+
+def copy(files: ReadFiles, folder: Path) -> list[Path]:
+    """Copy the files from elsewhere into the project's `folder`; the paths."""
+    paths = []
+    for source, name in files.copies:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, path)
+        paths.append(path)
+    return paths
+
+
+def with_added(declared: Declared, lines: Sequence[str]) -> Declared:
+    """`declared` with requirements of the command line; InputError for one that is none."""
+    added = []
+    for line in lines:
+        try:
+            text = str(Requirement(line))
+        except InvalidRequirement as error:
+            message = f"invalid requirement: {line!r}"
+            hint = "write NAME, NAME[EXTRA], 'NAME>=LOW,<HIGH' or 'NAME @ URL'"
+            raise InputError(message, hint=hint) from error
+        added.append(DeclaredRequirement(text=text, place=Place("--add")))
+    return msgspec.structs.replace(declared, requirements=(*declared.requirements, *added))
+
+
+def summary(declared: Declared) -> list[str]:
+    """How much each file declares, a line each."""
+    lines = []
+    for file in declared.files:
+        counts: dict[str, int] = {}
+        for item in declared.requirements:
+            if item.place.file == file:
+                kind = f"locked {item.kind}" if item.locked else item.kind
+                counts[kind] = counts.get(kind, 0) + 1
+        words = [f"{number} {kind}{'s' * (number > 1)}" for kind, number in counts.items()]
+        words += [f"Python {each.spec}" for each in declared.python if each.place.file == file]
+        words += [f"CUDA {name}" for name in _names(declared.cuda, file)]
+        words += [f"image {name}" for name in _names(declared.images, file)]
+        debs = _names(declared.debian, file)
+        words += [f"{len(debs)} Debian package{'s' * (len(debs) > 1)}"] if debs else []
+        lines.append(f"{file}: {', '.join(words) or 'nothing that an image needs'}")
+    return lines
+
+
+def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
+    return list(dict.fromkeys(item.name for item in items if item.place.file == file))
+
+
+def left_out(declared: Declared) -> list[str]:
+    """What was not read, a line each, with the reason."""
+    return [_left_out(each) for each in declared.not_read]
+
+
+def _left_out(item: NotRead) -> str:
+    what = "" if item.text == item.place.file else f"{item.text}: "
+    return f"{item.place}: {what}{item.reason}"

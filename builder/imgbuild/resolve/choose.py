@@ -1,0 +1,313 @@
+"""Which locked target is nearest to what a project demands: what is met, added, contradicted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.project.model import Declared, Place
+from imgbuild.resolve.demands import Demand
+from imgbuild.smoke.records import TIERS
+from imgbuild.values import Arch, Bytes
+
+Form = Literal["extends", "like"]
+
+# What a contradiction costs; an addition costs twice that of an engine, half that of others.
+# A target is built around these: another version of one of them needs
+# other versions of many.
+WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
+    (
+        *("transformers", "trl", "ray", "verl", "deepspeed", "tensordict", "peft", "accelerate"),
+        *("datasets", "unsloth", "unsloth-zoo", "flashinfer-python", "triton", "flash-attn"),
+    ),
+    10,
+)
+ENGINES = ("torch", "vllm", "sglang")
+DEFAULT_STACK = "vllm"
+FIRST = 6  # targets of which additions are looked at
+PATCHES = 30  # of a minor release of Python
+PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of Python
+
+
+class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a locked target on one architecture.
+
+    `python` is as exact as it is known. `recommended` is the stack that it is recommended for.
+    `tested` is the highest tier that passed, "" without a test record. `size` are the bytes that a
+    pull transfers. `unfit` are the reasons why it does not run on the machine in question.
+    """
+
+    target: str
+    arch: Arch
+    versions: Mapping[str, str]
+    python: str
+    cuda: str
+    as_of: str
+    tested: str = ""
+    recommended: str = ""
+    retired: bool = False
+    driver: str = ""
+    gpu: tuple[str, ...] = ()
+    size: Bytes = 0
+    unfit: tuple[str, ...] = ()
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A package of which a target has a version that is not accepted, and what demands another.
+
+    `wanted` is a specifier, or where the package must come from. `places` are lines of the project;
+    `by` a package that is added, with its version.
+    """
+
+    package: str
+    has: str
+    wanted: str
+    places: tuple[Place, ...] = ()
+    by: str = ""
+
+    def __str__(self) -> str:
+        who = self.by or ", ".join(map(str, self.places))
+        return f"{self.package} {self.has} -> {self.wanted}" + (f" ({who})" if who else "")
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A target as the start of a project's image, and what has to be added or changed.
+
+    `form` is "extends" if nothing of the target changes, on a Python that the project accepts, and
+    it was tested; else "like". `met` and `added` are packages.
+    """
+
+    target: str
+    form: Form
+    met: tuple[str, ...]
+    added: tuple[str, ...]
+    changed: tuple[Change, ...]
+    python: str
+    python_accepted: bool
+    cuda: str
+    as_of: str
+    driver: str
+    gpu: tuple[str, ...]
+    size: Bytes
+    tested: str
+    unfit: tuple[str, ...] = ()
+
+
+# Demands that differ by Python: markers.
+DemandsFor = Callable[[str], Sequence[Demand]]
+Conflicts = Callable[[LockedFacts, Sequence[Demand]], Sequence[Change]]
+
+
+def python_accepted(declared: Declared, python: str) -> bool:
+    """Whether the project accepts Python `python` ("3.11.2"); of a pinned patch any patch will do.
+
+    A specifier that cannot be read accepts it.
+    """
+    minor = ".".join(python.split(".")[:2])
+    for item in declared.python:
+        pin = PATCH.fullmatch(item.spec.strip())
+        if pin is not None:
+            if pin[1] != minor:
+                return False
+            continue
+        try:
+            if not SpecifierSet(item.spec).contains(python, prereleases=True):
+                return False
+        except InvalidSpecifier:
+            continue
+    return True
+
+
+def _python_class(declared: Declared, python: str) -> int:
+    """0 for an accepted Python, 1 if another patch of its minor release is, 2 if none is."""
+    if python_accepted(declared, python):
+        return 0
+    minor = ".".join(python.split(".")[:2])
+    patches = (f"{minor}.{patch}" for patch in range(PATCHES))
+    return 1 if any(python_accepted(declared, patch) for patch in patches) else 2
+
+
+def candidate(
+    facts: LockedFacts,
+    demands: Sequence[Demand],
+    declared: Declared,
+    more: Sequence[Change] = (),
+) -> Candidate:
+    """The target of `facts` for `demands`; `more` are changes that additions need."""
+    met, added, changed = [], [], []
+    for demand in demands:
+        has = facts.versions.get(demand.package)
+        if has is None:
+            added += [demand.package] if demand.installed else []
+        elif _contradicts(demand, has):
+            wanted = demand.source or demand.spec
+            changed.append(
+                Change(package=demand.package, has=has, wanted=wanted, places=demand.places)
+            )
+        else:
+            met += [demand.package] if demand.installed else []
+    names = {change.package for change in changed}
+    changed += [change for change in more if change.package not in names]
+    accepted = python_accepted(declared, facts.python)
+    return Candidate(
+        target=facts.target,
+        form="extends" if not changed and accepted and facts.tested else "like",
+        met=tuple(met),
+        added=tuple(added),
+        changed=tuple(changed),
+        python=facts.python,
+        python_accepted=accepted,
+        cuda=facts.cuda,
+        as_of=facts.as_of,
+        driver=facts.driver,
+        gpu=facts.gpu,
+        size=facts.size,
+        tested=facts.tested,
+        unfit=facts.unfit,
+    )
+
+
+def _contradicts(demand: Demand, has: str) -> bool:
+    """Whether a target with version `has` would have to change; a checkout is never the release."""
+    if demand.source and not demand.spec:
+        return True
+    return not demand.allows(has)
+
+
+def ranked(
+    targets: Iterable[LockedFacts],
+    declared: Declared,
+    demands: DemandsFor,
+    conflicts: Conflicts | None = None,
+    *,
+    cuda: Collection[str] = (),
+    first: int = FIRST,
+) -> list[Candidate]:
+    """The candidates, the nearest first; `demands` are those on a Python, `cuda` releases.
+
+    `conflicts` finds what the additions of a target contradict in it; it is asked for the `first`
+    targets, which are then sorted again.
+    """
+    facts = list(targets)
+    classes: dict[int, list[LockedFacts]] = {}
+    for each in facts:
+        classes.setdefault(_python_class(declared, each.python), []).append(each)
+    facts = [each for group in classes.values() for each in _of_torch(group, cuda, demands)]
+    by_name = {each.target: each for each in facts}
+    order = _Order(declared, by_name, demands, cuda)
+    candidates = sorted(
+        (candidate(each, demands(each.python), declared) for each in facts), key=order.key
+    )
+    if conflicts is None:
+        return candidates
+    nearest = [
+        candidate(
+            by_name[each.target],
+            demands(each.python),
+            declared,
+            conflicts(by_name[each.target], demands(each.python)),
+        )
+        for each in candidates[:first]
+    ]
+    return [*sorted(nearest, key=order.key), *candidates[first:]]
+
+
+class _Order:
+    """How candidates are sorted."""
+
+    def __init__(
+        self,
+        declared: Declared,
+        facts: Mapping[str, LockedFacts],
+        demands: DemandsFor,
+        cuda: Collection[str],
+    ) -> None:
+        self._declared = declared
+        self._cuda = frozenset(cuda)
+        self._facts, self._demands = facts, demands
+
+    def key(self, item: Candidate) -> tuple[object, ...]:
+        """Sorts the nearest target first."""
+        facts = self._facts[item.target]
+        demanded = {demand.package for demand in self._demands(item.python)}
+        return (
+            _python_class(self._declared, item.python),
+            bool(item.unfit),
+            self._cost(item),
+            bool(self._cuda) and item.cuda not in self._cuda,
+            facts.retired,
+            -self._stack(facts, demanded),
+            -(TIERS.index(facts.tested) if facts.tested in TIERS else -1),
+            _reversed_day(facts.as_of),
+            item.target,
+        )
+
+    def _cost(self, item: Candidate) -> float:
+        changed = sum(
+            WEIGHTS.get(change.package, 1) * (1 + _distance(change) / 20) for change in item.changed
+        )
+        added = sum(
+            WEIGHTS[package] * (2 if package in ENGINES else 0.5)
+            for package in item.added
+            if package in WEIGHTS
+        )
+        return changed + added
+
+    def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
+        """How well the recommendation of a target fits: that for a package of the project first."""
+        if facts.recommended in demanded:
+            return 3
+        return 2 if facts.recommended == DEFAULT_STACK else 1 if facts.recommended else 0
+
+
+def _distance(change: Change) -> int:
+    """By how many minor releases the version that a target has is off, at most 10."""
+    try:
+        bounds = [each.version.removesuffix(".*") for each in SpecifierSet(change.wanted)]
+        return min([10, *(abs(_number(bound) - _number(change.has)) for bound in bounds)])
+    except (InvalidSpecifier, InvalidVersion):
+        return 10
+
+
+def _reversed_day(day: str) -> int:
+    return -int(day.replace("-", "") or 0)
+
+
+def _of_torch(
+    facts: Sequence[LockedFacts], cuda: Collection[str], demands: DemandsFor
+) -> list[LockedFacts]:
+    """Of a project that pins torch: the targets with that minor release, else the nearest ones.
+
+    Nearest are those of the declared CUDA release if there are any, else of the nearest torch.
+    """
+    pins = {
+        each.target: pin
+        for each in facts
+        for demand in demands(each.python)
+        if demand.package == "torch" and (pin := demand.pin) is not None
+    }
+    torch = {each.target: each.versions.get("torch") for each in facts}
+    if len(pins) < len(facts) or not any(torch.values()):
+        return list(facts)
+    same = [each for each in facts if _minor(torch[each.target]) == _minor(pins[each.target])]
+    same = same or [each for each in facts if each.cuda in cuda]
+    if same:
+        return same
+    distance = {
+        name: abs(_number(version) - _number(pins[name])) for name, version in torch.items()
+    }
+    return [each for each in facts if distance[each.target] == min(distance.values())]
+
+
+def _minor(version: str | None) -> tuple[int, ...]:
+    return Version(version).release[:2] if version else ()
+
+
+def _number(version: str | None) -> int:
+    major, minor = (*_minor(version), 0, 0)[:2]
+    return major * 1000 + minor

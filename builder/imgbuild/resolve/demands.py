@@ -1,0 +1,136 @@
+"""What a project's files demand of each package on one Python, joined from all their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+import msgspec
+from packaging.markers import Marker
+from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
+from packaging.utils import parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.project.model import Declared, DeclaredRequirement, Place
+from imgbuild.values import normalize
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A package, the versions that are accepted, and the lines that say so.
+
+    `spec` has no local parts: a build for a CUDA release counts as its public version. `installed`
+    is false for a package that is only bounded. `locked`: the version is of a lock file. `source`
+    is a URL or the path of a folder, "" for a package of an index.
+    """
+
+    package: str
+    spec: str = ""
+    places: tuple[Place, ...] = ()
+    installed: bool = True
+    locked: bool = False
+    extras: tuple[str, ...] = ()
+    source: str = ""
+
+    @cached_property
+    def versions(self) -> SpecifierSet:
+        """`spec`, parsed."""
+        return SpecifierSet(self.spec)
+
+    def allows(self, version: str | Version) -> bool:
+        """Whether `version` is accepted, as a pre-release too."""
+        return self.versions.contains(version, prereleases=True)
+
+    @property
+    def pin(self) -> str | None:
+        """The only accepted version; None for a range."""
+        pins = {
+            each.version
+            for each in self.versions
+            if each.operator in ("==", "===") and not each.version.endswith(".*")
+        }
+        return pins.pop() if len(pins) == 1 else None
+
+    def __str__(self) -> str:
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        if self.source:
+            return f"{self.package}{extras} @ {self.source}"
+        return f"{self.package}{extras}{self.spec}"
+
+
+def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[Demand, ...]:
+    """The demands of `declared` on a machine with `markers` (PEP 508), sorted by package.
+
+    An override decides over everything, a lock file over ranges. The packages of the project
+    itself are left out, and those that it excludes.
+    """
+    environment = {**markers, "extra": ""}
+    lines: dict[str, list[DeclaredRequirement]] = {}
+    for item in declared.requirements:
+        marker = item.requirement.marker
+        if marker is None or marker.evaluate(environment):
+            lines.setdefault(item.package, []).append(item)
+    left_out = {
+        *(normalize(item.name) for item in declared.packages),
+        *(item.name for item in declared.excluded if holds(item.marker, markers)),
+    }
+    return tuple(
+        _joined(package, items)
+        for package, items in sorted(lines.items())
+        if package not in left_out
+    )
+
+
+def holds(marker: str, markers: Mapping[str, str]) -> bool:
+    """Whether a condition of PEP 508, or "" for none, is true on a machine with `markers`."""
+    return not marker or Marker(marker).evaluate({**markers, "extra": ""})
+
+
+def cuda_releases(declared: Declared, markers: Mapping[str, str]) -> tuple[str, ...]:
+    """The CUDA releases that the files mean on a machine with `markers`, each once."""
+    names = (item.name for item in declared.cuda if holds(item.marker, markers))
+    return tuple(dict.fromkeys(names))
+
+
+def _joined(package: str, items: list[DeclaredRequirement]) -> Demand:
+    overrides = [item for item in items if item.kind == "override"]
+    locked = [item for item in items if item.locked]
+    deciding = overrides or locked or items
+    specs = {str(each) for item in deciding for each in _public(item)}
+    sources = [item.requirement.url or item.path for item in deciding]
+    return Demand(
+        package=package,
+        spec=",".join(sorted(specs, key=lambda text: (text[0] != ">", text))),
+        places=tuple(dict.fromkeys(item.place for item in deciding)),
+        installed=any(item.kind == "requirement" for item in items),
+        locked=bool(locked) and not overrides,
+        extras=tuple(sorted({extra for item in items for extra in item.requirement.extras})),
+        source=next((source for source in sources if source), ""),
+    )
+
+
+def _public(item: DeclaredRequirement) -> Iterable[Specifier]:
+    """The bounds of a line; those of a wheel by URL are its file's version."""
+    requirement = item.requirement
+    if requirement.url is not None:
+        version = wheel_version(requirement.url)
+        return [Specifier(f"=={version.public}")] if version is not None else []
+    return [_without_local(each) for each in requirement.specifier]
+
+
+def _without_local(specifier: Specifier) -> Specifier:
+    text = specifier.version
+    try:
+        public = Version(text).public if "+" in text else text
+        operator = "==" if specifier.operator == "===" else specifier.operator
+        return Specifier(f"{operator}{public}")
+    except (InvalidVersion, InvalidSpecifier):
+        return specifier
+
+
+def wheel_version(url: str) -> Version | None:
+    """The version in the file name of a wheel's URL; None for another URL."""
+    name = url.partition("#")[0].partition("?")[0].rpartition("/")[2].replace("%2B", "+")
+    try:
+        return parse_wheel_filename(name)[1]
+    except ValueError:
+        return None

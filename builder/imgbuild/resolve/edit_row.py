@@ -1,0 +1,152 @@
+"""Changes what a row of a user's `matrix.yaml` adds, with comments and order kept.
+
+The only importer of ruamel.yaml, which reads and writes a document without losing comments.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from imgbuild import codec
+from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.lock import published
+from imgbuild.system import boundary
+from imgbuild.values import normalize
+
+BEFORE = ("extends", "like", "summary", "requirements", "extras", "groups")
+OFFSET = re.compile(r"^( *)[\w-]+:[^\n]*\n\1 +- ", re.MULTILINE)
+WIDE = 1 << 20  # lines are not folded
+
+Row = Any  # a mapping of ruamel.yaml
+
+
+def add(
+    path: Path, name: str, requirements: Sequence[Requirement], system: Sequence[str]
+) -> list[str]:
+    """Add to row `name` of the matrix at `path`; what changed, a line each.
+
+    A requirement takes the place of that for the same package. InputError if the matrix could not
+    be read afterwards; then it stays as it was.
+    """
+    changes: list[str] = []
+
+    def _edit(row: Row) -> None:
+        for requirement in requirements:
+            package = normalize(requirement.name)
+            former = _remove(row, package)
+            _append(row, "add", str(requirement))
+            changes.append(
+                f"{former} -> {requirement}" if former else f"{requirement} added to {name}"
+            )
+        for deb in system:
+            if deb not in (row.get("packages") or ()):
+                _append(row, "packages", deb)
+                changes.append(f"Debian package {deb} added to {name}")
+
+    _edited(path, name, _edit)
+    return changes
+
+
+def remove(path: Path, name: str, packages: Sequence[str], system: Sequence[str]) -> list[str]:
+    """Remove from row `name` of the matrix at `path`; what changed, a line each.
+
+    InputError for what the row does not add.
+    """
+    changes: list[str] = []
+
+    def _edit(row: Row) -> None:
+        for package in packages:
+            former = _remove(row, normalize(package))
+            if former is None:
+                message = f"{path}: targets.{name} does not add {package}"
+                raise InputError(message, hint=_listed(row))
+            changes.append(f"{former} removed from {name}")
+        for deb in system:
+            debs = row.get("packages") or []
+            if deb not in debs:
+                message = f"{path}: targets.{name} does not add the Debian package {deb}"
+                raise InputError(message, hint=_listed(row))
+            debs.remove(deb)
+            _drop_empty(row, "packages")
+            changes.append(f"Debian package {deb} removed from {name}")
+
+    _edited(path, name, _edit)
+    return changes
+
+
+def _listed(row: Row) -> str:
+    names = [*_lines(row), *(row.get("requires") or ()), *(row.get("pins") or ())]
+    debs = list(row.get("packages") or ())
+    words = [f"it adds {', '.join(names)}"] if names else []
+    words += [f"Debian packages {', '.join(debs)}"] if debs else []
+    hint = "; ".join(words) or "it adds nothing"
+    return f"{hint}; what the project's files demand is left out with `exclude:`"
+
+
+def _lines(row: Row) -> list[str]:
+    return [str(line) for line in row.get("add") or ()]
+
+
+def _remove(row: Row, package: str) -> str | None:
+    """Take `package` out of what `row` adds: how it was written, None if it was not there."""
+    former = None
+    for place, line in reversed(list(enumerate(_lines(row)))):
+        if normalize(Requirement(line).name) == package:
+            former = line
+            del row["add"][place]
+    _drop_empty(row, "add")
+    for key in ("requires", "pins"):
+        if package in (row.get(key) or ()):
+            value = row[key].pop(package)
+            former = f"{package}=={value}" if key == "pins" else f"{package}{value.get('spec', '')}"
+            _drop_empty(row, key)
+    return former
+
+
+def _drop_empty(row: Row, key: str) -> None:
+    if key in row and not row[key]:
+        del row[key]
+
+
+def _append(row: Row, key: str, value: str) -> None:
+    if row.get(key):
+        row[key].append(value)
+        return
+    row.pop(key, None)
+    above = BEFORE if key == "add" else (*BEFORE, "add")
+    place = max((list(row).index(each) + 1 for each in above if each in row), default=0)
+    row.insert(place, key, [value])
+
+
+def _edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
+    """Write the matrix with row `name` edited."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    before = boundary.content(path)
+    text = before.decode()
+    editor = YAML()
+    editor.preserve_quotes = True
+    editor.width = WIDE
+    indented = OFFSET.search(text) is not None
+    editor.indent(mapping=2, sequence=4 if indented else 2, offset=2 if indented else 0)
+    try:
+        document = editor.load(text)
+        edit(document["targets"][name])
+    except YAMLError as error:
+        message = f"{path}: cannot be edited: {str(error).splitlines()[0]}"
+        raise InputError(message, hint="edit it by hand") from error
+    written = io.StringIO()
+    editor.dump(document, written)
+    codec.write_bytes(path, written.getvalue().encode())
+    try:
+        published.load(path)
+    except ImgbuildError:
+        codec.write_bytes(path, before)
+        raise

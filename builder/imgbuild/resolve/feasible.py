@@ -1,0 +1,225 @@
+"""What no solver can meet, seen from the pages of the index alone: names, versions, wheels.
+
+All pages are asked for at once, so that every cause is known in the first seconds.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.cache.context import Context
+from imgbuild.index.candidates import Rules, best, is_sdist, usable
+from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.index.server import Catalogue
+from imgbuild.matrix.model import Matrix
+from imgbuild.project.model import Place
+from imgbuild.resolve.demands import Demand
+from imgbuild.solve import refusal, uv
+from imgbuild.system import threads
+from imgbuild.wheel.tags import Tags
+
+THREADS = 12
+Cause = Literal["name", "version", "source", "python", "late"]
+
+
+class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
+    """A demand that cannot be met: why, and what is nearest.
+
+    `cause`: the index has no such package, or no such version; it has an sdist alone; no wheel for
+    this Python or machine; only files after the cut-off, or yanked ones. `version` is the newest
+    that the demand allows, "" if there is none.
+    """
+
+    package: str
+    demand: str
+    cause: Cause
+    reason: str
+    places: tuple[Place, ...] = ()
+    version: str = ""
+    nearest: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The demand, the reason and what is nearest, without the places."""
+        near = f"; nearest: {' or '.join(self.nearest)}" if self.nearest else ""
+        return f"{self.demand}: {self.reason}{near}"
+
+    def __str__(self) -> str:
+        where = ", ".join(map(str, self.places))
+        return f"{where}: {self.text}" if where else self.text
+
+
+class IndexPages:
+    """The default index's pages of packages, for several Pythons."""
+
+    def __init__(self, matrix: Matrix, context: Context, as_of: datetime.date) -> None:
+        self._matrix, self._context, self._as_of = matrix, context, as_of
+
+    @functools.cached_property
+    def _indexes(self) -> Indexes:
+        name = self._matrix.default_index
+        index = self._matrix.indexes[name]
+        place = IndexAddress(
+            name=name,
+            address=index.url or uv.default_index(),
+            timed=index.upload_times == "index",
+        )
+        return Indexes({name: place}, {}, name, self._context.http)
+
+    def read(self, packages: Iterable[str]) -> None:
+        """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""
+        names = sorted(set(packages))
+        if names:
+            indexes = self._indexes  # before the threads, which would each make it
+            threads.each(names, lambda name, _: indexes.files(name), threads=THREADS)
+
+    def files(self, package: str) -> tuple[IndexFile, ...]:
+        """Every file of a package; empty if the index has no such package."""
+        return self._indexes.files(package)
+
+    def catalogue(self, tags: Tags, sdists: Iterable[str] = ()) -> Catalogue:
+        """What may be used for `tags`; of `sdists` and those of the matrix also what is built."""
+        rules = Rules(as_of=self._as_of, tags=tags, pins={})
+        return Catalogue(
+            self._indexes,
+            rules,
+            self._context.http,
+            self._context.store,
+            sdists=dict.fromkeys((*self._matrix.sdists, *sdists), _not_built),
+        )
+
+    def pinned(self, demand: Demand, tags: Tags) -> IndexFile | None:
+        """The wheel of the only version that `demand` allows; None if the index has none."""
+        files = allowed(demand, self.files(demand.package))
+        version = next((file.version for file in files), None)
+        return best(files, version, tags) if version is not None else None
+
+    def first_day(self, demand: Demand, tags: Tags) -> datetime.date | None:
+        """The day after the first upload that meets `demand`; None if that is unknown.
+
+        Of several versions the newest counts that was uploaded first: a lower one would do as well.
+        """
+        rules = Rules(as_of=datetime.date.max, tags=tags, pins={demand.package: demand.pin or ""})
+        files = allowed(demand, self.files(demand.package))
+        wheels = usable(files, demand.package, rules, timed=False) if demand.pin else files
+        times = [file.uploaded for file in wheels or files if file.uploaded is not None]
+        return min(times).date() + datetime.timedelta(days=1) if times else None
+
+
+def allowed(demand: Demand, files: Iterable[IndexFile]) -> list[IndexFile]:
+    """The files of the versions that `demand` allows; few names of a long page are parsed."""
+    return [
+        file
+        for file in files
+        if (version := _version(_version_text(file.name))) is not None and demand.allows(version)
+    ]
+
+
+def _version_text(name: str) -> str:
+    if name.endswith(".whl"):
+        return name.split("-")[1] if "-" in name else ""
+    return name.removesuffix(".zip").removesuffix(".tar.gz").rpartition("-")[2]
+
+
+@functools.lru_cache(maxsize=100_000)
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def _not_built(package: str, sdist: IndexFile) -> bytes:
+    message = f"{package}: {sdist.name} is not built here"
+    raise AssertionError(message)
+
+
+def obstacles(
+    demands: Sequence[Demand], pages: IndexPages, tags: Tags, *, sdists: Iterable[str] = ()
+) -> list[Obstacle]:
+    """Every demand of an index that no file can meet on a machine with `tags`.
+
+    `sdists` are packages that may be built in addition to those of the matrix.
+    """
+    asked = [demand for demand in demands if demand.installed and not demand.source]
+    if not asked:
+        return []
+    pages.read(demand.package for demand in asked)
+    catalogue = pages.catalogue(tags, sdists)
+    return [each for demand in asked if (each := _obstacle(demand, catalogue)) is not None]
+
+
+def _obstacle(demand: Demand, catalogue: Catalogue) -> Obstacle | None:
+    package = demand.package
+    files = catalogue.indexes.files(package)
+    named = allowed(demand, files)
+    timed = catalogue.indexes.place(package).timed
+    if usable(named, package, catalogue.rules, timed=timed):
+        return None
+    offers = [offer.wheel.version for offer in catalogue.offers(package)]
+    available = [version for version in offers if version is not None]
+    if any(demand.allows(version) for version in available):
+        return None  # it is built from an sdist
+    newest = _newest([file.version for file in named if file.version is not None])
+    if not files:
+        cause, reason = "name", "the index has no such package"
+    elif newest is None:
+        cause, reason = "version", f"the index has no such version{_span(files)}"
+    else:
+        newest_files = [file for file in named if file.version == newest]
+        cause = _cause(newest_files, catalogue)
+        reason = _text(catalogue, demand, newest)
+    return Obstacle(
+        package=package,
+        demand=str(demand),
+        cause=cause,  # type: ignore[arg-type]  # mypy joins the literals to str
+        reason=reason,
+        places=demand.places,
+        version=str(newest or ""),
+        nearest=refusal.nearest(_number(demand, newest), available) if available else (),
+    )
+
+
+def _newest(versions: Sequence[Version]) -> Version | None:
+    final = [version for version in versions if not version.is_prerelease]
+    return max(final or versions, default=None)
+
+
+def _number(demand: Demand, newest: Version | None) -> Version:
+    """The version that others are near to: the pin, else what the demand would take."""
+    if demand.pin is not None:
+        return Version(demand.pin)
+    bounds = [each.version.removesuffix(".*") for each in demand.versions]
+    return newest or Version(bounds[0] if bounds else "0")
+
+
+def _cause(files: Sequence[IndexFile], catalogue: Catalogue) -> Cause:
+    wheels = [file for file in files if file.is_wheel]
+    if any(catalogue.rules.tags.fits(file.name) for file in wheels):
+        return "late"
+    return "source" if any(map(is_sdist, files)) else "python"
+
+
+def _text(catalogue: Catalogue, demand: Demand, newest: Version) -> str:
+    """The reason of `refusal` without the names, which the obstacle has, and its nearest."""
+    text = refusal.of_range(catalogue, demand.package, f"=={newest}")
+    text = text.removeprefix(f"{demand.package} {newest}: ")
+    return text.replace(f", and sdists: of the matrix does not list {demand.package}", "")
+
+
+def _span(files: Sequence[IndexFile]) -> str:
+    versions = [file.version for file in files if file.version is not None]
+    final = [version for version in versions if not version.is_prerelease] or versions
+    return f"; it has {min(final)} to {max(final)}" if final else ""
+
+
+def similar(package: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Packages of locked targets whose name is similar to one that the index lacks."""
+    return tuple(difflib.get_close_matches(package, sorted(set(names)), n=1, cutoff=0.8))

@@ -1,0 +1,211 @@
+"""Packages that are published as source and compile CUDA code: flash-attn and its kin.
+
+Their own projects publish wheels outside of the index, whose file names follow a pattern of that
+project. None of them is fetched here: what the file must be called follows from what it must fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.resolve.imports import ImportSite
+
+# The first torch whose wheels have the new C++ ABI: of PyTorch's release notes of 2.7 and 2.6
+# (https://github.com/pytorch/pytorch/releases/tag/v2.7.0). 2.6.0 for CUDA 12.6 had it already.
+NEW_ABI = (2, 7)
+
+
+class SourceProject(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a project publishes wheels, how their files are called, and how to do without.
+
+    `pattern` has the fields of `WheelNeeds`; "" if no pattern is known. `module` is imported.
+    `without` are settings with which a program does not need the package.
+    """
+
+    releases: str
+    module: str
+    pattern: str = ""
+    without: tuple[str, ...] = ()
+
+
+_SDPA = (
+    'attn_implementation="sdpa" in from_pretrained (transformers)',
+    "nothing for vLLM, which contains its own flash attention kernels",
+)
+_SSD = "{name}-{version}+cu{cuda}torch{torch}cxx11abi{abi}-{python}-{python}-linux_{machine}.whl"
+
+PROJECTS: Mapping[str, SourceProject] = {
+    "flash-attn": SourceProject(
+        releases="https://github.com/Dao-AILab/flash-attention/releases",
+        module="flash_attn",
+        pattern=_SSD,
+        without=_SDPA,
+    ),
+    "flash-attn-3": SourceProject(
+        releases="https://github.com/Dao-AILab/flash-attention/tree/main/hopper",
+        module="flash_attn_interface",
+        without=_SDPA[:1],
+    ),
+    "causal-conv1d": SourceProject(
+        releases="https://github.com/Dao-AILab/causal-conv1d/releases",
+        module="causal_conv1d",
+        pattern=_SSD,
+    ),
+    "mamba-ssm": SourceProject(
+        releases="https://github.com/state-spaces/mamba/releases",
+        module="mamba_ssm",
+        pattern=_SSD,
+    ),
+    "xformers": SourceProject(
+        releases="https://github.com/facebookresearch/xformers",
+        module="xformers",
+        without=_SDPA[:1],
+    ),
+    "apex": SourceProject(
+        releases="https://github.com/NVIDIA/apex",
+        module="apex",
+        without=("adamw_torch_fused as the optimizer, and torch.nn.LayerNorm and RMSNorm",),
+    ),
+    "transformer-engine": SourceProject(
+        releases="https://github.com/NVIDIA/TransformerEngine/releases",
+        module="transformer_engine",
+        without=("bf16 in place of fp8 recipes",),
+    ),
+    "transformer-engine-torch": SourceProject(
+        releases="https://github.com/NVIDIA/TransformerEngine/releases",
+        module="transformer_engine",
+        without=("bf16 in place of fp8 recipes",),
+    ),
+    "flash-linear-attention": SourceProject(
+        releases="https://github.com/fla-org/flash-linear-attention/releases", module="fla"
+    ),
+    "grouped-gemm": SourceProject(
+        releases="https://github.com/fanshiqing/grouped_gemm/releases", module="grouped_gemm"
+    ),
+    "deep-gemm": SourceProject(
+        releases="https://github.com/deepseek-ai/DeepGEMM", module="deep_gemm"
+    ),
+    "deep-ep": SourceProject(releases="https://github.com/deepseek-ai/DeepEP", module="deep_ep"),
+}
+NIGHTLY = re.compile(r"\.dev\d+|\+g[0-9a-f]{6,}")
+
+
+class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compiled wheel must fit: `python` ("3.11"), `cuda` ("12.4"), a torch, a machine."""
+
+    python: str
+    cuda: str
+    torch: str
+    machine: str
+
+    @property
+    def abi(self) -> str:
+        """TRUE for torch with the new C++ ABI, as file names have it."""
+        release = Version(self.torch).release[:2]
+        new = release >= NEW_ABI or (release == (2, 6) and self.cuda == "12.6")
+        return str(new or self.machine == "aarch64").upper()
+
+    def file_name(self, package: str, version: str) -> str | None:
+        """The file name of a wheel of `package`; None if no pattern of its project is known."""
+        project = PROJECTS.get(package)
+        if project is None or not project.pattern or not version:
+            return None
+        major, minor = Version(self.torch).release[:2]
+        return project.pattern.format(
+            name=package.replace("-", "_"),
+            version=version,
+            cuda=self.cuda.partition(".")[0],
+            torch=f"{major}.{minor}",
+            abi=self.abi,
+            python="cp" + self.python.replace(".", ""),
+            machine=self.machine,
+        )
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a package has no wheel, and what can be done, in order.
+
+    `targets` have it. `imports` are where files of the project import it; `needed_by` are
+    packages of the set that require it.
+    """
+
+    package: str
+    version: str
+    reason: str
+    file: str = ""
+    releases: str = ""
+    targets: tuple[str, ...] = ()
+    imports: tuple[ImportSite, ...] = ()
+    needed_by: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    @property
+    def remedies(self) -> list[str]:
+        """What can be done, in order, and what needs the package, a line each."""
+        lines = []
+        if self.file:
+            lines.append(
+                f"a wheel by URL: `{self.package} @ https://…/{self.file}` (the pattern of the"
+                f" files at {self.releases})"
+            )
+        elif self.releases:
+            lines.append(
+                f"a wheel by URL: `{self.package} @ https://….whl`, if {self.releases} has one for"
+                " this Python, torch and CUDA"
+            )
+        if self.targets:
+            lines.append(f"a target that has it: {', '.join(self.targets)}")
+        users = [*(str(site) for site in self.imports), *self.needed_by]
+        if users:
+            lines.append(f"needed by {', '.join(users)}")
+        else:
+            lines.append("no Python file of the project imports it")
+        lines += [f"without it: {setting}" for setting in self.without]
+        return lines
+
+
+def is_source_project(package: str) -> bool:
+    """Whether `package` is known to be published as source that compiles CUDA code."""
+    return package in PROJECTS
+
+
+def is_nightly(version: str) -> bool:
+    """Whether a version is one of a daily build, which indexes of releases do not have."""
+    return NIGHTLY.search(version) is not None
+
+
+def advice(
+    package: str,
+    version: str,
+    needs: WheelNeeds,
+    *,
+    targets: Sequence[str] = (),
+    imports: Sequence[ImportSite] = (),
+    needed_by: Sequence[str] = (),
+) -> Advice:
+    """What can be done about `package` at `version` (the one that would be chosen)."""
+    project = PROJECTS.get(package)
+    return Advice(
+        package=package,
+        version=version,
+        reason=(
+            f"the index has no wheel for Python {needs.python}, torch {needs.torch} and CUDA"
+            f" {needs.cuda}, only source that compiles CUDA code"
+        ),
+        file=needs.file_name(package, version) or "",
+        releases=project.releases if project is not None else "",
+        targets=tuple(targets),
+        imports=tuple(imports),
+        needed_by=tuple(needed_by),
+        without=project.without if project is not None else (),
+    )
+
+
+def module_of(package: str) -> str:
+    """The module that `package` is imported as."""
+    project = PROJECTS.get(package)
+    return project.module if project is not None else package.replace("-", "_")

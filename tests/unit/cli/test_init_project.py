@@ -1,0 +1,285 @@
+"""`init` in a folder that has a project: what is read, chosen, printed, refused and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from imgbuild.cli import _project_report
+from imgbuild.cli import init as verb
+from imgbuild.lock import published
+from imgbuild.resolve.choose import Candidate
+from tests.support import folder_index
+from tests.support.inprocess_project import Command
+from tests.support.local_index import LocalIndex, sdist_bytes
+
+MET = "torch==2.6.0+cu124\nvllm>=0.8\ntransformers==4.51.3  # as tested\ntrl==0.18.2\n"
+TARGET = "cu124-vllm0.8.5"
+
+
+@pytest.fixture
+def imgbuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
+    """An index that `init` asks; what is published before the verb runs is in it."""
+    files = LocalIndex()
+    monkeypatch.setattr(
+        verb, "load", lambda _: folder_index.catalogue_with(files, tmp_path / "index")
+    )
+    return files
+
+
+def require(text: str, name: str = "requirements.txt") -> None:
+    Path(name).write_text(text, encoding="utf-8")
+
+
+def row() -> dict[str, object]:
+    (found,) = yaml.safe_load(Path("matrix.yaml").read_text())["targets"].values()
+    return dict(found)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_target_that_has_everything_is_extended(imgbuild: Command) -> None:
+    require(MET)
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    assert row() == {
+        "extends": TARGET,
+        "summary": "the image of project",
+        "requirements": ["requirements.txt"],
+        "arch": ["x86_64"],
+    }
+    assert "read requirements.txt: 4 requirements, CUDA 12.4" in done.stderr
+    assert "next: imgbuild lock && imgbuild run -- python SCRIPT" in done.stderr
+    assert done.stdout.splitlines()[1].split()[:2] == [TARGET, "0"]
+    assert f"extends {TARGET}: 4 requirements met" in done.stdout
+    assert published.load(Path("matrix.yaml")).targets["project"].cuda == "12.4"
+
+
+def test_nothing_that_exists_is_touched(imgbuild: Command) -> None:
+    require(MET)
+    before = {name: f"{name} of the project\n" for name in ("README.md", ".gitignore", "Makefile")}
+    for name, text in before.items():
+        Path(name).write_text(text)
+    assert imgbuild("init").status == 0
+    assert {name: Path(name).read_text() for name in before} == before
+    new = {path.name for path in Path().iterdir()} - before.keys()
+    assert new == {"requirements.txt", "matrix.yaml", ".imgbuild"}
+    assert Path(".imgbuild/.gitignore").read_text().splitlines()[-1] == "build/"
+    matrix = Path("matrix.yaml").read_bytes()
+    again = imgbuild("init")
+    assert again.status == 2
+    assert "matrix.yaml already exists" in again.stderr
+    assert "imgbuild add PACKAGE" in again.stderr
+    assert Path("matrix.yaml").read_bytes() == matrix
+
+
+def test_another_version_makes_it_like(imgbuild: Command, index: LocalIndex) -> None:
+    index.wheel("transformers", "4.52.3")
+    require(MET.replace("4.51.3", "4.52.3"))
+    done = imgbuild("init", "my-image")
+    assert done.status == 0, done.stderr
+    assert "changed: transformers 4.5" in done.stdout
+    assert "(requirements.txt:3)" in done.stdout
+    assert row()["like"].startswith("cu124-")  # type: ignore[attr-defined]
+    assert "as_of" in row()
+
+
+def test_the_table_fits_80_columns(imgbuild: Command, index: LocalIndex) -> None:
+    index.wheel("transformers", "4.52.3")
+    require("transformers==4.52.3\nvllm\nverl\n")
+    lines = imgbuild("init").stdout.splitlines()
+    assert lines[0].split() == [*_project_report.HEAD]
+    assert len(lines[1:4]) == 3
+    assert max(map(len, lines[:4])) <= 80
+    widest = Candidate(
+        target="cu128-unsloth2026.10", form="like", met=(), added=("a",) * 120, changed=(),
+        python="3.11.2", python_accepted=False, cuda="12.8", as_of="2026-01-01",
+        driver="580.65.06", gpu=("7.5", "12.1"), size=5_300_000_000, tested="multi-gpu",
+    )  # fmt: skip
+    assert max(map(len, _project_report.table([widest]))) <= 80
+
+
+def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: LocalIndex) -> None:
+    index.wheel("peft", "0.15.0")
+    index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
+    index.add("nat", "nat-1.0.tar.gz", sdist_bytes("nat", "1.0", {"setup.py": b"ext_modules"}))
+    require(f"{MET}peft==0.99\nnosuch\nold==1.0\ntrasformers\nnat\n")
+    done = imgbuild("init")
+    assert done.status == 8
+    message = words(done.stderr)
+    assert "5 requirements of the project cannot be met on Python 3.11" in message
+    assert "requirements.txt:5: peft==0.99: the index has no such version" in message
+    assert "requirements.txt:6: nosuch: the index has no such package" in message
+    assert "requirements.txt:7: old==1.0: no wheel for Python 3.11" in message
+    assert "trasformers: the index has no such package; nearest: transformers" in message
+    assert "requirements.txt:9: nat: only an sdist exists" in message
+    assert "--exclude PACKAGE" in message
+    assert {path.name for path in Path().iterdir()} == {"requirements.txt"}
+
+
+def test_a_package_of_cuda_source_is_left_out_plainly(imgbuild: Command, index: LocalIndex) -> None:
+    sdist = sdist_bytes("flash_attn", "2.7.4", {"setup.py": b"CUDAExtension"})
+    index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist)
+    require(f"{MET}flash-attn==2.7.4\n")
+    require("import torch\n\ndef f():\n    import flash_attn\n", "train.py")
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    message = words(done.stderr)
+    assert "warning: flash-attn is left out: the index has no wheel for Python 3.11" in message
+    assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl" in message
+    assert "needed by train.py:4 (only in some cases)" in message
+    assert "sdpa" in message
+    assert set(row()["exclude"]) == {"flash-attn"}  # type: ignore[call-overload]
+    assert row()["extends"] == TARGET
+
+
+def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalIndex) -> None:
+    index.add("rouge", "rouge-1.0.tar.gz", sdist_bytes("rouge", "1.0", {"setup.py": b"setup()"}))
+    require(f"{MET}rouge\n")
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    reason = yaml.safe_load(Path("matrix.yaml").read_text())["sdists"]["rouge"]["reason"]
+    assert reason == "rouge 1.0 is published only as an sdist of Python code"
+
+
+def test_a_pin_is_moved_only_when_told(imgbuild: Command, index: LocalIndex) -> None:
+    require(MET.replace("4.51.3", "4.51.9"))
+    refused = imgbuild("init")
+    assert refused.status == 8
+    assert "transformers==4.51.9" in refused.stderr
+    done = imgbuild("init", "--relax", "Transformers")
+    assert done.status == 0, done.stderr
+    relaxed = row()["relax"]["transformers"]  # type: ignore[index]
+    assert relaxed["version"] == "4.51.3"
+    assert row()["extends"] == TARGET
+    assert index.published == []
+
+
+def test_a_named_target_is_taken(imgbuild: Command) -> None:
+    require("torch\n")
+    assert imgbuild("init", "--target", "cu126-vllm").status == 0
+    assert row()["extends"] == "cu126-vllm"
+
+
+def test_a_target_to_extend_does_not_change(imgbuild: Command, index: LocalIndex) -> None:
+    index.wheel("transformers", "4.52.3")
+    require("transformers==4.52.3\n")
+    done = imgbuild("init", "--extends", "cu126-vllm")
+    assert done.status == 8
+    assert "transformers 4.53.3 -> ==4.52.3 (requirements.txt:1)" in words(done.stderr)
+    assert "imgbuild init --target cu126-vllm" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "cuda"),
+    [
+        (["--driver", "535"], "12"),
+        (["--gpu", "B200"], "1"),
+        (["--cuda", "12.6"], "12.6"),
+        (["--driver", "580", "--gpu", "sm_121"], "1"),
+    ],
+)
+def test_only_targets_that_run_there(imgbuild: Command, options: list[str], cuda: str) -> None:
+    require("torch\n")
+    done = imgbuild("init", *options, "--json")
+    assert done.status == 0, done.stderr
+    choice = json.loads(done.stdout)["choice"]
+    assert all(item["cuda"].startswith(cuda) for item in choice["candidates"])
+    assert all(item.get("unfit", []) == [] for item in choice["candidates"])
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--driver", "new"], 2, "--driver new: a driver has a number"),
+        (["--gpu", "RTX"], 2, "--gpu RTX: not a compute capability, nor the name of a GPU"),
+        (["--cuda", "11.0"], 3, "no locked target for x86_64 has CUDA 11.0"),
+        (["--driver", "450"], 3, "no target runs on this machine: CUDA"),
+        (["--target", "nosuch"], 3, "no locked target nosuch for x86_64"),
+        (["--target", "a", "--extends", "b"], 2, "name more than one target"),
+        (["--from", "absent"], 2, "--from absent: no such file or folder"),
+        (["--add", "=="], 2, "invalid requirement: '=='"),
+        (["Name"], 2, "invalid name for an image: Name"),
+    ],
+)
+def test_wrong_options(imgbuild: Command, options: list[str], status: int, message: str) -> None:
+    require("torch\n")
+    done = imgbuild("init", *options)
+    assert done.status == status
+    assert message in words(done.stderr)
+    assert not Path("matrix.yaml").exists()
+
+
+def test_the_result_as_json(imgbuild: Command) -> None:
+    require(f"{MET}-e ./elsewhere\n")
+    Path("elsewhere").mkdir()
+    document = json.loads(imgbuild("init", "--json").stdout)
+    assert document["form"] == "extends"
+    assert document["target"] == TARGET
+    assert document["choice"]["candidates"][0]["met"] == ["torch", "transformers", "trl", "vllm"]
+    assert document["read"]["files"] == ["requirements.txt"]
+
+
+def test_another_python_is_said_at_once(imgbuild: Command) -> None:
+    require(
+        '[project]\nname = "x"\nversion = "1"\nrequires-python = "==3.12.*"\n', "pyproject.toml"
+    )
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    message = "the project demands Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
+    assert message in words(done.stderr)
+    assert " (!) " in done.stdout
+    assert "like" in row()
+
+
+def test_files_of_another_folder_are_copied(imgbuild: Command, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/requirements.txt").write_text(f"{MET}-c bounds.txt\n")
+    (tmp_path / "other/bounds.txt").write_text("numpy<3\n")
+    assert imgbuild("init", "--from", "../other").status == 0
+    assert row()["requirements"] == [".imgbuild/read/other/requirements.txt"]
+    assert Path(".imgbuild/read/other/bounds.txt").read_text() == "numpy<3\n"
+
+
+def test_a_file_that_others_name_is_not_named_twice(imgbuild: Command) -> None:
+    require(f"{MET}-c bounds.txt\n-r more.txt\n")
+    require("numpy<3\n", "bounds.txt")
+    require("einops\n", "more.txt")
+    assert imgbuild("init").status == 0
+    assert row()["requirements"] == ["requirements.txt"]
+
+
+def test_outputs_are_in_the_folder_of_imgbuild(imgbuild: Command) -> None:
+    require(MET)
+    assert imgbuild("init").status == 0
+    done = imgbuild("run", "--", "python", "train.py")
+    assert done.status == 5
+    assert ".imgbuild/images/project/lock.json" in done.stderr
+    assert "imgbuild lock project" in done.stderr
+
+
+def test_several_targets_are_listed_where_one_is_needed(imgbuild: Command) -> None:
+    require(MET)
+    assert imgbuild("init").status == 0
+    text = Path("matrix.yaml").read_text()
+    second = f"  second:\n    extends: {TARGET}\n    summary: another\n"
+    Path("matrix.yaml").write_text(text.rstrip() + "\n" + second)
+    for words_given in (["run", "--", "true"], ["shell"], ["digest"], ["lock"], ["build"]):
+        done = imgbuild(*words_given)
+        assert done.status == 3, words_given
+        assert "project, second" in done.stderr

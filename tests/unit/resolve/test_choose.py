@@ -1,0 +1,165 @@
+"""Which locked target is the nearest to a project."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.project.model import Declared, DeclaredPython, Place
+from imgbuild.resolve import choose
+from imgbuild.resolve.choose import Candidate, Change, LockedFacts
+from imgbuild.resolve.demands import Demand
+from imgbuild.values import Arch
+
+PLACE = Place("requirements.txt", 1)
+NONE = Declared()
+
+
+def facts(target: str, **more: object) -> LockedFacts:
+    values: dict[str, object] = {
+        "target": target,
+        "arch": Arch.X86_64,
+        "versions": {"torch": "2.6.0", "vllm": "0.8.5.post1", "transformers": "4.52.4"},
+        "python": "3.11.2",
+        "cuda": "12.4",
+        "as_of": "2025-06-20",
+        "tested": "gpu",
+    }
+    return LockedFacts(**(values | more))  # type: ignore[arg-type]
+
+
+def demand(text: str) -> Demand:
+    name, _, spec = text.partition(" ")
+    return Demand(package=name, spec=spec, places=(PLACE,))
+
+
+def ranked(
+    targets: list[LockedFacts], *texts: str, declared: Declared = NONE, cuda: tuple[str, ...] = ()
+) -> list[Candidate]:
+    wanted = [demand(text) for text in texts]
+    return choose.ranked(targets, declared, lambda _: wanted, cuda=cuda)
+
+
+def names(candidates: list[Candidate]) -> list[str]:
+    return [item.target for item in candidates]
+
+
+def python(spec: str) -> Declared:
+    return Declared(python=(DeclaredPython(spec=spec, place=PLACE),))
+
+
+def test_what_is_met_added_and_changed() -> None:
+    (item,) = ranked([facts("a")], "torch ==2.6.0", "wandb >=0.19", "transformers ==4.52.3")
+    assert (item.met, item.added, item.form) == (("torch",), ("wandb",), "like")
+    (change,) = item.changed
+    assert str(change) == "transformers 4.52.4 -> ==4.52.3 (requirements.txt:1)"
+
+
+def test_a_tested_target_that_has_everything_is_extended() -> None:
+    assert ranked([facts("a")], "torch >=2.6", "wandb")[0].form == "extends"
+    assert ranked([facts("a", tested="")], "torch >=2.6")[0].form == "like"
+    assert ranked([facts("a")], "torch", declared=python(">=3.12"))[0].form == "like"
+
+
+def test_a_checkout_of_a_package_is_not_the_release() -> None:
+    checkout = Demand(
+        package="transformers", source="git+https://example.org/t.git", places=(PLACE,)
+    )
+    item = choose.candidate(facts("a"), [checkout], NONE)
+    assert item.changed[0].wanted == "git+https://example.org/t.git"
+
+
+def test_a_bound_alone_changes_but_adds_nothing() -> None:
+    bounds = [
+        Demand(package="transformers", spec="<4.50", installed=False, places=(PLACE,)),
+        Demand(package="absent", spec="<2", installed=False, places=(PLACE,)),
+    ]
+    item = choose.candidate(facts("a"), bounds, NONE)
+    assert (item.met, item.added, len(item.changed)) == ((), (), 1)
+
+
+def test_an_engine_counts_more_than_many_other_packages() -> None:
+    others = {f"p{number}": "1.0" for number in range(30)}
+    wrong_torch = facts("torch", versions={"torch": "2.5.1", "vllm": "0.8.5", **others})
+    wrong_others = facts(
+        "others", versions={"torch": "2.6.0", "vllm": "0.8.5"} | dict.fromkeys(others, "9.9")
+    )
+    texts = ["torch >=2.6", "vllm ==0.8.5", *(f"{name} ==1.0" for name in others)]
+    assert names(ranked([wrong_torch, wrong_others], *texts)) == ["others", "torch"]
+
+
+def test_a_missing_engine_is_worse_than_another_version_of_it() -> None:
+    without = facts("without", versions={"torch": "2.6.0"})
+    other = facts("other", versions={"torch": "2.6.0", "vllm": "0.9.2"})
+    assert names(ranked([without, other], "torch", "vllm ==0.8.5")) == ["other", "without"]
+
+
+def test_the_nearest_version_of_an_engine_comes_first() -> None:
+    targets = [
+        facts(version, versions={"torch": "2.6.0", "vllm": version})
+        for version in ("0.26.0", "0.7.2", "0.10.2")
+    ]
+    assert names(ranked(targets, "vllm <=0.6.3")) == ["0.7.2", "0.10.2", "0.26.0"]
+
+
+def test_a_pinned_torch_leaves_targets_of_its_minor_release_alone() -> None:
+    targets = [
+        facts("same", versions={"torch": "2.6.1"}),
+        facts("other", versions={"torch": "2.7.0", "vllm": "0.8.5"}),
+    ]
+    assert names(ranked(targets, "torch ==2.6.0", "vllm ==0.8.5")) == ["same"]
+
+
+def test_of_a_torch_that_no_target_has_the_declared_cuda_decides() -> None:
+    targets = [
+        facts("cu124", versions={"torch": "2.5.1"}, cuda="12.4"),
+        facts("cu130", versions={"torch": "2.11.0"}, cuda="13.0"),
+        facts("cu126", versions={"torch": "2.7.0"}, cuda="12.6"),
+    ]
+    assert names(ranked(targets, "torch ==2.4.0", cuda=("12.6",))) == ["cu126"]
+    assert names(ranked(targets, "torch ==2.4.0")) == ["cu124"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "first"),
+    [(">=3.12", "new"), ("==3.11.*", "old"), (">=3.13.14,<3.14", "new"), ("==3.11.9", "old")],
+)
+def test_the_python_of_the_project_comes_first(spec: str, first: str) -> None:
+    old = facts("old", python="3.11.2")
+    new = facts("new", python="3.13.5", versions={"torch": "2.14.0"})
+    assert names(ranked([old, new], "vllm", declared=python(spec)))[0] == first
+
+
+def test_ties_are_decided_by_cuda_retirement_recommendation_tests_and_date() -> None:
+    def order(**more: object) -> list[str]:
+        return names(ranked([facts("a"), facts("b", **more)], "torch", cuda=("12.4",)))
+
+    assert order(cuda="13.0") == ["a", "b"]
+    assert order(retired=True, recommended="vllm") == ["a", "b"]
+    assert order(recommended="verl") == ["b", "a"]
+    assert order(tested="multi-gpu") == ["b", "a"]
+    assert order(as_of="2026-01-01") == ["b", "a"]
+    assert order(unfit=("too new",), tested="multi-gpu") == ["a", "b"]
+
+
+def test_a_target_that_is_recommended_for_a_package_of_the_project() -> None:
+    versions = {"torch": "2.6.0", "verl": "0.9.1", "vllm": "0.8.5"}
+    verl = facts("verl", recommended="verl", versions=versions)
+    vllm = facts("vllm", recommended="vllm", versions=versions)
+    assert names(ranked([vllm, verl], "verl", "vllm")) == ["verl", "vllm"]
+    assert names(ranked([verl, vllm], "torch")) == ["vllm", "verl"]
+
+
+def test_what_additions_contradict_is_looked_up_for_the_nearest_targets() -> None:
+    asked = []
+
+    def conflicts(target: LockedFacts, _: object) -> list[Change]:
+        asked.append(target.target)
+        if target.target != "a":
+            return []
+        return [Change(package="torch", has="2.6.0", wanted=">=2.7", by="trl 0.30")]
+
+    targets = [facts("a", tested="multi-gpu"), facts("b"), facts("c", retired=True)]
+    wanted = [demand("trl ==0.30")]
+    order = choose.ranked(targets, NONE, lambda _: wanted, conflicts, first=2)
+    assert (asked, names(order)) == (["a", "b"], ["b", "a", "c"])
+    assert order[1].form == "like"

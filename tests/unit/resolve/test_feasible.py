@@ -1,0 +1,124 @@
+"""What an index cannot give, from its pages alone."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.context import Context
+from imgbuild.project.model import Place
+from imgbuild.resolve import sdist_code
+from imgbuild.resolve.demands import Demand
+from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests.support import folder_index
+from tests.support.local_index import LocalIndex, sdist_bytes
+
+TAGS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
+DAY = datetime.date(2026, 1, 1)
+Pages = Callable[[LocalIndex], IndexPages]
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Pages:
+    def opened(index: LocalIndex) -> IndexPages:
+        matrix = folder_index.catalogue_with(index, tmp_path / "index")
+        return IndexPages(matrix, Context.open(root=tmp_path / "cache"), DAY)
+
+    return opened
+
+
+def demand(text: str, **more: object) -> Demand:
+    name, _, spec = text.partition(" ")
+    return Demand(package=name, spec=spec, places=(Place("a.txt", 2),), **more)  # type: ignore[arg-type]
+
+
+def sample() -> LocalIndex:
+    index = LocalIndex()
+    for version in ("0.14.0", "0.15.0", "0.16.0"):
+        index.wheel("peft", version)
+    index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
+    index.wheel("arm", "1.0", tag=folder_index.ARM)
+    index.add("pyext", "pyext-0.7.tar.gz", sdist_bytes("pyext", "0.7", {"setup.py": b""}))
+    index.add("mixed", "mixed-2.0.tar.gz", sdist_bytes("mixed", "2.0", {"setup.py": b""}))
+    index.wheel("mixed", "2.0", tag=folder_index.OLD_PYTHON)
+    index.add("deepspeed", "deepspeed-0.1.tar.gz", sdist_bytes("deepspeed", "0.1", {}))
+    return index
+
+
+def test_every_cause_is_listed_at_once(pages: Pages) -> None:
+    asked = [
+        demand("peft >=0.15"),
+        demand("peft ==0.20"),
+        demand("nosuch"),
+        demand("pyext"),
+        demand("old ==1.0"),
+        demand("arm"),
+        demand("mixed ==2.0"),
+        demand("deepspeed"),  # an sdist of the matrix
+    ]
+    causes = {each.demand: each.cause for each in obstacles(asked, pages(sample()), TAGS)}
+    assert causes == {
+        "peft==0.20": "version",
+        "nosuch": "name",
+        "pyext": "source",
+        "old==1.0": "python",
+        "arm": "python",
+        "mixed==2.0": "source",
+    }
+
+
+def test_the_message_has_place_reason_and_what_is_nearest(pages: Pages) -> None:
+    (obstacle,) = obstacles([demand("peft ==0.20")], pages(sample()), TAGS)
+    assert str(obstacle) == (
+        "a.txt:2: peft==0.20: the index has no such version; it has 0.14.0 to 0.16.0;"
+        " nearest: 0.16.0"
+    )
+    (obstacle,) = obstacles([demand("old ==1.0")], pages(sample()), TAGS)
+    assert "no wheel for Python 3.11 and glibc 2.36 among its Linux x86_64 wheels" in str(obstacle)
+    assert "Python cp310" in obstacle.reason
+
+
+def test_bounds_and_sources_are_not_looked_up(pages: Pages) -> None:
+    asked = [demand("nosuch", installed=False), demand("other", source="https://example.org/o.whl")]
+    assert obstacles(asked, pages(LocalIndex()), TAGS) == []
+
+
+def test_another_python_has_other_obstacles(pages: Pages) -> None:
+    python310 = Tags(python="3.10", glibc="2.36", arch=Arch.X86_64)
+    assert obstacles([demand("old ==1.0")], pages(sample()), python310) == []
+
+
+def test_an_sdist_that_is_allowed_meets_a_demand(pages: Pages) -> None:
+    assert obstacles([demand("pyext")], pages(sample()), TAGS, sdists=["pyext"]) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "code"),
+    [
+        ({"setup.py": b"from setuptools import setup\nsetup()\n", "a.py": b""}, "python"),
+        ({"setup.py": b"setup(ext_modules=[])\n"}, "native"),
+        ({"pyproject.toml": b"", "src/lib.rs": b""}, "native"),
+        ({"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}, "cuda"),
+        ({"csrc/kernel.cu": b"", "setup.py": b""}, "cuda"),
+        ({"tests/data.c": b"", "setup.py": b""}, "python"),
+    ],
+)
+def test_what_an_sdist_compiles(
+    pages: Pages, tmp_path: Path, files: dict[str, bytes], code: str
+) -> None:
+    index = LocalIndex()
+    index.add("a", "a-1.0.tar.gz", sdist_bytes("a", "1.0", files))
+    (file,) = pages(index).files("a")
+    context = Context.open(root=tmp_path / "cache")
+    assert sdist_code.compiled(file, context) == code
+    assert sdist_code.compiled(file, context) == code, "from the cache"
+
+
+def test_the_demand_is_written_as_it_was() -> None:
+    obstacle = Obstacle(package="a", demand="a[x]>=2", cause="name", reason="gone", nearest=("1",))
+    assert obstacle.text == str(obstacle) == "a[x]>=2: gone; nearest: 1"
