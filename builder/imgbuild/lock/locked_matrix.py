@@ -61,8 +61,9 @@ def matrix_of(
 
 def default_index_of(lock: Lock) -> str:
     """The name that `lock` has for the default index."""
+    other = {*lock.indexes, *(lock.project.sources if lock.project is not None else ())}
     wheels = (wheel for found in lock.arch.values() for wheel in found.wheels)
-    return next((item.index for item in wheels if item.package not in lock.indexes), "default")
+    return next((item.index for item in wheels if item.package not in other), "default")
 
 
 def versions_of(lock: Lock) -> dict[str, str]:

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 import imgbuild
+from imgbuild.errors import InputError
+from imgbuild.lock.addresses import GIT_INDEX, GitAddress, read
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel
 from imgbuild.render.addresses import Addresses
@@ -36,9 +38,24 @@ def text(lock: Lock, arches: Sequence[Arch], addresses: Addresses) -> str:
         f"requires-python = {_string(f'=={python}.*')}",
         f"environments = [{', '.join(_string(_marker([arch])) for arch in arches)}]",
     ]
+    sources = lock.project.sources if lock.project is not None else {}
     for key in sorted(entries):
-        lines += _package(key, entries[key], set(arches), addresses)
+        if any(item.index == GIT_INDEX for item in entries[key].values()):
+            lines += _repository(key[0], sources.get(key[0], ""))
+        else:
+            lines += _package(key, entries[key], set(arches), addresses)
     return "\n".join(lines) + "\n"
+
+
+def _repository(package: str, source: str) -> list[str]:
+    """The entry of a package from a git repository, which has no version (PEP 751)."""
+    address = read(source)
+    if not isinstance(address, GitAddress):
+        message = f"{package}: its address in the lock is not that of a git repository: {source}"
+        raise InputError(message, hint="lock it again")
+    folder = f", subdirectory = {_string(address.subdirectory)}" if address.subdirectory else ""
+    tree = f'type = "git", url = {_string(address.url)}, commit-id = {_string(address.rev)}'
+    return ["", "[[packages]]", f"name = {_string(package)}", f"vcs = {{{tree}{folder}}}"]
 
 
 def _package(

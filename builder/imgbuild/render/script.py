@@ -119,7 +119,7 @@ def _line(
     """A package with the hashes of `files`, of which an index has the first."""
     hashes = [file.sha256 for file in files]
     there = ""
-    if package in lock.indexes:
+    if package in lock.indexes or (lock.project and package in lock.project.sources):
         url = addresses(package, files[0])
         there = quoting.requirement(package, version, hashes, url=url)
     return Line(plain=quoting.requirement(package, version, hashes), there=there)

@@ -123,6 +123,7 @@ def answer(
     uploaded is considered. InputError if the request contradicts the matrix; FetchFailed if an
     index does not answer.
     """
+    ask = request.applying(ask, matrix)
     request.check(ask, matrix)
     if ask.as_of is not None:
         return dated(ask, matrix, learned, context)

@@ -17,6 +17,7 @@ from imgbuild.values import Arch, Bytes
 
 Form = Literal["extends", "like"]
 
+OTHER_CUDA = 50  # another CUDA release than the project names costs as much as this weight
 # What a contradiction costs; an addition costs twice that of an engine, half that of others.
 # A target is built around these: another version of one of them needs
 # other versions of many.
@@ -239,7 +240,6 @@ class _Order:
             _python_class(self._declared, item.python),
             bool(item.unfit),
             self._cost(item),
-            bool(self._cuda) and item.cuda not in self._cuda,
             facts.retired,
             -self._stack(facts, demanded),
             -(TIERS.index(facts.tested) if facts.tested in TIERS else -1),
@@ -256,7 +256,8 @@ class _Order:
             for package in item.added
             if package in WEIGHTS
         )
-        return changed + added
+        other_cuda = OTHER_CUDA if self._cuda and item.cuda not in self._cuda else 0
+        return changed + added + other_cuda
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
         """How well the recommendation of a target fits: that for a package of the project first."""

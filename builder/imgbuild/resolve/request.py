@@ -15,6 +15,7 @@ from packaging.version import Version
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.values import Arch, normalize
+from imgbuild.wheel.tags import Tags
 
 # A comma before a name separates two requests, else two bounds or two extras of one.
 BETWEEN = re.compile(r",\s*(?=[A-Za-z])(?![^\[\]]*\])")
@@ -270,6 +271,24 @@ def check(ask: ResolveRequest, matrix: Matrix) -> None:
                 f"{package} comes from {index}, which has a separate index for each CUDA release"
             )
             raise InputError(message, hint="name the release with --cuda, such as --cuda 12.8")
+
+
+def applying(ask: ResolveRequest, matrix: Matrix) -> ResolveRequest:
+    """The request without packages that count on none of its architectures.
+
+    InputError if none counts on one of them.
+    """
+    base = matrix.bases[base_of(ask, matrix)]
+    counting: set[str] = set()
+    for arch in ask.arches:
+        markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
+        packages = ask.on(markers).packages
+        if not packages:
+            message = f"no package is requested for Python {base.python} on {arch}"
+            raise InputError(message, hint="leave a marker out, or name another --arch")
+        counting.update(packages)
+    requests = tuple(each for each in ask.requests if each.package in counting)
+    return msgspec.structs.replace(ask, requests=requests)
 
 
 def base_of(ask: ResolveRequest, matrix: Matrix) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.errors import NoSolution
-from imgbuild.learn.loop import settle
+from imgbuild.learn.loop import Settled, settle
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Flashinfer, Matrix, Target, Wanted
@@ -24,6 +24,7 @@ from imgbuild.solve.torch import TORCH, TorchBuild
 
 ASKED = "asked for with imgbuild resolve"
 FLASHINFER = "flashinfer-python"
+ROUNDS = 4  # of versions whose extras require something else
 
 
 class SolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,28 +89,14 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
         if floors and memory.keep(first_solve.floors(first)) != previous:
             continue
         target = query.target or target_of(ask, matrix, base, first)
-        target = with_extras(query, target, first, first.versions)
-        name = request.name_of(ask, matrix, target.cuda, first.versions)
-        extended = with_target(matrix, name, msgspec.structs.replace(target, arch=(arch,)))
         try:
-            done = settle(
-                extended, name, [arch], query.context, memory.learned_constraints, memory.keep
-            )
+            target, done = settle_with_extras(query, target, first)
         except NoSolution as error:
             failed = error
             tried.append(first.torch)
         else:
             if memory.prefer(first, done.resolutions[arch].versions):
                 continue
-            versions = done.resolutions[arch].versions
-            lacking = [
-                package
-                for package in with_extras(query, target, first, versions).requires
-                if package not in versions
-            ]
-            if lacking:  # what was learned led to another version, whose extra requires more
-                message = f"the extras of {', '.join(ask.packages)} also require {lacking[0]}"
-                raise NoSolution(message, hint="ask for it as well")
             return SolvedTarget(
                 target=target,
                 resolution=done.resolutions[arch],
@@ -150,6 +137,27 @@ def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve)
         indexes=dict(ask.indexes),
         flashinfer=flashinfer_of(matrix, ask, first.cuda, first.versions),
     )
+
+
+def settle_with_extras(query: Query, target: Target, first: FirstSolve) -> tuple[Target, Settled]:
+    """`target`, with what the extras that are asked for require, and its packages.
+
+    What is learned may lead to other versions, whose extras require something else: then again.
+    """
+    ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
+    name = request.name_of(ask, matrix, target.cuda, first.versions)
+    versions = first.versions
+    for _ in range(ROUNDS):
+        whole = with_extras(query, target, first, versions)
+        extended = with_target(matrix, name, msgspec.structs.replace(whole, arch=(arch,)))
+        done = settle(
+            extended, name, [arch], query.context, memory.learned_constraints, memory.keep
+        )
+        versions = done.resolutions[arch].versions
+        if with_extras(query, target, first, versions) == whole:
+            return whole, done
+    message = f"no set has what the extras of {', '.join(ask.packages)} require at its versions"
+    raise NoSolution(message, hint="ask for exact versions")
 
 
 def with_extras(

@@ -119,8 +119,10 @@ def bounds(declared: Iterable[DeclaredRequirement]) -> tuple[str, ...]:
 def _line(requirement: Requirement, direct: Direct) -> str:
     package = normalize(requirement.name)
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    item = direct.get(package)
-    return f"{package}{extras}{requirement.specifier if item is None else f'=={item.version}'}"
+    bounds = [str(requirement.specifier)] if requirement.specifier else []
+    if package in direct:
+        bounds.insert(0, f"=={direct[package].version}")
+    return f"{package}{extras}{','.join(bounds)}"
 
 
 def look_up(

@@ -12,8 +12,9 @@ from packaging.pylock import Pylock
 
 from imgbuild import project_paths
 from imgbuild.errors import InputError
-from imgbuild.lock import requirements
+from imgbuild.lock import locked_matrix, requirements
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.model import LockedProject
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.model import Drop
 from imgbuild.plan import current
@@ -239,6 +240,53 @@ def test_bake_names_have_no_dots_and_contexts_are_by_digest():
     assert bake_target["contexts"]["base"].endswith(f"@{rendering.base.digest}")
     assert bake_target["network"] == "none"
     assert re.fullmatch(r"[A-Za-z0-9_-]+", name)
+
+
+def by_address() -> Lock:
+    """The sample's lock with its built wheel from a git repository, and a wheel by URL."""
+    lock = render_sample.lock()
+    arch = {
+        name: msgspec.structs.replace(
+            each, built=tuple(msgspec.structs.replace(item, index="git") for item in each.built)
+        )
+        for name, each in lock.arch.items()
+    }
+    (built, *_) = (item for each in arch.values() for item in each.built)
+    wheel = next(iter(arch.values())).wheels[0]
+    sources = {
+        built.package: f"git+https://git.example/demo@{'0' * 40}#subdirectory=python",
+        wheel.package: f"https://files.example/{wheel.file}",
+    }
+    project = LockedProject(sources=sources, trees={built.package: "0" * 40})
+    return msgspec.structs.replace(lock, arch=arch, project=project)
+
+
+def test_a_package_by_address_is_not_of_the_default_index():
+    lock = by_address()
+    arch = {
+        name: msgspec.structs.replace(
+            each,
+            wheels=tuple(
+                msgspec.structs.replace(wheel, index="url")
+                if lock.project is not None and wheel.package in lock.project.sources
+                else wheel
+                for wheel in each.wheels
+            ),
+        )
+        for name, each in lock.arch.items()
+    }
+    assert locked_matrix.default_index(msgspec.structs.replace(lock, arch=arch)) == "pypi"
+
+
+def test_pylock_names_the_commit_of_a_git_repository():
+    lock = by_address()
+    text = pylock.text(lock, tuple(lock.arch), render_sample.address)
+    assert (
+        'vcs = {type = "git", url = "https://git.example/demo", commit-id = "'
+        + "0" * 40
+        + '", subdirectory = "python"}'
+    ) in text
+    Pylock.from_dict(tomllib.loads(text)).validate()
 
 
 def test_pylock_is_read_by_packaging_and_has_every_hash():

@@ -69,6 +69,15 @@ def test_extras_and_markers_are_part_of_a_request():
     assert not requests[2].applies({"sys_platform": "win32"})
 
 
+def test_a_request_of_which_nothing_counts_on_the_machine_is_refused():
+    requests, _ = request.read(["trl; sys_platform == 'win32'", "vllm"], [], {})
+    ask = request.ResolveRequest(requests=requests, arches=(Arch.X86_64,))
+    assert request.applying(ask, samples.matrix()).packages == ("vllm",)
+    ask = request.ResolveRequest(requests=requests[:1], arches=(Arch.X86_64,))
+    with pytest.raises(InputError, match=r"requested for Python 3\.11 on x86_64"):
+        request.applying(ask, samples.matrix())
+
+
 @pytest.mark.parametrize(
     ("wants", "have", "words"),
     [

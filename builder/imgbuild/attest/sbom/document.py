@@ -54,7 +54,8 @@ OUTSIDE = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
 class Component(msgspec.Struct, frozen=True, kw_only=True):
     """One component. `id` is unique in its SBOM; `layer` is the layer that holds it.
 
-    `index` is given where it is not the default one, `source` is Debian's source package.
+    `index` is given where it is not the default one, `source` is Debian's source package, or the
+    address of a package that is not of an index.
     """
 
     id: str
@@ -176,6 +177,7 @@ class _Maker:
         self._resolution: Resolution = lock.arch[arch]
         self._installed = installed_wheels(self._resolution)
         self._default = default_index_of(lock)
+        self._addresses = lock.project.sources if lock.project is not None else {}
         self._debs = {deb.package: deb for deb in self._resolution.debs}
 
     @property
@@ -252,6 +254,7 @@ class _Maker:
                 sha256=built.sdist.sha256,
                 purl=purl.pypi(built.package, built.version, built.sdist.file),
                 index=built.index if built.index != self._default else "",
+                source=self._addresses.get(built.package, ""),
             )
             for wheel in built.requires:
                 components[wheel.sha256] = self._wheel(
@@ -300,6 +303,7 @@ class _Maker:
             purl=purl.pypi(wheel.package, wheel.version, wheel.file),
             licence=self._licence(wheel),
             index=wheel.index if wheel.index != self._default else "",
+            source=self._addresses.get(wheel.package, "") if kind is ComponentKind.WHEEL else "",
             layer=self._places.get(wheel.sha256) if kind is ComponentKind.WHEEL else None,
         )
 
