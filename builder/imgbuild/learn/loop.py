@@ -19,7 +19,7 @@ from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.cache.context import Context
 from imgbuild.errors import NoSolution
-from imgbuild.index.remote_wheel import Blocks
+from imgbuild.index.remote_wheel import LATER, Blocks, LookedUp
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.learn.learn import joined, learn
@@ -29,10 +29,11 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.solve import solve
+from imgbuild.solve.extension import address_of
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
 from imgbuild.system.amounts import count
-from imgbuild.values import Arch
+from imgbuild.values import Arch, Sha256
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
 # The checks that files on a server are enough for.
@@ -103,13 +104,18 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
             chosen = solve.ask(prepared, recorded)
             resolution = solve.lock_answer(prepared, chosen)
         # A library for each round: what it has read is on the disk after it, and only there.
-        with Library(context.store, Blocks(context.http)) as library:
+        with Library(context.store, Blocks(_ranges(prepared, resolution))) as library:
             release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
             with (
                 context.reporter.step(f"auditing (pass {rounds})"),
                 library.progress("auditing", len(resolution.versions), context.reporter),
             ):
-                report = audit_of(resolution, release_catalogue, terms_of(prepared, resolution))
+                report = audit_of(
+                    resolution,
+                    release_catalogue,
+                    terms_of(prepared, resolution),
+                    published=_published_packages(prepared),
+                )
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
             if not errors:
                 solve.report_age(prepared, chosen)
@@ -140,11 +146,11 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
 
 def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     """The inputs of a target's audit besides its packages."""
-    target, published = prepared.problem.target, prepared.published
+    target = prepared.problem.target
     named = (
         set(target.pins)
-        if published is None
-        else set(resolution.versions) - set(published.versions)
+        if prepared.published is None
+        else set(resolution.versions) - _published_packages(prepared)
     )
     return Terms(
         target=prepared.problem.name,
@@ -155,27 +161,51 @@ def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     )
 
 
-def audit_of(resolution: Resolution, release_catalogue: ReleaseCatalogue, terms: Terms) -> Report:
-    """Errors on the main path, from code, METADATA and older releases of the packages."""
+def _published_packages(prepared: PreparedTarget) -> set[str]:
+    return set(prepared.published.versions) if prepared.published is not None else set()
+
+
+def audit_of(
+    resolution: Resolution,
+    release_catalogue: ReleaseCatalogue,
+    terms: Terms,
+    *,
+    published: Collection[str] = (),
+) -> Report:
+    """Errors on the main path, from code, METADATA and older releases of the packages.
+
+    `published` are packages whose locked versions were audited together.
+    """
     package_set = package_set_of(resolution, release_catalogue)
 
     def _past(path: MainPath) -> list[Finding]:
-        return removed_attributes.check(package_set, path, lambda: release_catalogue)
+        return removed_attributes.check(
+            package_set, path, lambda: release_catalogue, published=published
+        )
 
     path = main_path(package_set, with_named(package_set, terms.named))
     return audit(package_set, terms, checks=READABLE, path=path, past=_past)
 
 
+def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:
+    """Where the wheels of a resolution are read from; no index is asked before."""
+    wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
+    built = {item.wheel.sha256 for item in resolution.built}
+
+    def _address(sha256: Sha256) -> str:
+        if sha256 in built and prepared.published_wheels is not None:
+            return prepared.published_wheels.path(wheels[sha256].package).as_uri()
+        return address_of(prepared.catalogue.indexes, wheels, sha256)
+
+    return LookedUp(prepared.problem.context.http, _address)
+
+
 def package_set_of(resolution: Resolution, release_catalogue: ReleaseCatalogue) -> PackageSet:
     """The package set of a resolution; what is not in the store is read from its index."""
-    rules = release_catalogue.catalogue.rules
+    rules, store = release_catalogue.catalogue.rules, release_catalogue.store
 
     def _locate(wheel: Wheel) -> Path | str:
-        path = release_catalogue.store.file(wheel.sha256)
-        if path is not None:
-            return path
-        files = release_catalogue.catalogue.indexes.files(wheel.package)
-        return next(file.url for file in files if file.name == wheel.file)
+        return store.file(wheel.sha256) or f"{LATER}{wheel.sha256}"
 
     return open_package_set(
         wheels_of(resolution),

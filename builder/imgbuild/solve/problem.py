@@ -6,6 +6,7 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.lock.published import Overlay, overlay
+from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.values import Arch
@@ -29,6 +30,12 @@ class SolveProblem(msgspec.Struct, frozen=True):
     def overlay(self) -> Overlay | None:
         """What the target adds to a published target; None if it extends none."""
         return overlay(self.matrix, self.name)
+
+    @property
+    def published(self) -> Resolution | None:
+        """What the published target that this one extends has locked; None if it extends none."""
+        overlay = self.overlay
+        return overlay.published.lock.arch.get(self.arch) if overlay is not None else None
 
     @property
     def base(self) -> Base:

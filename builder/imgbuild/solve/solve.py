@@ -21,7 +21,7 @@ from imgbuild.errors import NoSolution
 from imgbuild.index import cuda_releases, server
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, IndexFile, places
-from imgbuild.index.remote_wheel import lock_wheel, metadata
+from imgbuild.index.remote_wheel import LookedUp, lock_wheel, metadata
 from imgbuild.index.server import Catalogue, OfferedFile
 from imgbuild.lock.lock_file import requirements
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
@@ -43,7 +43,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A problem that can be solved, several times if needed: base and catalogue are known.
 
     `published` is the resolution of the published target that this one extends: its packages are
-    locked unchanged.
+    locked unchanged. `published_wheels` are those of them that were built from sdists.
     """
 
     problem: SolveProblem
@@ -53,6 +53,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     requirements: tuple[str, ...]
     release: cuda_releases.CudaRelease
     published: Resolution | None = None
+    published_wheels: extension.PublishedWheels | None = None
 
 
 def resolve(problem: SolveProblem) -> Resolution:
@@ -182,8 +183,8 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     """
     plain = wheels_only(problem, python)
     release = cuda_release(problem, plain)
-    overlay = problem.overlay
-    published = overlay.published.lock.arch[problem.arch] if overlay is not None else None
+    published = problem.published
+    published_wheels: extension.PublishedWheels | None = None
     published_builders: dict[str, server.SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base
@@ -200,6 +201,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         requirements=tuple(f"{item}{spec}" for item, spec in specs.items()),
         release=release,
         published=published,
+        published_wheels=published_wheels,
     )
 
 
@@ -210,7 +212,11 @@ def wheels_only(problem: SolveProblem, python: str) -> Catalogue:
     indexes = Indexes(located, target.indexes, matrix.default_index, context.http)
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     rules = Rules(as_of=target.as_of, tags=tags, pins=target.pins)
-    return Catalogue(indexes, rules, context.http, context.store)
+    published = problem.published or Resolution(wheels=())
+    offered = extension.offered_wheels(published)
+    wheels = {wheel.sha256: wheel for wheel in published.wheels}
+    ranges = LookedUp(context.http, lambda sha256: extension.address_of(indexes, wheels, sha256))
+    return Catalogue(indexes, rules, ranges, context.store, locked=offered)
 
 
 def sdist_wheels_of(
@@ -238,7 +244,13 @@ def with_sdists(
         published_builders or {}
     )
     return Catalogue(
-        plain.indexes, plain.rules, context.http, context.store, sdists=builders, hide=hide
+        plain.indexes,
+        plain.rules,
+        plain.ranges,
+        context.store,
+        sdists=builders,
+        hide=hide,
+        locked={**plain.locked, **extension.offered_sdists(problem.published)},
     )
 
 
@@ -252,7 +264,7 @@ def cuda_release(problem: SolveProblem, catalogue: Catalogue) -> cuda_releases.C
     pin = target.pins.get("torch")
     offer = pinned(catalogue, "torch", pin) if pin else None
     if offer is not None:
-        torch_metadata = metadata(offer.wheel, context.http, context.store)
+        torch_metadata = metadata(offer.wheel, catalogue.ranges, context.store)
         torch = cuda_releases.active(torch_metadata, catalogue.rules.tags.markers)
         refuse_cpu_build(problem, catalogue, offer.wheel, torch)
     files = catalogue.indexes.files(cuda_releases.METAPACKAGE)

@@ -13,6 +13,7 @@ import contextlib
 import fnmatch
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,11 @@ from isal import isal_zlib
 
 from imgbuild.audit.packages.content import WheelContent
 from imgbuild.audit.packages.extensions import modules_for
-from imgbuild.audit.packages.published import PublishedFacts, PublishedWheel, published_facts
+from imgbuild.audit.packages.published import (
+    PublishedFacts,
+    WheelFacts,
+    published_facts,
+)
 from imgbuild.audit.packages.reading import (
     ReaderProcesses,
     ReadRequest,
@@ -36,6 +41,7 @@ from imgbuild.audit.packages.reading import (
     read_index,
     readers,
 )
+from imgbuild.audit.packages.words import Words, words_of
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts
 from imgbuild.cache.store import Store
 from imgbuild.index.remote_wheel import Ranges
@@ -46,8 +52,9 @@ from imgbuild.values import normalize
 
 T = TypeVar("T")
 INDEX, MODULES, ELVES, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
-TEXT = "audit-sources"
+TEXT, IMPORTS = "audit-sources", "audit-imports"
 REMOTE = "-remote"
+_IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -103,9 +110,16 @@ class LibraryWheel:
         return open_content(self.where, self.wheel.file, self._library.http)
 
     @cached_property
+    def published(self) -> WheelFacts | None:
+        """The facts that came with imgbuild; None if it is no published wheel."""
+        return self._library.published.wheel(self.package, self.wheel.sha256)
+
+    @cached_property
     def index(self) -> WheelIndex:
         """Its files and METADATA."""
-        wheel_index = self._fetch(INDEX, WheelIndex) or self._published(INDEX, WheelIndex)
+        wheel_index = self._fetch(INDEX, WheelIndex)
+        if wheel_index is None and self.published is not None:
+            wheel_index = self.published.index
         if wheel_index is None:
             wheel_index = read_index(self.content)
             self._keep(INDEX, wheel_index)
@@ -139,18 +153,43 @@ class LibraryWheel:
         """The content of small files, kept too, without those that do not exist."""
         contents: dict[str, bytes] = {}
         missing: list[str] = []
+        published = self.published.members if self.published is not None else {}
         for path in paths:
             if self._omits(path):
                 continue
             stored = self._fetch(MEMBER, bytes, f"/{path}")
             if stored is not None:
                 contents[path] = stored
+            elif path in published:
+                contents[path] = published[path]
             elif path in self.files:
                 missing.append(path)
         for path, data in self.content.read(missing).items() if missing else ():
             self._keep(MEMBER, data, f"/{path}")
             contents[path] = data
         return contents
+
+    @cached_property
+    def imports(self) -> Mapping[str, tuple[str, ...]]:
+        """Module → the packages, by their top-level modules, that lines of its source import."""
+        form = dict[str, tuple[str, ...]]
+        stored: Mapping[str, tuple[str, ...]] | None = self._fetch(IMPORTS, form)
+        if stored is None and self.published is not None:
+            stored = self.published.imports
+        if stored is None:
+            modules = {file: module for module, file in _sources(self.index.files).items()}
+            stored = {
+                modules[file]: tuple(sorted({name.decode() for name in _IMPORTS.findall(source)}))
+                for file, source in self.content.read(modules).items()
+            }
+            self._keep(IMPORTS, stored)
+        return {name: imported for name, imported in stored.items() if name in self.sources}
+
+    def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
+        """The modules below `parent` whose source has `word`."""
+        words = self.published.words if self.published is not None else None
+        modules = words.mentioning(parent, word) if words is not None else None
+        return self.text(parent).holding(word.encode()) if modules is None else modules
 
     def text(self, parent: str) -> Text:
         """The sources of all modules below `parent`."""
@@ -193,8 +232,8 @@ class LibraryWheel:
         }
         if missing and self._kept is None:
             local_modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
-            published = self._library.published.modules(self.package, self.wheel.sha256)
-            self._kept = published | local_modules
+            published = self.published.modules if self.published is not None else {}
+            self._kept = {**published, **local_modules}
         for name in list(missing):
             encoded = (self._kept or {}).get(name)
             if encoded is not None:
@@ -230,9 +269,10 @@ class LibraryWheel:
     def stored_elves(self) -> tuple[ElfFacts, ...] | None:
         """Its shared objects if the store has them."""
         if self._elves is None:
-            form = tuple[ElfFacts, ...]
-            stored = self._fetch(ELVES, form)
-            self._elves = self._published(ELVES, form) if stored is None else stored
+            stored = self._fetch(ELVES, tuple[ElfFacts, ...])
+            if stored is None:
+                stored = self._library.published.elves(self.package, self.wheel.sha256)
+            self._elves = stored
         return self._elves
 
     def keep_elves(self, elves: tuple[ElfFacts, ...]) -> None:
@@ -242,29 +282,44 @@ class LibraryWheel:
 
     # -- facts in the store
 
-    def stored_facts(self) -> PublishedWheel:
-        """What the store has of it, to be published.
+    def stored_facts(self) -> WheelFacts:
+        """What the store has of it, to be published; the wheel itself has to be at hand.
 
         Without modules that cannot be parsed: another version of Python may parse them.
         """
-        stored: dict[str, object] = {
-            INDEX: self._fetch(INDEX, WheelIndex),
-            ELVES: self._fetch(ELVES, tuple[ElfFacts, ...]),
-        }
         modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
-        return PublishedWheel(
-            package=self.package,
-            kinds={
-                kind: msgspec.msgpack.encode(fact)
-                for kind, fact in stored.items()
-                if fact is not None
-            },
+        return WheelFacts(
+            index=self.index,
+            crcs={path: member.crc for path, member in self.content.members().items()},
             modules={
                 name: raw
                 for name, raw in modules.items()
                 if not msgspec.msgpack.decode(raw, type=ModuleFacts).broken
             },
+            members={
+                path: data
+                for path in self.index.files
+                if (data := self._fetch(MEMBER, bytes, f"/{path}")) is not None
+            },
+            imports=self._fetch(IMPORTS, dict[str, tuple[str, ...]]),
+            words=self._stored_words(),
+            elves=self._fetch(ELVES, tuple[ElfFacts, ...]),
         )
+
+    def _stored_words(self) -> Words | None:
+        """The words below the modules whose text is in the store; None if there are none."""
+        sources = _sources(self.index.files)
+        parents = {name.rpartition(".")[0] for name in sources if "." in name}
+        parents = {name for name in parents if self._fetch(TEXT, Text, f"/{name}") is not None}
+        below = {
+            module: file
+            for module, file in sources.items()
+            if any(module.startswith(f"{parent}.") for parent in parents)
+        }
+        if not below:
+            return None
+        contents = self.content.read(below.values())
+        return words_of(parents, {module: contents[file] for module, file in below.items()})
 
     def _fetch(self, kind: str, form: type[T], more: str = "") -> T | None:
         key = f"{self.wheel.sha256} {readers()}{more}"
@@ -272,14 +327,6 @@ class LibraryWheel:
         if data is None and not self.local:
             data = self._library.store.fact(kind + REMOTE, key)
         return None if data is None else unpack(data, form)
-
-    def _published(self, kind: str, form: type[T]) -> T | None:
-        """What came with imgbuild, where the store has nothing."""
-        data = self._library.published.fact(kind, self.wheel.sha256)
-        try:
-            return None if data is None else msgspec.msgpack.decode(data, type=form)
-        except msgspec.DecodeError:
-            return None
 
     def _keep(self, kind: str, value: object, more: str = "") -> None:
         key = f"{self.wheel.sha256} {readers()}{more}"

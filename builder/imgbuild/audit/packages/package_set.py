@@ -181,7 +181,7 @@ class PackageSet:
             return ()
         key = (package, word)
         if key not in self._mentions:
-            matches = self.wheels[owner].text(package).holding(word.encode())
+            matches = self.wheels[owner].mentioning(package, word)
             modules = self.modules_of(owner)
             self._mentions[key] = tuple(module for module in matches if module in modules)
         return self._mentions[key]
