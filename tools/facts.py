@@ -17,10 +17,13 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild.assemble import folders
 from imgbuild.assemble.inputs import Inputs, installation
+from imgbuild.audit import judge
+from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.base import read_base, stored_libraries
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import wheels_of
+from imgbuild.audit.packages.package_set import open_package_set, wheels_of
 from imgbuild.audit.packages.published import (
     DEBS,
     METADATA,
@@ -41,9 +44,10 @@ from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.pipeline import audit_lock
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.plan.plan import WheelsRecipe, plan
+from imgbuild.plan.plan import Layer, WheelsRecipe, base_of, omitted, plan
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch, Sha256, normalize
+from imgbuild.wheel.record import relative
 
 LIMIT = 20 << 20  # bytes that imgbuild's wheel may grow by
 REMEDY = "make facts"
@@ -57,6 +61,7 @@ class Facts:
         self.wheels: dict[str, dict[Sha256, WheelFacts]] = {}
         self.headers: dict[Sha256, bytes] = {}
         self.debs: dict[Sha256, tuple[ElfFacts, ...]] = {}
+        self.bases: dict[str, bytes] = {}
 
     def add_wheel(self, wheel: Wheel, facts: WheelFacts, metadata: bytes) -> None:
         """Add the facts about a wheel, or what another target's audit read of it as well."""
@@ -66,7 +71,7 @@ class Facts:
             facts,
             modules={**before.modules, **facts.modules},
             members={**before.members, **facts.members},
-            words=facts.words or before.words,
+            mentions={**before.mentions, **facts.mentions},
             imports=facts.imports or before.imports,
             installed=_merged((*before.installed, *facts.installed)),
         )
@@ -77,6 +82,12 @@ class Facts:
         read_base(debs, lambda deb: Path(inputs.store.file(deb.sha256) or ""), inputs.store)
         self.debs |= {deb.sha256: stored_libraries(deb, inputs.store) or () for deb in debs}
 
+    def add_base(self, layers: Sequence[Layer], inputs: Inputs) -> None:
+        """Add the paths of a base whose Debian packages are in the cache."""
+        key = folders.base_key(layers)
+        if key not in self.bases:
+            self.bases[key] = folders.published_paths(layers, inputs.store)
+
     def entries(self) -> dict[str, bytes]:
         """The entries of the file."""
         encode = msgspec.msgpack.encode
@@ -84,6 +95,7 @@ class Facts:
         return {
             **{f"wheels/{name}": encode(package_facts(wheels))
                for name, wheels in self.wheels.items()},
+            folders.FACT: encode(dict(sorted(self.bases.items()))),
             METADATA: encode(dict(sorted(self.headers.items()))),
             DEBS: encode(DebFacts(tuple(hashes), elf_lists([self.debs[key] for key in hashes]))),
         }  # fmt: skip
@@ -119,16 +131,44 @@ def read_targets(locks: Sequence[Lock]) -> Facts:
         inputs = open_inputs(session)
         wheels = {wheel.sha256: wheel for wheel in wheels_of(lock.arch[arch])}
         inputs.bring(lock, wheels)
-        audit_lock.audit_target(session.project, session.matrix, lock.target, arch, inputs)
+        audit(lock, arch, wheels, inputs)
         read_wheels(lock, arch, wheels, inputs, facts)
         inputs.bring(lock, [deb.sha256 for deb in lock.arch[arch].debs])
         facts.add_debs(lock.arch[arch].debs, inputs)
+        facts.add_base(base_of(plan(lock, arch)).layers, inputs)
         needed = {wheel.sha256 for wheel in wheels_of(following[0].arch[following[1]])
                   } if following else set[Sha256]()  # fmt: skip
         for key in wheels.keys() - needed:
             inputs.store.drop_file(key)
         inputs.store.release()
     return facts
+
+
+def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs) -> None:
+    """Audit `lock`, and as `lock` would an extension of it; the cache keeps what is read for it."""
+    resolution = lock.arch[arch]
+    supply = audit_lock.LockFiles(lock, inputs)
+    ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
+    with Library(inputs.store, ranges, ahead=False) as library:
+        package_set = open_package_set(
+            tuple(wheels.values()),
+            library,
+            python=lock.base.python,
+            arch=arch,
+            glibc=lock.base.glibc,
+            locate=lambda wheel: inputs.store.file(wheel.sha256) or Path(wheel.file),
+            omit=omitted(lock.drop, wheels.values()),
+        )
+        judge.audit(
+            package_set,
+            audit_lock.terms_of(lock, inputs.matrix),
+            past=audit_lock.past_of(
+                package_set, ranges.indexes, library, inputs.context.http, resolution.versions
+            ),
+            checks=[check for check in CHECKS if check != "elf"],
+        )
+        library.prefetch_elves([library.wheel(wheel, inputs.store.file(key) or "")
+                                for key, wheel in wheels.items()])  # fmt: skip
 
 
 def read_wheels(
@@ -148,7 +188,10 @@ def read_wheels(
             library_wheel = library.wheel(wheel, inputs.store.file(key) or Path(wheel.file))
             stored = library_wheel.stored_facts()
             members = {(path, stored.crcs[path], size) for path, size in stored.index.files.items()}
-            installed = {(file.path, file.crc, file.size) for file in tables[wheel.package]}
+            folder = f"lib/python{lock.base.python}/site-packages"
+            installed = {
+                (relative(file.path, folder), file.crc, file.size) for file in tables[wheel.package]
+            }
             difference = InstalledDifference(
                 keys=(installations[key],),
                 added=tuple(sorted(installed - members)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -149,10 +150,12 @@ class Inputs:
             if published is not None
             else None
         )
-        return (
-            tuple(conflicts.InstalledFile(path, crc, size) for path, crc, size in files)
-            if files is not None
-            else None
+        if files is None:
+            return None
+        folder = f"lib/python{recipe.python}/site-packages"
+        return tuple(
+            conflicts.InstalledFile(posixpath.normpath(f"{folder}/{path}"), crc, size)
+            for path, crc, size in files
         )
 
     def _table(

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild import codec
 from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.main_path.named import with_named
-from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.cache.context import Context
 from imgbuild.errors import NoSolution
@@ -33,11 +34,17 @@ from imgbuild.solve.extension import address_of
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
 from imgbuild.system.amounts import count
-from imgbuild.values import Arch, Sha256
+from imgbuild.system.code_digest import code_digest
+from imgbuild.values import Arch, Sha256, sha256
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
 # The checks that files on a server are enough for.
 READABLE = ("metadata", "imports", "calls", "support", "rules")
+CLEAN = "audit-settled"
+JUDGING = (
+    "imgbuild.audit.judge",
+    "imgbuild.learn.removed_attributes",
+)  # what a report follows from
 EACH = 4  # findings between the same two packages that are learned from in one round
 SHOWN = 8
 
@@ -103,6 +110,10 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
         with context.reporter.step(f"resolving {name} for {arch} (pass {rounds})"):
             chosen = solve.ask(prepared, recorded)
             resolution = solve.lock_answer(prepared, chosen)
+        terms = terms_of(prepared, resolution)
+        if (report := _clean_report(prepared, resolution, terms)) is not None:
+            solve.report_age(prepared, chosen)
+            return SettledArch(resolution=resolution, report=report, known=recorded, rounds=rounds)
         # A library for each round: what it has read is on the disk after it, and only there.
         with Library(context.store, Blocks(_ranges(prepared, resolution))) as library:
             release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
@@ -113,11 +124,12 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
                 report = audit_of(
                     resolution,
                     release_catalogue,
-                    terms_of(prepared, resolution),
+                    terms,
                     published=_published_packages(prepared),
                 )
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
             if not errors:
+                context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
                 solve.report_age(prepared, chosen)
                 return SettledArch(
                     resolution=resolution, report=report, known=recorded, rounds=rounds
@@ -131,6 +143,21 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
         if now == recorded:
             raise not_learned(name, arch, errors)
         recorded = now
+
+
+def _clean_report(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> Report | None:
+    """The report of an earlier audit of these packages that had no error; None if there is none."""
+    stored = prepared.problem.context.store.fact(CLEAN, _key(prepared, resolution, terms))
+    return unpack(stored, Report) if stored is not None else None
+
+
+def _key(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> str:
+    code = code_digest(*JUDGING, alone=__name__)
+    tags, published = prepared.catalogue.rules.tags, sorted(_published_packages(prepared))
+    wheels = wheels_of(resolution)
+    return sha256(
+        codec.compact([code, tags.python, tags.arch, tags.glibc, wheels, terms, published])
+    )
 
 
 def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
@@ -188,7 +215,7 @@ def audit_of(
 
 
 def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:
-    """Where the wheels of a resolution are read from; no index is asked before."""
+    """Where the published wheels of a resolution are read from; no index is asked before."""
     wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
     built = {item.wheel.sha256 for item in resolution.built}
 
@@ -202,10 +229,17 @@ def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:
 
 def package_set_of(resolution: Resolution, release_catalogue: ReleaseCatalogue) -> PackageSet:
     """The package set of a resolution; what is not in the store is read from its index."""
-    rules, store = release_catalogue.catalogue.rules, release_catalogue.store
+    catalogue = release_catalogue.catalogue
+    rules = catalogue.rules
 
     def _locate(wheel: Wheel) -> Path | str:
-        return store.file(wheel.sha256) or f"{LATER}{wheel.sha256}"
+        path = release_catalogue.store.file(wheel.sha256)
+        if path is not None:
+            return path
+        if wheel.package in catalogue.locked:
+            return f"{LATER}{wheel.sha256}"
+        files = catalogue.indexes.files(wheel.package)
+        return next(file.url for file in files if file.name == wheel.file)
 
     return open_package_set(
         wheels_of(resolution),

@@ -41,7 +41,6 @@ from imgbuild.audit.packages.reading import (
     read_index,
     readers,
 )
-from imgbuild.audit.packages.words import Words, words_of
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts
 from imgbuild.cache.store import Store
 from imgbuild.index.remote_wheel import Ranges
@@ -51,8 +50,9 @@ from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import normalize
 
 T = TypeVar("T")
+Mentions = dict[str, tuple[str, ...]]  # "PARENT WORD" → the modules below PARENT that have WORD
 INDEX, MODULES, ELVES, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
-TEXT, IMPORTS = "audit-sources", "audit-imports"
+TEXT, IMPORTS, MENTIONS = "audit-sources", "audit-imports", "audit-mentions"
 REMOTE = "-remote"
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
@@ -96,6 +96,8 @@ class LibraryWheel:
         self._found: dict[str, ModuleFacts] = {}
         self._new: set[str] = set()
         self._texts: dict[str, Text] = {}
+        self._mentions: Mentions | None = None
+        self._new_mentions: set[str] = set()
         self._kept: dict[str, msgspec.Raw] | None = None
         self._elves: tuple[ElfFacts, ...] | None = None
 
@@ -187,9 +189,14 @@ class LibraryWheel:
 
     def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
         """The modules below `parent` whose source has `word`."""
-        words = self.published.words if self.published is not None else None
-        modules = words.mentioning(parent, word) if words is not None else None
-        return self.text(parent).holding(word.encode()) if modules is None else modules
+        if self._mentions is None:
+            published = self.published.mentions if self.published is not None else {}
+            self._mentions = {**published, **(self._fetch(MENTIONS, Mentions) or {})}
+        key = f"{parent} {word}"
+        if key not in self._mentions:
+            self._mentions[key] = self.text(parent).holding(word.encode())
+            self._new_mentions.add(key)
+        return self._mentions[key]
 
     def text(self, parent: str) -> Text:
         """The sources of all modules below `parent`."""
@@ -247,7 +254,14 @@ class LibraryWheel:
         self._new.update(facts)
 
     def save(self) -> None:
-        """Keep the modules that were read since the last save."""
+        """Keep the modules and the mentions that were read since the last save."""
+        if self._new_mentions:
+            with self._library.store.exclusive(f"audit-{self.wheel.sha256}"):
+                mentions = self._mentions or {}
+                new_mentions = {key: mentions[key] for key in sorted(self._new_mentions)}
+                stored_mentions = self._fetch(MENTIONS, Mentions) or {}
+                self._keep(MENTIONS, stored_mentions | new_mentions)
+            self._new_mentions.clear()
         if not self._new:
             return
         new = {
@@ -302,24 +316,9 @@ class LibraryWheel:
                 if (data := self._fetch(MEMBER, bytes, f"/{path}")) is not None
             },
             imports=self._fetch(IMPORTS, dict[str, tuple[str, ...]]),
-            words=self._stored_words(),
+            mentions=self._fetch(MENTIONS, Mentions) or {},
             elves=self._fetch(ELVES, tuple[ElfFacts, ...]),
         )
-
-    def _stored_words(self) -> Words | None:
-        """The words below the modules whose text is in the store; None if there are none."""
-        sources = _sources(self.index.files)
-        parents = {name.rpartition(".")[0] for name in sources if "." in name}
-        parents = {name for name in parents if self._fetch(TEXT, Text, f"/{name}") is not None}
-        below = {
-            module: file
-            for module, file in sources.items()
-            if any(module.startswith(f"{parent}.") for parent in parents)
-        }
-        if not below:
-            return None
-        contents = self.content.read(below.values())
-        return words_of(parents, {module: contents[file] for module, file in below.items()})
 
     def _fetch(self, kind: str, form: type[T], more: str = "") -> T | None:
         key = f"{self.wheel.sha256} {readers()}{more}"
@@ -343,10 +342,13 @@ class Library:
         *,
         processes: int | None = None,
         published: PublishedFacts | None = None,
+        ahead: bool = True,
     ) -> None:
+        """`ahead` says whether more modules than are needed may be read where that is faster."""
         self.store = store
         self.published = published_facts() if published is None else published
         self.http = http
+        self.ahead = ahead
         self.workers = ReaderProcesses(processes or len(os.sched_getaffinity(0)))
         self._library_wheels: dict[tuple[str, bool, tuple[str, ...]], LibraryWheel] = {}
         self._bar: ProgressBar | None = None

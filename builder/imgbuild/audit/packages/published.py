@@ -3,8 +3,8 @@
 Each package has one entry with all of its wheels, since most of their files, modules and symbols
 are the same in several. `PackageFacts` is that form, `WheelFacts` the facts about one wheel.
 
-What the file leaves out of a wheel is read from the wheel itself: modules that no audit of a
-published target reads, and the words of their sources. Exported symbols are kept as 40 bits of
+What the file leaves out of a wheel is read from the wheel itself: modules, sources and mentions of
+words that no audit of a published target asks for. Exported symbols are kept as 40 bits of
 their hashes: among a million symbols, one that is missing counts as defined once in a million.
 """
 
@@ -20,7 +20,6 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.audit.packages.reading import WheelIndex, is_metadata, parse_metadata
-from imgbuild.audit.packages.words import Words
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.facts_file import FactsFile, installed_facts
 from imgbuild.values import Sha256
@@ -48,8 +47,8 @@ class FileList(msgspec.Struct, frozen=True, array_like=True):
 class InstalledDifference(msgspec.Struct, frozen=True, array_like=True):
     """How the files that a wheel installs differ from its members.
 
-    They are installed with one of the arguments `keys`; `added` are path, CRC and size of files
-    that are no members, `absent` are members that are not installed as they are.
+    They are installed with one of the arguments `keys`; `added` are path (as in RECORD), CRC and
+    size of files that are no members, `absent` members that are not installed as they are.
     """
 
     keys: tuple[str, ...]
@@ -73,7 +72,8 @@ class PackageFacts(msgspec.Struct, frozen=True, array_like=True):
     """The facts about all published wheels of one package; wheels are named by their numbers.
 
     `modules` are module, facts and wheels; `members` path, content and wheels; `imports` module,
-    the packages that its lines import, and wheels.
+    the packages that its lines import, and wheels; `mentions` a parent and a word, the modules
+    below the parent whose source has the word, and wheels.
     """
 
     wheels: tuple[Sha256, ...]
@@ -82,7 +82,7 @@ class PackageFacts(msgspec.Struct, frozen=True, array_like=True):
     modules: tuple[tuple[str, msgspec.Raw, Numbers], ...]
     members: tuple[tuple[str, bytes, Numbers], ...]
     imports: tuple[tuple[str, tuple[str, ...], Numbers], ...]
-    words: tuple[Words | None, ...]
+    mentions: tuple[tuple[str, tuple[str, ...], Numbers], ...]
     elves: msgspec.Raw
 
 
@@ -97,7 +97,7 @@ class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about one wheel; None is what is not known.
 
     `crcs` are the CRCs of the files of `index`; `installed` as in `InstalledDifference`; `imports`
-    maps a module to the packages that its lines import.
+    maps a module to the packages that its lines import, `mentions` "PARENT WORD" to modules.
     """
 
     index: WheelIndex
@@ -106,11 +106,14 @@ class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     modules: Mapping[str, msgspec.Raw] = {}
     members: Mapping[str, bytes] = {}
     imports: Mapping[str, tuple[str, ...]] | None = None
-    words: Words | None = None
+    mentions: Mapping[str, tuple[str, ...]] = {}
     elves: tuple[ElfFacts, ...] | None = None
 
     def installed_files(self, key: str) -> tuple[tuple[str, int, int], ...] | None:
-        """Path, CRC and size of each file that is installed with the arguments `key`."""
+        """Path (as in RECORD), CRC and size of each file that is installed with `key`.
+
+        None if what is installed with these arguments is not known.
+        """
         difference = next((each for each in self.installed if key in each.keys), None)
         if difference is None:
             return None
@@ -186,7 +189,7 @@ class _Package:
             modules={module: raw for module, raw, has in facts.modules if number in has},
             members={path: data for path, data, has in facts.members if number in has},
             imports=imports or None,
-            words=facts.words[number],
+            mentions={key: names for key, names, has in facts.mentions if number in has},
         )
 
     def elves(self, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
@@ -216,7 +219,7 @@ def package_facts(wheels: Mapping[Sha256, WheelFacts]) -> PackageFacts:
         modules=_shared([facts.modules for facts in ordered]),
         members=_shared([facts.members for facts in ordered]),
         imports=_shared([facts.imports or {} for facts in ordered]),
-        words=tuple(facts.words for facts in ordered),
+        mentions=_shared([facts.mentions for facts in ordered]),
         elves=msgspec.Raw(msgspec.msgpack.encode(elf_lists([facts.elves for facts in ordered]))),
     )
 
