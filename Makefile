@@ -94,13 +94,13 @@ bench-fuzz: $(VENV)/ready-test
 reproduce: $(VENV)/ready
 	tools/reproduce.py $(ARGS)
 
-## facts: read the wheels of recommended targets, so that audits by the wheel in dist/ are fast; 25 GB of downloads
+## facts: read the wheels and Debian packages of recommended targets again, after a change of their locks or of what is read; 30 GB of downloads
 facts: $(VENV)/ready
 	IMGBUILD_CACHE=$(CURDIR)/build/facts $(BIN)/python tools/facts.py
 
 ## dist: build imgbuild's wheel and sdist in dist/, reproducibly
 dist: $(VENV)/ready
-	test ! -e builder/imgbuild/data/facts/wheels.zip || $(BIN)/python tools/facts.py --check
+	$(BIN)/python tools/facts.py --check
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --system-certs --out-dir dist
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the facts about the wheels of the recommended targets, a file in imgbuild's own wheel.
+"""Writes the facts about the wheels and Debian packages of published targets, a file in imgbuild.
 
-It audits these targets in turn. `make facts` gives it a cache of its own, so that the file follows
-from the locks and the code alone. Wheels that the next target does not have are removed from the
-cache. It takes about 10 GB of disk and 25 GB of downloads; an interrupted run can be continued.
+It audits these targets in turn, and reads every wheel and Debian package of them. `make facts`
+gives it a cache of its own, so that the file follows from the locks and the code alone. Wheels that
+the next audit does not need are removed from the cache. It takes about 10 GB of disk and 30 GB of
+downloads; an interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -11,79 +12,235 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
+from imgbuild.assemble import folders
+from imgbuild.assemble.inputs import Inputs, installation
+from imgbuild.audit import judge
+from imgbuild.audit.judge import CHECKS
+from imgbuild.audit.packages.base import read_base, stored_libraries
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import wheels_of
+from imgbuild.audit.packages.package_set import open_package_set, wheels_of
 from imgbuild.audit.packages.published import (
+    DEBS,
+    METADATA,
+    DebFacts,
+    InstalledDifference,
     PublishedFacts,
-    PublishedWheel,
-    published_path,
-    write_facts,
+    WheelFacts,
+    elf_lists,
+    headers_of,
+    metadata_file,
+    package_facts,
 )
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.cache.facts_file import FactsFile, facts_path, write_facts
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.resolution import Wheel
+from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.pipeline import audit_lock
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, open_session
+from imgbuild.plan.plan import Layer, WheelsRecipe, base_of, omitted, plan
 from imgbuild.system.amounts import size_text
-from imgbuild.values import Sha256
+from imgbuild.values import Arch, Sha256, normalize
+from imgbuild.wheel.record import relative
 
 LIMIT = 20 << 20  # bytes that imgbuild's wheel may grow by
 REMEDY = "make facts"
+EXAMPLES = ("cu124-vllm",)  # the target that the pages on extensions use
 
 
-def wheels_in(lock: Lock) -> dict[Sha256, Wheel]:
-    """SHA256 → wheel, of all architectures of a lock."""
-    return {
-        wheel.sha256: wheel for resolution in lock.arch.values() for wheel in wheels_of(resolution)
-    }
+class Facts:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        self.wheels: dict[str, dict[Sha256, WheelFacts]] = {}
+        self.headers: dict[Sha256, bytes] = {}
+        self.debs: dict[Sha256, tuple[ElfFacts, ...]] = {}
+        self.bases: dict[str, bytes] = {}
+
+    def add_wheel(self, wheel: Wheel, facts: WheelFacts, metadata: bytes) -> None:
+        """Add the facts about a wheel, or what another target's audit read of it as well."""
+        package = self.wheels.setdefault(normalize(wheel.package), {})
+        before = package.get(wheel.sha256, facts)
+        package[wheel.sha256] = msgspec.structs.replace(
+            facts,
+            modules={**before.modules, **facts.modules},
+            members={**before.members, **facts.members},
+            mentions={**before.mentions, **facts.mentions},
+            imports=facts.imports or before.imports,
+            installed=_merged((*before.installed, *facts.installed)),
+        )
+        self.headers[wheel.sha256] = headers_of(metadata)
+
+    def add_debs(self, debs: Sequence[Deb], inputs: Inputs) -> None:
+        """Add the libraries of `debs`, which are in the cache."""
+        read_base(debs, lambda deb: Path(inputs.store.file(deb.sha256) or ""), inputs.store)
+        self.debs |= {deb.sha256: stored_libraries(deb, inputs.store) or () for deb in debs}
+
+    def add_base(self, layers: Sequence[Layer], inputs: Inputs) -> None:
+        """Add the paths of a base whose Debian packages are in the cache."""
+        key = folders.base_key(layers)
+        if key not in self.bases:
+            self.bases[key] = folders.published_paths(layers, inputs.store)
+
+    def entries(self) -> dict[str, bytes]:
+        """The entries of the file."""
+        encode = msgspec.msgpack.encode
+        hashes = sorted(self.debs)
+        return {
+            **{f"wheels/{name}": encode(package_facts(wheels))
+               for name, wheels in self.wheels.items()},
+            folders.FACT: encode(dict(sorted(self.bases.items()))),
+            METADATA: encode(dict(sorted(self.headers.items()))),
+            DEBS: encode(DebFacts(tuple(hashes), elf_lists([self.debs[key] for key in hashes]))),
+        }  # fmt: skip
 
 
-def facts_of(names: Sequence[str]) -> dict[Sha256, PublishedWheel]:
-    """The facts about the wheels of the targets `names`, by default the recommended ones."""
+def _merged(differences: Sequence[InstalledDifference]) -> tuple[InstalledDifference, ...]:
+    """`differences`, equal ones once with the keys of all."""
+    merged: dict[InstalledDifference, set[str]] = {}
+    for difference in differences:
+        keyless = msgspec.structs.replace(difference, keys=())
+        merged.setdefault(keyless, set()).update(difference.keys)
+    return tuple(
+        msgspec.structs.replace(keyless, keys=tuple(sorted(keys)))
+        for keyless, keys in merged.items()
+    )
+
+
+def chosen_locks(names: Sequence[str]) -> list[Lock]:
+    """The locks of the targets `names`, by default the recommended ones and the example."""
     session = open_session(None, Options())
-    images = session.project.images
-    recommended = [name for name, target in session.matrix.targets.items() if target.recommended]
-    chosen = [lock_file.read_lock(images, name) for name in names or recommended]
-    facts: dict[Sha256, PublishedWheel] = {}
-    for lock, following in itertools.zip_longest(chosen, chosen[1:]):
+    targets = session.matrix.targets.items()
+    recommended = [name for name, target in targets if target.recommended]
+    return [lock_file.read_lock(session.project.images, name)
+            for name in names or (*EXAMPLES, *recommended)]  # fmt: skip
+
+
+def read_targets(locks: Sequence[Lock]) -> Facts:
+    """The facts about all wheels and Debian packages of `locks`."""
+    session = open_session(None, Options())
+    facts = Facts()
+    parts = [(lock, arch) for lock in locks for arch in lock.arch]
+    for (lock, arch), following in itertools.zip_longest(parts, parts[1:]):
         inputs = open_inputs(session)
-        for arch in lock.arch:
-            audit_lock.audit_target(session.project, session.matrix, lock.target, arch, inputs)
-        locked_wheels = wheels_in(lock)
-        with Library(inputs.store) as library:
-            for key, wheel in locked_wheels.items():
-                facts[key] = library.wheel(wheel, Path(wheel.file)).stored_facts()
-        for key in locked_wheels.keys() - (wheels_in(following) if following is not None else {}):
+        wheels = {wheel.sha256: wheel for wheel in wheels_of(lock.arch[arch])}
+        inputs.fetch_missing(lock, wheels)
+        audit(lock, arch, wheels, inputs)
+        read_wheels(lock, arch, wheels, inputs, facts)
+        inputs.fetch_missing(lock, [deb.sha256 for deb in lock.arch[arch].debs])
+        facts.add_debs(lock.arch[arch].debs, inputs)
+        facts.add_base(base_of(plan(lock, arch)).layers, inputs)
+        needed = {wheel.sha256 for wheel in wheels_of(following[0].arch[following[1]])
+                  } if following else set[Sha256]()  # fmt: skip
+        for key in wheels.keys() - needed:
             inputs.store.drop_file(key)
         inputs.store.release()
     return facts
 
 
+def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs) -> None:
+    """Audit `lock`, and as `lock` would an extension of it; the cache keeps what is read for it."""
+    resolution = lock.arch[arch]
+    supply = audit_lock.LockFiles(lock, inputs)
+    ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
+    with Library(inputs.store, ranges, ahead=False) as library:
+        package_set = open_package_set(
+            tuple(wheels.values()),
+            library,
+            python=lock.base.python,
+            arch=arch,
+            glibc=lock.base.glibc,
+            locate=lambda wheel: inputs.store.file(wheel.sha256) or Path(wheel.file),
+            omit=omitted(lock.drop, wheels.values()),
+        )
+        judge.audit(
+            package_set,
+            audit_lock.terms_of(lock, inputs.matrix),
+            past=audit_lock.past_of(
+                package_set, ranges.indexes, library, inputs.context.http, resolution.versions
+            ),
+            checks=[check for check in CHECKS if check != "elf"],
+        )
+        library.prefetch_elf_facts([library.wheel(wheel, inputs.store.file(key) or "")
+                                for key, wheel in wheels.items()])  # fmt: skip
+
+
+def read_wheels(
+    lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts
+) -> None:
+    """Add the facts about `wheels`, which were audited for `arch`, to `facts`."""
+    layers = plan(lock, arch).layers
+    tables = inputs.file_tables(lock, layers)
+    installations = {
+        wheel.sha256: installation(layer.recipe, wheel)
+        for layer in layers
+        if isinstance(layer.recipe, WheelsRecipe)
+        for wheel in layer.recipe.wheels
+    }
+    with Library(inputs.store) as library:
+        for key, wheel in wheels.items():
+            library_wheel = library.wheel(wheel, inputs.store.file(key) or Path(wheel.file))
+            stored = library_wheel.stored_facts()
+            members = {(path, stored.crcs[path], size) for path, size in stored.index.files.items()}
+            folder = f"lib/python{lock.base.python}/site-packages"
+            installed = {
+                (relative(file.path, folder), file.crc, file.size) for file in tables[wheel.package]
+            }
+            difference = InstalledDifference(
+                keys=(installations[key],),
+                added=tuple(sorted(installed - members)),
+                absent=tuple(sorted(path for path, *_ in members - installed)),
+            )
+            name = metadata_file(stored.index.files)
+            metadata = library_wheel.content.read([name])[name]
+            facts.add_wheel(
+                wheel, msgspec.structs.replace(stored, installed=(difference,)), metadata
+            )
+
+
+def check(path: Path, locks: Sequence[Lock]) -> list[str]:
+    """The wheels of `locks` that the file at `path` lacks, as text."""
+    file = FactsFile.open(path)
+    facts = PublishedFacts(file)
+    return [
+        f"{lock.target}: {wheel.file}"
+        for lock in locks
+        for resolution in lock.arch.values()
+        for wheel in wheels_of(resolution)
+        if facts.wheel(normalize(wheel.package), wheel.sha256) is None
+    ]
+
+
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target", nargs="*", help="default: the recommended targets")
     parser.add_argument(
-        "--output", type=Path, default=published_path(), help="default: in the package's data"
+        "target", nargs="*", help="default: the recommended targets and the example"
     )
     parser.add_argument(
-        "--check", action="store_true", help="only test whether this code can use the file, if any"
+        "--output", type=Path, default=facts_path(), help="default: in the package's data"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only test whether the file has all wheels"
     )
     options = parser.parse_args()
     path: Path = options.output
+    locks = chosen_locks(options.target)
     if options.check:
-        if path.exists() and not len(PublishedFacts.open(path)):
-            print(f"{path}: out of date, remove it or run: {REMEDY}", file=sys.stderr)
-            return 4
-        return 0
-    facts = facts_of(options.target)
-    write_facts(path, facts)
+        lacking = check(path, locks)
+        for line in lacking:
+            print(f"{path} lacks {line}; run: {REMEDY}", file=sys.stderr)
+        return 4 if lacking else 0
+    facts = read_targets(locks)
+    write_facts(path, facts.entries())
     size = path.stat().st_size
-    print(f"{path}: {len(facts)} wheels, {size_text(size)}")
+    print(f"{path}: {len(facts.headers)} wheels, {len(facts.debs)} packages, {size_text(size)}")
     if size > LIMIT:
         print(f"{path}: more than {size_text(LIMIT)}", file=sys.stderr)
         return 4

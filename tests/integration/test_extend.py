@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import imgbuild
 from imgbuild.oci import layout
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.values import Arch
@@ -73,6 +76,7 @@ def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publish
         index.wheel("newer", version, ["torch>=2.7"])
     index.wheel("broken", "1.0", ["helper"], files={"broken.py": b"from helper import GONE\n"})
     index.wheel("late", "1.0", uploaded="2025-08-01")
+    index.wheel("overwriting", "1.0", files={"helper.py": b"VALUE = 43\n"})
     folder = tmp_path_factory.mktemp("published")
     with serve(Site(files=index.site_files())) as site:
         project = Project(folder / "project", site.url("simple"), cache=None)
@@ -299,3 +303,77 @@ def test_verbs_that_show_know_an_extension(user: Project) -> None:
     report = json.loads(user.run("audit", OWN, "--json").stdout)
     assert report
     assert Arch.X86_64 in Arch
+
+
+@pytest.fixture(scope="module")
+def with_facts(
+    published_site: PublishedSite, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """The environment of an imgbuild that comes with facts about the published target."""
+    folder = tmp_path_factory.mktemp("facts")
+    package = Path(imgbuild.__file__).parent
+    overlay = folder / "imgbuild"
+    (overlay / "data/facts").mkdir(parents=True)
+    for path in (*package.iterdir(), *(package / "data").iterdir()):
+        place = overlay / path.relative_to(package)
+        if not place.exists() and path.name != "__pycache__":
+            place.symlink_to(path.resolve())
+    published = published_site.published
+    tool = Path(__file__).parents[2] / "tools/facts.py"
+    output = overlay / "data/facts/published.zip"
+    command = [sys.executable, str(tool), TARGET, "--output", str(output)]
+    environment = published.environment() | {"IMGBUILD_CACHE": str(folder / "cache")}
+    done = subprocess.run(
+        command, cwd=published.folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {"PYTHONPATH": str(folder)}
+
+
+def kept_files(cache: Path) -> set[str]:
+    """The hashes of the files that a cache holds: everything that was downloaded whole."""
+    return {path.name for path in (cache / "files").glob("*/*")}
+
+
+def test_locking_downloads_nothing_of_a_published_target_with_facts(
+    published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
+) -> None:
+    words = ("--add", "gadget")
+    reference = published_site.user(tmp_path / "reference", *words)
+    reference.run("lock", OWN)
+    project = published_site.user(tmp_path / "ours", *words)
+    project.cache, project.env = tmp_path / "cache", with_facts
+    published_site.site.requests.clear()
+    project.run("lock", OWN, "--keep")
+    lock = project.read(f"{OWN}/lock.json")["arch"]["x86_64"]
+    (gadget,) = [wheel for wheel in lock["wheels"] if wheel["package"] == "gadget"]
+    locked = {file["sha256"] for file in (*lock["wheels"], *lock["debs"])}
+    assert kept_files(tmp_path / "cache") & locked == {gadget["sha256"]}
+    for wheel in lock["wheels"]:
+        requests = published_site.site.received_requests(f"packages/{wheel['file']}")
+        assert bool(requests) is (wheel is gadget), wheel["file"]
+    assert project.files() == reference.files()
+
+
+def test_an_addition_is_checked_against_the_facts_of_published_files(
+    published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
+) -> None:
+    project = published_site.user(tmp_path / "broken", "--add", "broken")
+    project.cache, project.env = tmp_path / "cache", with_facts
+    assert "broken.py:1" in project.run("lock", OWN, status=8).stderr
+    project = published_site.user(tmp_path / "overwriting", "--add", "overwriting")
+    project.cache, project.env = tmp_path / "cache", with_facts
+    result = project.run("lock", OWN, status=9).stderr
+    assert "helper.py has different contents in helper, overwriting" in result
+
+
+def test_an_audit_of_a_published_target_with_facts_downloads_nothing(
+    published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
+) -> None:
+    published = published_site.published
+    project = Project(published.folder, published.index_url, tmp_path / "cache", with_facts)
+    published_site.site.requests.clear()
+    report = json.loads(project.run("audit", TARGET, "--json").stdout)
+    assert published_site.site.requests == []
+    assert kept_files(tmp_path / "cache") == set()
+    assert report == json.loads(published.run("audit", TARGET, "--json").stdout)

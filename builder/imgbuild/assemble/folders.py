@@ -14,6 +14,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layer_contents import input_paths
+from imgbuild.cache.facts_file import installed_facts
 from imgbuild.cache.store import Store
 from imgbuild.deb import debian_root
 from imgbuild.errors import InputError
@@ -59,8 +60,11 @@ def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[s
     key = _key(layers, above, added_paths)
     cached = inputs.store.fact(FACT, key)
     if cached is None:
-        inputs.fetch(lock, layers)
-        base_paths = _met(_seen(layers, inputs.store), above, added_paths)
+        paths: Iterable[BasePath] | None = _published(layers)
+        if paths is None:
+            inputs.fetch(lock, layers)
+            paths = _seen(layers, inputs.store)
+        base_paths = _met(paths, above, added_paths)
         inputs.store.put_fact(FACT, key, msgspec.json.encode(base_paths))
     else:
         base_paths = msgspec.json.decode(cached, type=tuple[BasePath, ...])
@@ -76,9 +80,42 @@ def unread(lock: Lock, store: Store) -> list[Layer]:
         return []
     bases = [base_of(plan(lock, arch)).layers for arch in extends.arch]
     uncached = [
-        layers for layers in bases if store.fact(FACT, _key(layers, *_paths(extends))) is None
+        layers
+        for layers in bases
+        if store.fact(FACT, _key(layers, *_paths(extends))) is None and _published(layers) is None
     ]
     return [layer for layers in uncached for layer in layers]
+
+
+def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
+    """All paths of a base whose inputs are in the store, as imgbuild's facts have them."""
+    paths = [
+        path if path.kind == FOLDER else msgspec.structs.replace(path, folder=PLAIN)
+        for path in _seen(layers, store)
+    ]
+    return msgspec.msgpack.encode(
+        [
+            (path.path, path.kind, path.folder.mode, path.folder.uid, path.folder.gid)
+            for path in sorted(paths, key=lambda path: path.path)
+        ]
+    )
+
+
+def _published(layers: Sequence[Layer]) -> list[BasePath] | None:
+    """All paths of a published base; None if they are not known."""
+    data = installed_facts().fact(FACT, base_key(layers))
+    if data is None:
+        return None
+    rows = msgspec.msgpack.decode(data, type=list[tuple[str, str, str, int, int]])
+    return [
+        BasePath(path=path, kind=kind, folder=AddedFolder(mode=mode, uid=uid, gid=gid))
+        for path, kind, mode, uid, gid in rows
+    ]
+
+
+def base_key(layers: Sequence[Layer]) -> str:
+    """The key of the paths of a base: its layers."""
+    return codec.compact([layer.id for layer in layers]).decode()
 
 
 def _paths(extends: Extends) -> tuple[list[str], set[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from imgbuild.assemble.mirror import Mirror
 from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
 from imgbuild.assemble.origins import Origins, ask
 from imgbuild.assemble.sources import LockSources
+from imgbuild.audit.packages.published import published_facts
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.cache.transfer import Transfer
@@ -23,7 +25,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.oci.tar import MemberKind
 from imgbuild.plan.plan import Layer, VenvRecipe, WheelsRecipe, published_layers
-from imgbuild.values import Digest, Sha256, sha256
+from imgbuild.values import Digest, Sha256, normalize, sha256
 from imgbuild.wheel import conflicts
 
 TABLES = "prefix-files"
@@ -132,21 +134,40 @@ class Inputs:
         """Whether the files of all wheels in `layer` are known; True where it has none."""
         recipe = layer.recipe
         return not isinstance(recipe, WheelsRecipe) or all(
-            self.store.fact(TABLES, _table_key(recipe, wheel)) is not None
-            for wheel in recipe.wheels
+            self._stored_table(recipe, wheel) is not None for wheel in recipe.wheels
+        )
+
+    def _stored_table(
+        self, recipe: WheelsRecipe, wheel: Wheel
+    ) -> tuple[conflicts.InstalledFile, ...] | None:
+        """The files of a wheel that was read here, or of a published one."""
+        stored = self.store.fact(TABLES, _table_key(recipe, wheel))
+        if stored is not None:
+            return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
+        published = published_facts().wheel(normalize(wheel.package), wheel.sha256)
+        files = (
+            published.installed_files(installation(recipe, wheel))
+            if published is not None
+            else None
+        )
+        if files is None:
+            return None
+        folder = f"lib/python{recipe.python}/site-packages"
+        return tuple(
+            conflicts.InstalledFile(posixpath.normpath(f"{folder}/{path}"), crc, size)
+            for path, crc, size in files
         )
 
     def _table(
         self, lock: Lock, layer: Layer, recipe: WheelsRecipe, wheel: Wheel
     ) -> tuple[conflicts.InstalledFile, ...]:
-        key = _table_key(recipe, wheel)
-        stored = self.store.fact(TABLES, key)
+        stored = self._stored_table(recipe, wheel)
         if stored is not None:
-            return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
+            return stored
         self.fetch(lock, [layer])
         members = layer_contents.wheel_members(recipe, wheel, self.store)
         table = conflicts.table(members, recipe.prefix.strip("/"))
-        self.store.put_fact(TABLES, key, msgspec.json.encode(table))
+        self.store.put_fact(TABLES, _table_key(recipe, wheel), msgspec.json.encode(table))
         return table
 
 
@@ -163,6 +184,12 @@ def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> I
         total += added
     if batch:
         yield batch
+
+
+def installation(recipe: WheelsRecipe, wheel: Wheel) -> str:
+    """How a wheel is installed: the prefix, Python, and the paths that are left out."""
+    omit = recipe.omit.get(wheel.package, ())
+    return codec.compact([recipe.prefix, recipe.python, omit]).decode()
 
 
 def _table_key(recipe: WheelsRecipe, wheel: Wheel) -> Sha256:

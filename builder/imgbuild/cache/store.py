@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from imgbuild.cache import facts, processes, sharing
+from imgbuild.cache.facts_file import installed_facts
 from imgbuild.cache.settings import default_root, size_limit
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.system import files, known_hashes
@@ -277,9 +278,11 @@ class Store:
     def fact(self, kind: str, key: str) -> bytes | None:
         """The data stored by `put_fact` under `kind` and `key`; None if absent or damaged.
 
-        Also None if another user stored it, who could have written anything.
+        Also None if another user stored it, who could have written anything. What is absent may be
+        among the facts that are installed with imgbuild.
         """
-        return facts.read(facts.path(self.root, kind, key))
+        stored = facts.read(facts.path(self.root, kind, key))
+        return stored if stored is not None else installed_facts().fact(kind, key)
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
         """Store small derived data; the last writer wins."""

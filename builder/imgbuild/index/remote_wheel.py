@@ -11,17 +11,19 @@ import contextlib
 import io
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.index.pages import IndexFile
 from imgbuild.lock.resolution import LockedFile, Wheel
-from imgbuild.values import sha256
+from imgbuild.values import Sha256, sha256
 from imgbuild.wheel.metadata import read_metadata
 
 # A wheel's last kilobytes hold its directory and, as installers write dist-info last, METADATA too.
 TAIL = 64 * 1024
 FACT = "metadata"
+LATER = "locked:"  # begins the address of a wheel that is named by its hash
 Octets = bytes  # inside Blocks, `bytes` is the method
 
 
@@ -104,6 +106,40 @@ class Blocks:
                 self._kept.move_to_end(key)
             while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
+
+
+class LookedUp:
+    """`Ranges` whose addresses may be `LATER` and a hash, looked up when something is read."""
+
+    def __init__(self, http: Ranges, look_up: Callable[[Sha256], str]) -> None:
+        self._http = http
+        self._look_up = look_up
+        self._addresses: dict[str, str] = {}
+        self._turn = threading.RLock()
+
+    def part(self, url: str, start: int, length: int) -> Octets:
+        """`length` bytes from `start`."""
+        return self._http.part(self._address(url), start, length)
+
+    def part_end(self, url: str, length: int) -> tuple[Octets, int]:
+        """The last `length` bytes, and the size of the whole."""
+        return self._http.part_end(self._address(url), length)
+
+    def bytes(self, url: str) -> Octets:
+        """All of it."""
+        return self._http.bytes(self._address(url))
+
+    def fingerprint(self, url: str) -> tuple[str, int]:
+        """SHA-256 in hex, and the size."""
+        return self._http.fingerprint(self._address(url))
+
+    def _address(self, url: str) -> str:
+        if not url.startswith(LATER):
+            return url
+        with self._turn:
+            if url not in self._addresses:
+                self._addresses[url] = self._look_up(url.removeprefix(LATER))
+            return self._addresses[url]
 
 
 class RemoteFile(io.RawIOBase):

@@ -75,18 +75,21 @@ class Catalogue:
         sdists: Mapping[str, SdistBuilder] | None = None,
         hide: Callable[[str, Version], bool] = lambda package, version: False,
         alone: Container[str] = frozenset(),
+        locked: Mapping[str, OfferedFile] | None = None,
     ) -> None:
+        """`locked` are packages of which one file is offered, without asking their index."""
         self.indexes = indexes
         self.rules = rules
         self.failures: list[Exception] = []
         self.addressed: dict[tuple[str, str], str] = {}
-        self._ranges = ranges
+        self.ranges = ranges
         self._facts = facts
         self._sdists = dict(sdists or {})
         self._hide = hide
         self._alone = alone
         self._building = threading.Lock()
-        self._offers: dict[str, list[OfferedFile]] = {}
+        self.locked = dict(locked or {})
+        self._offers = {package: [offer] for package, offer in self.locked.items()}
 
     def offers(self, package: str) -> list[OfferedFile]:
         """Every file of `package` that may be used. FetchFailed if its index does not answer."""
@@ -125,7 +128,7 @@ class Catalogue:
         for offer in self.offers(package):
             if offer.wheel.name == name:
                 if offer.sdist is None:
-                    return metadata(offer.wheel, self._ranges, self._facts)
+                    return metadata(offer.wheel, self.ranges, self._facts)
                 with self._building:
                     return self._sdists[package](package, offer.sdist)
         return None

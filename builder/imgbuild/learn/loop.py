@@ -16,12 +16,12 @@ from imgbuild import codec
 from imgbuild.audit.judge import Terms, audit, extras_of
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.main_path.named import with_named
-from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
-from imgbuild.index.remote_wheel import Blocks
+from imgbuild.index.remote_wheel import LATER, Blocks, LookedUp
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.learn.learn import joined, learn
@@ -34,14 +34,21 @@ from imgbuild.project.model import DeclaredRequirement
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.solve import solve
 from imgbuild.solve.direct import NO_DIRECT, Direct, of_arches
+from imgbuild.solve.extension import address_of
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
 from imgbuild.system.amounts import count
-from imgbuild.values import Arch, sha256
+from imgbuild.system.code_digest import code_digest
+from imgbuild.values import Arch, Sha256, sha256
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
 # The checks that files on a server are enough for.
 READABLE = ("metadata", "imports", "calls", "support", "rules")
+CLEAN = "audit-settled"
+JUDGING = (
+    "imgbuild.audit.judge",
+    "imgbuild.learn.removed_attributes",
+)  # what a report follows from
 EACH = 4  # findings between the same two packages that are learned from in one round
 SHOWN = 8
 
@@ -118,16 +125,26 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
         with context.reporter.step(f"resolving {name} for {arch} (pass {rounds})"):
             chosen = solve.ask(prepared, recorded)
             resolution = solve.lock_answer(prepared, chosen)
+        terms = terms_of(prepared, resolution)
+        if (report := _clean_report(prepared, resolution, terms)) is not None:
+            solve.report_age(prepared, chosen)
+            return SettledArch(resolution=resolution, report=report, known=recorded, rounds=rounds)
         # A library for each round: what it has read is on the disk after it, and only there.
-        with Library(context.store, Blocks(context.http)) as library:
+        with Library(context.store, Blocks(_ranges(prepared, resolution))) as library:
             release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
             with (
                 context.reporter.step(f"auditing (pass {rounds})"),
                 library.progress("auditing", len(resolution.versions), context.reporter),
             ):
-                report = audit_of(resolution, release_catalogue, terms_of(prepared, resolution))
+                report = audit_of(
+                    resolution,
+                    release_catalogue,
+                    terms,
+                    published=_published_packages(prepared),
+                )
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
             if not errors:
+                context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
                 solve.report_age(prepared, chosen)
                 return SettledArch(
                     resolution=resolution,
@@ -147,6 +164,21 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
         recorded = now
 
 
+def _clean_report(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> Report | None:
+    """The report of an earlier audit of these packages that had no error; None if there is none."""
+    stored = prepared.problem.context.store.fact(CLEAN, _key(prepared, resolution, terms))
+    return unpack(stored, Report) if stored is not None else None
+
+
+def _key(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> str:
+    code = code_digest(*JUDGING, alone=__name__)
+    tags, published = prepared.catalogue.rules.tags, sorted(_published_packages(prepared))
+    wheels = wheels_of(resolution)
+    return sha256(
+        codec.compact([code, tags.python, tags.arch, tags.glibc, wheels, terms, published])
+    )
+
+
 def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
     """What is learned from errors of the audit of whole files, which had to be downloaded."""
     store, http = problem.context.store, problem.context.http
@@ -160,12 +192,12 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
 
 def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     """The inputs of a target's audit besides its packages."""
-    target, published = prepared.problem.target, prepared.published
+    target = prepared.problem.target
     required = prepared.problem.requirements
     named = (
         {*target.pins, *required.named & resolution.versions.keys()}
-        if published is None
-        else set(resolution.versions) - set(published.versions)
+        if prepared.published is None
+        else set(resolution.versions) - _published_packages(prepared)
     )
     return Terms(
         target=prepared.problem.name,
@@ -179,26 +211,57 @@ def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     )
 
 
-def audit_of(resolution: Resolution, release_catalogue: ReleaseCatalogue, terms: Terms) -> Report:
-    """Errors on the main path, from code, METADATA and older releases of the packages."""
+def _published_packages(prepared: PreparedTarget) -> set[str]:
+    return set(prepared.published.versions) if prepared.published is not None else set()
+
+
+def audit_of(
+    resolution: Resolution,
+    release_catalogue: ReleaseCatalogue,
+    terms: Terms,
+    *,
+    published: Collection[str] = (),
+) -> Report:
+    """Errors on the main path, from code, METADATA and older releases of the packages.
+
+    `published` are packages whose locked versions were audited together.
+    """
     package_set = package_set_of(resolution, release_catalogue)
 
     def _past(path: MainPath) -> list[Finding]:
-        return removed_attributes.check(package_set, path, lambda: release_catalogue)
+        return removed_attributes.check(
+            package_set, path, lambda: release_catalogue, published=published
+        )
 
     path = main_path(package_set, with_named(package_set, terms.named))
     return audit(package_set, terms, checks=READABLE, path=path, past=_past)
 
 
+def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:
+    """Where the published wheels of a resolution are read from; no index is asked before."""
+    wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
+    built = {item.wheel.sha256 for item in resolution.built}
+
+    def _address(sha256: Sha256) -> str:
+        if sha256 in built and prepared.published_wheels is not None:
+            return prepared.published_wheels.path(wheels[sha256].package).as_uri()
+        return address_of(prepared.catalogue.indexes, wheels, sha256)
+
+    return LookedUp(prepared.problem.context.http, _address)
+
+
 def package_set_of(resolution: Resolution, release_catalogue: ReleaseCatalogue) -> PackageSet:
     """The package set of a resolution; what is not in the store is read from its index."""
-    rules = release_catalogue.catalogue.rules
+    catalogue = release_catalogue.catalogue
+    rules = catalogue.rules
 
     def _locate(wheel: Wheel) -> Path | str:
         path = release_catalogue.store.file(wheel.sha256)
         if path is not None:
             return path
-        files = release_catalogue.catalogue.indexes.files(wheel.package)
+        if wheel.package in catalogue.locked:
+            return f"{LATER}{wheel.sha256}"
+        files = catalogue.indexes.files(wheel.package)
         return next(file.url for file in files if file.name == wheel.file)
 
     return open_package_set(

@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
@@ -41,15 +41,20 @@ class AttributeRead(msgspec.Struct, frozen=True):
 
 
 def check(
-    package_set: PackageSet, path: MainPath, open_releases: Callable[[], ReleaseCatalogue]
+    package_set: PackageSet,
+    path: MainPath,
+    open_releases: Callable[[], ReleaseCatalogue],
+    *,
+    published: Collection[str] = (),
 ) -> list[Finding]:
     """Reads of attributes that were there when the reader was written, and are gone.
 
     `open_releases` gives the releases of packages; it is called only where attributes are read so.
+    What `published` packages read of each other is left out: it was checked when these were locked.
     """
     release_catalogue: ReleaseCatalogue | None = None
     findings: dict[tuple[str, int, str], Finding] = {}
-    for read in _reads(package_set, path):
+    for read in _reads(package_set, path, published):
         # One finding is enough for a union of classes that lack the same.
         key = (read.facts.module, read.line, read.subject.rpartition(".")[2])
         if key in findings:
@@ -91,16 +96,22 @@ def _had(package_set: PackageSet, release_catalogue: ReleaseCatalogue, read: Att
     return lacks(release_catalogue, evidence, then) is False
 
 
-def _reads(package_set: PackageSet, path: MainPath) -> Iterator[AttributeRead]:
+def _reads(
+    package_set: PackageSet, path: MainPath, published: Collection[str]
+) -> Iterator[AttributeRead]:
     for module in path.modules():
         facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
             for fact in facts.attributes:
-                yield from _read(package_set, path, facts, fact)
+                yield from _read(package_set, path, facts, fact, published)
 
 
 def _read(
-    package_set: PackageSet, path: MainPath, facts: ModuleFacts, fact: Attribute
+    package_set: PackageSet,
+    path: MainPath,
+    facts: ModuleFacts,
+    fact: Attribute,
+    published: Collection[str],
 ) -> Iterator[AttributeRead]:
     how = path.reached(facts.module, scopes(facts).runner(fact.scope)) if fact.receiver else None
     if how is None or how.level >= Level.REMOTE:
@@ -117,6 +128,8 @@ def _read(
     for path_to, holder in _classes(package_set, facts, fact.receiver, fact.scope):
         other = package_set.owner(holder.home.module) if holder.home is not None else None
         if package is None or other is None or other == package or other not in policy.load().walk:
+            continue
+        if package in published and other in published:
             continue
         open_ended = classes.member(package_set, holder, name).state == "unknown"
         if (

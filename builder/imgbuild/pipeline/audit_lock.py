@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import PROJECT, Indexes
-from imgbuild.index.remote_wheel import Blocks, Ranges
+from imgbuild.index.remote_wheel import LATER, Blocks, LookedUp, Ranges
 from imgbuild.index.server import Catalogue
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
@@ -51,7 +51,6 @@ JUDGING = (
     "imgbuild.audit.packages.base",
     "imgbuild.learn.removed_attributes",
 )
-PREFIX = "locked:"
 
 
 def audit_target(
@@ -183,7 +182,10 @@ class _Audit:
     ) -> Callable[[MainPath], list[Finding]]:
         """As `past_of`; an error of fetching names this target."""
         http, pins = self._inputs.context.http, self._resolution.versions
-        check = past_of(package_set, elsewhere.indexes, library, http, pins)
+        extends = self._lock.extends
+        added = extends.arch[self._arch].wheels if extends is not None else ()
+        published = pins.keys() - set(added) if extends is not None else ()
+        check = past_of(package_set, elsewhere.indexes, library, http, pins, published=published)
 
         def _past(path: MainPath) -> list[Finding]:
             try:
@@ -196,7 +198,7 @@ class _Audit:
 
     def _place(self, wheel: Wheel) -> Path | str:
         """Where a wheel is: in the cache, else on a server, from which code is read by ranges."""
-        return self._store.file(wheel.sha256) or f"{PREFIX}{wheel.sha256}"
+        return self._store.file(wheel.sha256) or f"{LATER}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
         """Read the shared objects of wheels that were never read; these must be downloaded."""
@@ -266,7 +268,7 @@ class LockFiles:
         return {each for each in hashes if self._inputs.store.file(each) is None}
 
 
-class LockedRanges:
+class LockedRanges(LookedUp):
     """`Ranges` of wheels that a lock names: the address of each is looked up when it is read.
 
     One that no index has, since it is built from its sdist, is built then. An address that names no
@@ -276,46 +278,24 @@ class LockedRanges:
     def __init__(
         self, lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, supply: LockFiles
     ) -> None:
+        super().__init__(inputs.context.http, self._place)
         self._lock = lock
         self._wheels = wheels
         self._inputs = inputs
         self._supply = supply
         self._sources = inputs.sources(lock)
-        self._found: dict[str, str] = {}
-        self._turn = threading.RLock()
-
-    def part(self, url: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`."""
-        return self._inputs.context.http.part(self._address(url), start, length)
-
-    def part_end(self, url: str, length: int) -> tuple[bytes, int]:
-        """The last `length` bytes, and the size of the whole."""
-        return self._inputs.context.http.part_end(self._address(url), length)
-
-    def bytes(self, url: str) -> bytes:
-        """All of it."""
-        return self._inputs.context.http.bytes(self._address(url))
-
-    def fingerprint(self, url: str) -> tuple[str, int]:
-        """SHA-256 in hex, and the size."""
-        return self._inputs.context.http.fingerprint(self._address(url))
+        self._opening = threading.Lock()
 
     def indexes(self) -> Indexes:
         """The indexes that the lock names, opened when they are first needed."""
-        with self._turn:
+        with self._opening:
             return self._sources.indexes
 
-    def _address(self, url: str) -> str:
-        if not url.startswith(PREFIX):
-            return url
-        with self._turn:
-            if url not in self._found:
-                wheel = self._wheels[url.removeprefix(PREFIX)]
-                if self._supply.is_built(wheel) or wheel.index == PROJECT:
-                    self._found[url] = self._supply.path(wheel).as_uri()
-                else:
-                    self._found[url] = self._listed(wheel)
-            return self._found[url]
+    def _place(self, sha256: Sha256) -> str:
+        wheel = self._wheels[sha256]
+        if self._supply.is_built(wheel) or wheel.index == PROJECT:
+            return self._supply.path(wheel).as_uri()
+        return self._listed(wheel)
 
     def _listed(self, wheel: Wheel) -> str:
         """The address of a wheel in its index; FetchFailed if it is not there any more."""
@@ -336,10 +316,13 @@ def past_of(
     library: Library,
     http: Ranges,
     pins: Mapping[str, str],
+    *,
+    published: Collection[str] = (),
 ) -> Callable[[MainPath], list[Finding]]:
     """Attributes that a class has no longer, from other releases of the packages.
 
     The indexes are opened, and `http` is asked, only if something is read that may be gone.
+    `published` as in `removed_attributes.check`.
     """
 
     def _releases() -> ReleaseCatalogue:
@@ -349,4 +332,4 @@ def past_of(
             Catalogue(indexes(), rules, http, library.store), library, library.store
         )
 
-    return lambda path: removed_attributes.check(package_set, path, _releases)
+    return lambda path: removed_attributes.check(package_set, path, _releases, published=published)

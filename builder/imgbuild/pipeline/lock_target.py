@@ -19,9 +19,10 @@ from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.assemble.layer_contents import LayerJob
 from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
+from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import AuditFailed, InputError, IntegrityError
-from imgbuild.learn.loop import add_constraints, learn_from_errors, settle
+from imgbuild.learn.loop import READABLE, add_constraints, learn_from_errors, settle
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
@@ -94,9 +95,16 @@ def lock_target(
 def _audited(
     project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, drop: bool
 ) -> list[Report] | None:
-    """Clean reports of the whole audit; None if it taught something new, AuditFailed if not."""
+    """Clean reports of the audit; None if it taught something new, AuditFailed if not.
+
+    Of an extension only what needs whole files is left to check: the published packages were
+    audited with their corners, and the rest was, together with what is added, in `settle_target`.
+    """
     recorded = published.known_constraints(matrix, project.images)
-    reports = [audit_lock(lock, arch, inputs, recorded, drop=drop) for arch in lock.arch]
+    checks = [check for check in CHECKS if lock.extends is None or check not in READABLE]
+    reports = [
+        audit_lock(lock, arch, inputs, recorded, checks=checks, drop=drop) for arch in lock.arch
+    ]
     learned = recorded
     for report in reports:
         if errors := [finding for finding in report.findings if finding.severity is Severity.ERROR]:

@@ -9,10 +9,10 @@ from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package
 from imgbuild.index import remote_wheel
 from imgbuild.index.pages import IndexFile
-from imgbuild.index.remote_wheel import Ranges
+from imgbuild.index.remote_wheel import LATER, Ranges
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
-from imgbuild.pipeline.audit_lock import PREFIX, LockedRanges, LockFiles
+from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
 from imgbuild.system import threads
 from imgbuild.system.amounts import count
 from imgbuild.system.console import console
@@ -48,7 +48,7 @@ def _fetch(lock: Lock, wheels: Sequence[Wheel], http: Ranges, inputs: Inputs) ->
 
         def _metadata_task(wheel: Wheel, stop: threads.Stop) -> None:
             stop.check()
-            place = f"{PREFIX}{wheel.sha256}"
+            place = f"{LATER}{wheel.sha256}"
             file = IndexFile(name=wheel.file, url=place, sha256=wheel.sha256)
             remote_wheel.metadata(file, http, inputs.store)
             bar.advance(1)

@@ -6,19 +6,24 @@ read from the wheels, built again if they are not in the cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt, archive
+from imgbuild.errors import FetchFailed
 from imgbuild.index.pages import Indexes, IndexFile
-from imgbuild.lock.resolution import Deb, Resolution
+from imgbuild.index.remote_wheel import FACT as METADATA
+from imgbuild.index.remote_wheel import LATER
+from imgbuild.index.server import OfferedFile, promised
+from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix.model import DebianBase
 from imgbuild.solve import sdist_wheel, sdists
 from imgbuild.solve.base import ResolvedBase, resolve_base
 from imgbuild.solve.problem import SolveProblem
+from imgbuild.values import Sha256
 
 
 def resolve(problem: SolveProblem) -> ResolvedBase:
@@ -76,8 +81,13 @@ class PublishedWheels:
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
         """METADATA of the published wheel of `package`."""
         del sdist  # the lock says which
-        built, store = self._built[package], self._context.store
-        path = store.file(built.wheel.sha256) or sdists.rebuild(
+        stored = self._context.store.fact(METADATA, self._built[package].wheel.sha256)
+        return stored if stored is not None else sdist_wheel.metadata(self.path(package))
+
+    def path(self, package: str) -> Path:
+        """The published wheel of `package`, built again if it is not in the cache."""
+        built = self._built[package]
+        return self._context.store.file(built.wheel.sha256) or sdists.rebuild(
             built,
             self._indexes,
             self._root(),
@@ -85,4 +95,32 @@ class PublishedWheels:
             self._context,
             hint="its build is not reproducible: report it to its publishers",
         )
-        return sdist_wheel.metadata(path)
+
+
+def offered_wheels(published: Resolution) -> dict[str, OfferedFile]:
+    """Package → the published wheel, whose address is looked up when it is read."""
+    return {wheel.package: OfferedFile(wheel=_file(wheel)) for wheel in published.wheels}
+
+
+def offered_sdists(published: Resolution | None) -> dict[str, OfferedFile]:
+    """Package → the sdist that its published wheel was built from."""
+    sdists = {item.package: _file(item.sdist) for item in published.built} if published else {}
+    return {
+        package: OfferedFile(wheel=promised(package, sdist), sdist=sdist)
+        for package, sdist in sdists.items()
+    }
+
+
+def address_of(indexes: Indexes, wheels: Mapping[Sha256, Wheel], sha256: Sha256) -> str:
+    """Where the index has a wheel; FetchFailed if it is not there any more."""
+    wheel = wheels[sha256]
+    addresses = indexes.addresses(wheel.package, wheel)
+    if not addresses:
+        message = f"{wheel.file} is no longer on the index {wheel.index}"
+        raise FetchFailed(message, hint="choose a newer release of the published target")
+    return addresses[0]
+
+
+def _file(locked: LockedFile) -> IndexFile:
+    url = f"{LATER}{locked.sha256}"
+    return IndexFile(name=locked.file, url=url, sha256=locked.sha256, size=locked.size)

@@ -9,6 +9,7 @@ import msgspec
 from imgbuild.cache.context import Context
 from imgbuild.lock.project_requirements import ProjectRequirements
 from imgbuild.lock.published import Overlay, overlay, project_row
+from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
 from imgbuild.project.model import DeclaredRequirement
@@ -50,6 +51,12 @@ class SolveProblem(msgspec.Struct, frozen=True):
     def requirements(self) -> ProjectRequirements:
         """What the project's files require on the architecture; nothing for other targets."""
         return self.row.requirements_on(self.arch) if self.row is not None else NOTHING
+
+    @property
+    def published(self) -> Resolution | None:
+        """What the published target that this one extends has locked; None if it extends none."""
+        overlay = self.overlay
+        return overlay.published.lock.arch.get(self.arch) if overlay is not None else None
 
     @property
     def base(self) -> Base:

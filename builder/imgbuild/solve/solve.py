@@ -22,7 +22,7 @@ from imgbuild.errors import InputError, IntegrityError, NoSolution, Problem
 from imgbuild.index import cuda_releases, server
 from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import Indexes, IndexFile, places
-from imgbuild.index.remote_wheel import lock_wheel, metadata
+from imgbuild.index.remote_wheel import LookedUp, lock_wheel, metadata
 from imgbuild.index.server import Catalogue, OfferedFile
 from imgbuild.lock.lock_file import requirements
 from imgbuild.lock.project_requirements import editable_packages
@@ -48,6 +48,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     `published` is the resolution of the published target that this one extends: its packages are
     locked unchanged. `direct` are packages by address, `bounds` hold for what something requires.
+    `published_wheels` are those of them that were built from sdists.
     """
 
     problem: SolveProblem
@@ -59,6 +60,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     published: Resolution | None = None
     direct: Direct = NO_DIRECT
     bounds: tuple[str, ...] = ()
+    published_wheels: extension.PublishedWheels | None = None
 
 
 def resolve(problem: SolveProblem) -> Resolution:
@@ -236,8 +238,8 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         package: direct.editable(package, item, problem.context.store)
         for package, item in editable_packages(problem.requirements, workdir).items()
     }
-    overlay = problem.overlay
-    published = overlay.published.lock.arch[problem.arch] if overlay is not None else None
+    overlay, published = problem.overlay, problem.published
+    published_wheels: extension.PublishedWheels | None = None
     if overlay is not None and published is not None:
         direct.refuse_published(packages, published.versions, overlay.published.name)
     plain = wheels_only(problem, python, packages)
@@ -272,6 +274,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         published=published,
         direct=packages,
         bounds=direct.bounds(declared),
+        published_wheels=published_wheels,
     )
 
 
@@ -286,7 +289,11 @@ def wheels_only(problem: SolveProblem, python: str, packages: Direct = NO_DIRECT
     indexes = Indexes(located, target.indexes, matrix.default_index, context.http, files)
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     rules = Rules(as_of=target.as_of, tags=tags, pins=target.pins)
-    return Catalogue(indexes, rules, context.http, context.store)
+    published = problem.published or Resolution(wheels=())
+    offered = extension.offered_wheels(published)
+    wheels = {wheel.sha256: wheel for wheel in published.wheels}
+    ranges = LookedUp(context.http, lambda sha256: extension.address_of(indexes, wheels, sha256))
+    return Catalogue(indexes, rules, ranges, context.store, locked=offered)
 
 
 def sdist_wheels_of(
@@ -324,11 +331,12 @@ def with_sdists(
     return Catalogue(
         plain.indexes,
         plain.rules,
-        context.http,
+        plain.ranges,
         context.store,
         sdists=builders,
         hide=hide,
         alone=problem.requirements.no_deps,
+        locked={**plain.locked, **extension.offered_sdists(problem.published)},
     )
 
 
@@ -342,7 +350,7 @@ def cuda_release(problem: SolveProblem, catalogue: Catalogue) -> cuda_releases.C
     pin = target.pins.get("torch")
     offer = pinned(catalogue, "torch", pin) if pin else None
     if offer is not None:
-        torch_metadata = metadata(offer.wheel, context.http, context.store)
+        torch_metadata = metadata(offer.wheel, catalogue.ranges, context.store)
         torch = cuda_releases.active(torch_metadata, catalogue.rules.tags.markers)
         refuse_cpu_build(problem, catalogue, offer.wheel, torch)
     files = catalogue.indexes.files(cuda_releases.METAPACKAGE)

@@ -275,7 +275,7 @@ def test_a_package_by_address_is_not_of_the_default_index():
         )
         for name, each in lock.arch.items()
     }
-    assert locked_matrix.default_index(msgspec.structs.replace(lock, arch=arch)) == "pypi"
+    assert locked_matrix.default_index_of(msgspec.structs.replace(lock, arch=arch)) == "pypi"
 
 
 def test_pylock_names_the_commit_of_a_git_repository():

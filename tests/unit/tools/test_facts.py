@@ -1,16 +1,41 @@
-"""tools/facts.py refuses to let facts into a wheel that its code would not use."""
+"""tools/facts.py: the committed facts are about every wheel of the targets that they are for."""
+
+from __future__ import annotations
+
+import pytest
 
 import facts
-from imgbuild.audit.packages import published
-from imgbuild.audit.packages.published import PublishedWheel, write_facts
+from imgbuild.audit.packages.published import published_facts
+from imgbuild.cache.facts_file import FactsFile, facts_path, write_facts
+from imgbuild.lock.lock_file import Lock
 
 
-def test_facts_of_other_code_do_not_get_into_a_wheel(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "wheels.zip"
-    monkeypatch.setattr("sys.argv", ["facts.py", "--check", "--output", str(path)])
-    assert facts.main() == 0  # a checkout without them
-    write_facts(path, {"0" * 64: PublishedWheel(package="demo", kinds={"x": b"\1"}, modules={})})
-    assert facts.main() == 0
-    monkeypatch.setattr(published, "reader_digest", lambda: b"other code")
+@pytest.fixture(scope="module")
+def locks() -> list[Lock]:
+    return facts.chosen_locks([])
+
+
+def test_the_committed_facts_have_every_wheel(locks: list[Lock]) -> None:
+    assert facts.check(facts_path(), locks) == []
+    assert facts_path().stat().st_size <= facts.LIMIT
+
+
+def test_the_committed_facts_have_every_debian_package(locks: list[Lock]) -> None:
+    published = published_facts()
+    lacking = {
+        deb.file
+        for lock in locks
+        for resolution in lock.arch.values()
+        for deb in resolution.debs
+        if published.deb(deb.sha256) is None
+    }
+    assert not lacking
+
+
+def test_a_file_without_the_wheels_of_a_target_is_out_of_date(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "published.zip"
+    write_facts(path, {})
+    assert len(FactsFile.open(path)) == 0
+    monkeypatch.setattr("sys.argv", ["facts.py", "cu124-vllm", "--check", "--output", str(path)])
     assert facts.main() == 4
-    assert f"{path}: out of date" in capsys.readouterr().err
+    assert f"{path} lacks cu124-vllm: torch-2.6.0" in capsys.readouterr().err

@@ -6,17 +6,13 @@ these in a second.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import MainPath, main_path
 from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.main_path.policy import MainPathPolicy
-from imgbuild.audit.packages.library import LibraryWheel
 from imgbuild.audit.packages.package_set import PackageSet
-
-_IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
 def survey(package_set: PackageSet, named: Collection[str] = ()) -> MainPath:
@@ -41,17 +37,11 @@ def corners(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
     everyone = set().union(*roots.values())
     modules: list[str] = []
     for library_wheel in library_wheels:
-        others = {name.encode() for name in everyone - roots[library_wheel.package]}
-        modules.extend(_mentioning(library_wheel, others))
+        others = everyone - roots[library_wheel.package]
+        modules.extend(
+            module
+            for module, imported in library_wheel.imports.items()
+            if not others.isdisjoint(imported)
+        )
     package_set.prefetch(modules)
     return modules
-
-
-def _mentioning(library_wheel: LibraryWheel, others: set[bytes]) -> list[str]:
-    """The modules of `library_wheel` that import one of `others`."""
-    files = {file: module for module, file in library_wheel.sources.items()}
-    return [
-        files[file]
-        for file, source in library_wheel.content.read(files).items()
-        if not others.isdisjoint(_IMPORTS.findall(source))
-    ]

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from imgbuild.audit.main_path.interpreter import Interpreter
-from imgbuild.audit.main_path.sources import bound_names
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
     CallFrame,
@@ -262,10 +261,9 @@ class Objects:
         values: list[ast.expr | None] = []
         if source is None or name in source.stored:
             return None
-        for statement in node.body if node is not None else ():
-            if name in bound_names([statement]):
-                plain = isinstance(statement, (ast.Assign, ast.AnnAssign))
-                values.append(getattr(statement, "value", None) if plain else None)
+        for statement in source.bindings_in(node).get(name, ()) if node is not None else ():
+            plain = isinstance(statement, (ast.Assign, ast.AnnAssign))
+            values.append(getattr(statement, "value", None) if plain else None)
         return values[0] if len(values) == 1 else None
 
     def _constant(self, level: _Level, node: ast.expr | None) -> object:
@@ -281,8 +279,8 @@ class Objects:
         frame = CallFrame(kind.module)
         source = self._interpreter.source(kind.module)
         node = source.class_(kind.line) if source is not None else None
-        if node is not None:
-            frame.names.update(dict.fromkeys(bound_names(node.body), UNKNOWN))
+        if source is not None and node is not None:
+            frame.names.update(dict.fromkeys(source.bindings_in(node), UNKNOWN))
         return frame
 
     def assign(self, instance: Instance, name: str, value: object) -> None:

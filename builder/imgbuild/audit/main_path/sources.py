@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import ModuleFacts
@@ -37,10 +37,8 @@ class ModuleTree:
         self.changed = set(_CHANGES.findall(text))
         for names in _GLOBAL.findall(text):
             self.changed.update(names.replace(" ", "").split(","))
-        self.bindings: dict[str, list[ast.stmt]] = {}
-        for statement in tree.body:
-            for bound in dict.fromkeys(bound_names([statement])):
-                self.bindings.setdefault(bound, []).append(statement)
+        self.bindings = _bindings(tree.body)
+        self._class_bindings: dict[int, Mapping[str, list[ast.stmt]]] = {}
         self._functions: dict[tuple[str, int], ast.FunctionDef | ast.AsyncFunctionDef] | None = None
         self._classes: dict[int, ast.ClassDef] | None = None
 
@@ -53,6 +51,13 @@ class ModuleTree:
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
             }
         return self._functions.get((name.rpartition(".")[2], line))
+
+    def bindings_in(self, definition: ast.ClassDef) -> Mapping[str, Sequence[ast.stmt]]:
+        """Name → the statements in the body of a class of this module that bind it."""
+        line = definition.lineno
+        if line not in self._class_bindings:
+            self._class_bindings[line] = _bindings(definition.body)
+        return self._class_bindings[line]
 
     @functools.cached_property
     def stored(self) -> frozenset[str]:
@@ -182,6 +187,15 @@ def _parsed(content: bytes, module: str, *, package: bool) -> ModuleTree | None:
         return ModuleTree(module, ast.parse(text), text, package=package)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _bindings(statements: Sequence[ast.stmt]) -> dict[str, list[ast.stmt]]:
+    """Name → the statements that bind it."""
+    bindings: dict[str, list[ast.stmt]] = {}
+    for statement in statements:
+        for bound in dict.fromkeys(bound_names([statement])):
+            bindings.setdefault(bound, []).append(statement)
+    return bindings
 
 
 def bound_names(statements: Sequence[ast.stmt]) -> Iterator[str]:

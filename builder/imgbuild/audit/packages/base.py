@@ -13,6 +13,7 @@ from pathlib import Path
 
 from imgbuild.audit.binaries.elf import read_elf
 from imgbuild.audit.packages.library import pack, unpack
+from imgbuild.audit.packages.published import published_facts
 from imgbuild.audit.packages.reading import readers
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.store import Store
@@ -36,13 +37,11 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
     """
 
     def _deb_libraries(deb: Deb, _: Stop) -> tuple[ElfFacts, ...]:
-        key = _key(deb)
-        stored = store.fact(FACT, key)
-        libraries = unpack(stored, tuple[ElfFacts, ...]) if stored is not None else None
+        libraries = stored_libraries(deb, store)
         if libraries is None:
             with store.scratch() as folder:
                 libraries = tuple(_read(locate(deb), folder / "files"))
-            store.put_fact(FACT, key, pack(libraries))
+            store.put_fact(FACT, _key(deb), pack(libraries))
         return libraries
 
     by_deb = each(debs, _deb_libraries, threads=THREADS)
@@ -51,7 +50,14 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
 
 def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:
     """Those of `debs` whose files `read_base` will ask for."""
-    return [deb for deb in debs if store.fact(FACT, _key(deb)) is None]
+    return [deb for deb in debs if stored_libraries(deb, store) is None]
+
+
+def stored_libraries(deb: Deb, store: Store) -> tuple[ElfFacts, ...] | None:
+    """The libraries of `deb` as they were read before, here or for the facts of imgbuild."""
+    stored = store.fact(FACT, _key(deb))
+    libraries = unpack(stored, tuple[ElfFacts, ...]) if stored is not None else None
+    return libraries if libraries is not None else published_facts().deb(deb.sha256)
 
 
 def _key(deb: Deb) -> str:

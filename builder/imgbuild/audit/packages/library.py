@@ -13,6 +13,7 @@ import contextlib
 import fnmatch
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,11 @@ from isal import isal_zlib
 
 from imgbuild.audit.packages.content import WheelContent
 from imgbuild.audit.packages.extensions import modules_for
-from imgbuild.audit.packages.published import PublishedFacts, PublishedWheel, published_facts
+from imgbuild.audit.packages.published import (
+    PublishedFacts,
+    WheelFacts,
+    published_facts,
+)
 from imgbuild.audit.packages.reading import (
     ReaderProcesses,
     ReadRequest,
@@ -44,9 +49,11 @@ from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import normalize
 
 T = TypeVar("T")
+Mentions = dict[str, tuple[str, ...]]  # "PARENT WORD" → the modules below PARENT that have WORD
 INDEX, MODULES, ELF_FACTS, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
-TEXT = "audit-sources"
+TEXT, IMPORTS, MENTIONS = "audit-sources", "audit-imports", "audit-mentions"
 REMOTE = "-remote"
+_IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -88,6 +95,8 @@ class LibraryWheel:
         self._found: dict[str, ModuleFacts] = {}
         self._new: set[str] = set()
         self._texts: dict[str, Text] = {}
+        self._mentions: Mentions | None = None
+        self._new_mentions: set[str] = set()
         self._kept: dict[str, msgspec.Raw] | None = None
         self._elf_facts: tuple[ElfFacts, ...] | None = None
 
@@ -102,9 +111,16 @@ class LibraryWheel:
         return open_content(self.where, self.wheel.file, self._library.http)
 
     @cached_property
+    def published(self) -> WheelFacts | None:
+        """The facts that came with imgbuild; None if it is no published wheel."""
+        return self._library.published.wheel(self.package, self.wheel.sha256)
+
+    @cached_property
     def index(self) -> WheelIndex:
         """Its files and METADATA."""
-        wheel_index = self._fetch(INDEX, WheelIndex) or self._published(INDEX, WheelIndex)
+        wheel_index = self._fetch(INDEX, WheelIndex)
+        if wheel_index is None and self.published is not None:
+            wheel_index = self.published.index
         if wheel_index is None:
             wheel_index = read_index(self.content)
             self._keep(INDEX, wheel_index)
@@ -138,18 +154,48 @@ class LibraryWheel:
         """The content of small files, kept too, without those that do not exist."""
         contents: dict[str, bytes] = {}
         missing: list[str] = []
+        published = self.published.members if self.published is not None else {}
         for path in paths:
             if self._omits(path):
                 continue
             stored = self._fetch(MEMBER, bytes, f"/{path}")
             if stored is not None:
                 contents[path] = stored
+            elif path in published:
+                contents[path] = published[path]
             elif path in self.files:
                 missing.append(path)
         for path, data in self.content.read(missing).items() if missing else ():
             self._keep(MEMBER, data, f"/{path}")
             contents[path] = data
         return contents
+
+    @cached_property
+    def imports(self) -> Mapping[str, tuple[str, ...]]:
+        """Module → the packages, by their top-level modules, that lines of its source import."""
+        form = dict[str, tuple[str, ...]]
+        stored: Mapping[str, tuple[str, ...]] | None = self._fetch(IMPORTS, form)
+        if stored is None and self.published is not None:
+            stored = self.published.imports
+        if stored is None:
+            modules = {file: module for module, file in _sources(self.index.files).items()}
+            stored = {
+                modules[file]: tuple(sorted({name.decode() for name in _IMPORTS.findall(source)}))
+                for file, source in self.content.read(modules).items()
+            }
+            self._keep(IMPORTS, stored)
+        return {name: imported for name, imported in stored.items() if name in self.sources}
+
+    def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
+        """The modules below `parent` whose source has `word`."""
+        if self._mentions is None:
+            published = self.published.mentions if self.published is not None else {}
+            self._mentions = {**published, **(self._fetch(MENTIONS, Mentions) or {})}
+        key = f"{parent} {word}"
+        if key not in self._mentions:
+            self._mentions[key] = self.text(parent).holding(word.encode())
+            self._new_mentions.add(key)
+        return self._mentions[key]
 
     def text(self, parent: str) -> Text:
         """The sources of all modules below `parent`."""
@@ -192,8 +238,8 @@ class LibraryWheel:
         }
         if missing and self._kept is None:
             local_modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
-            published = self._library.published.modules(self.package, self.wheel.sha256)
-            self._kept = published | local_modules
+            published = self.published.modules if self.published is not None else {}
+            self._kept = {**published, **local_modules}
         for name in list(missing):
             encoded = (self._kept or {}).get(name)
             if encoded is not None:
@@ -207,7 +253,14 @@ class LibraryWheel:
         self._new.update(facts)
 
     def save(self) -> None:
-        """Keep the modules that were read since the last save."""
+        """Keep the modules and the mentions that were read since the last save."""
+        if self._new_mentions:
+            with self._library.store.exclusive(f"audit-{self.wheel.sha256}"):
+                mentions = self._mentions or {}
+                new_mentions = {key: mentions[key] for key in sorted(self._new_mentions)}
+                stored_mentions = self._fetch(MENTIONS, Mentions) or {}
+                self._keep(MENTIONS, stored_mentions | new_mentions)
+            self._new_mentions.clear()
         if not self._new:
             return
         new = {
@@ -231,9 +284,10 @@ class LibraryWheel:
     def stored_elf_facts(self) -> tuple[ElfFacts, ...] | None:
         """Its shared objects if the store has them."""
         if self._elf_facts is None:
-            form = tuple[ElfFacts, ...]
-            stored = self._fetch(ELF_FACTS, form)
-            self._elf_facts = self._published(ELF_FACTS, form) if stored is None else stored
+            stored = self._fetch(ELF_FACTS, tuple[ElfFacts, ...])
+            if stored is None:
+                stored = self._library.published.elf_facts(self.package, self.wheel.sha256)
+            self._elf_facts = stored
         return self._elf_facts
 
     def keep_elf_facts(self, elf_facts: tuple[ElfFacts, ...]) -> None:
@@ -243,28 +297,28 @@ class LibraryWheel:
 
     # -- facts in the store
 
-    def stored_facts(self) -> PublishedWheel:
-        """What the store has of it, to be published.
+    def stored_facts(self) -> WheelFacts:
+        """What the store has of it, to be published; the wheel itself has to be at hand.
 
         Without modules that cannot be parsed: another version of Python may parse them.
         """
-        stored: dict[str, object] = {
-            INDEX: self._fetch(INDEX, WheelIndex),
-            ELF_FACTS: self._fetch(ELF_FACTS, tuple[ElfFacts, ...]),
-        }
         modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
-        return PublishedWheel(
-            package=self.package,
-            kinds={
-                kind: msgspec.msgpack.encode(fact)
-                for kind, fact in stored.items()
-                if fact is not None
-            },
+        return WheelFacts(
+            index=self.index,
+            crcs={path: member.crc for path, member in self.content.members().items()},
             modules={
                 name: raw
                 for name, raw in modules.items()
                 if not msgspec.msgpack.decode(raw, type=ModuleFacts).broken
             },
+            members={
+                path: data
+                for path in self.index.files
+                if (data := self._fetch(MEMBER, bytes, f"/{path}")) is not None
+            },
+            imports=self._fetch(IMPORTS, dict[str, tuple[str, ...]]),
+            mentions=self._fetch(MENTIONS, Mentions) or {},
+            elf_facts=self._fetch(ELF_FACTS, tuple[ElfFacts, ...]),
         )
 
     def _fetch(self, kind: str, form: type[T], more: str = "") -> T | None:
@@ -273,14 +327,6 @@ class LibraryWheel:
         if data is None and not self.local:
             data = self._library.store.fact(kind + REMOTE, key)
         return None if data is None else unpack(data, form)
-
-    def _published(self, kind: str, form: type[T]) -> T | None:
-        """What came with imgbuild, where the store has nothing."""
-        data = self._library.published.fact(kind, self.wheel.sha256)
-        try:
-            return None if data is None else msgspec.msgpack.decode(data, type=form)
-        except msgspec.DecodeError:
-            return None
 
     def _keep(self, kind: str, value: object, more: str = "") -> None:
         key = f"{self.wheel.sha256} {readers()}{more}"
@@ -297,10 +343,13 @@ class Library:
         *,
         processes: int | None = None,
         published: PublishedFacts | None = None,
+        ahead: bool = True,
     ) -> None:
+        """`ahead` says whether more modules than are needed may be read where that is faster."""
         self.store = store
         self.published = published_facts() if published is None else published
         self.http = http
+        self.ahead = ahead
         self.workers = ReaderProcesses(processes or len(os.sched_getaffinity(0)))
         self._library_wheels: dict[tuple[str, bool, tuple[str, ...]], LibraryWheel] = {}
         self._bar: ProgressBar | None = None

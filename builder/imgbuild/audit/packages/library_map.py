@@ -11,10 +11,11 @@ from __future__ import annotations
 import posixpath
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from imgbuild.audit.binaries.elf import symbol_hash
+from imgbuild.audit.packages.published import SYMBOL_MASK
 from imgbuild.audit.packages.reading import installed
 from imgbuild.audit.source.facts import ElfFacts
 
@@ -77,7 +78,7 @@ class LibraryMap:
 
     def defines(self, package: str, symbol: str) -> bool:
         """Whether anything that a file of `package` can see defines a symbol."""
-        number = int.from_bytes(symbol_hash(symbol.encode()), "little")
+        number = int.from_bytes(symbol_hash(symbol.encode()), "little") & SYMBOL_MASK
         return number in self._public or number in self._private(package)
 
     def _reaches(self, package: str, owner: str) -> bool:
@@ -98,10 +99,10 @@ class LibraryMap:
     def _public(self) -> set[int]:
         symbols: set[int] = set()
         for facts in self.base:
-            symbols.update(array("Q", facts.defined))
+            symbols.update(_symbols(facts))
         for _, facts in self.files:
             if not is_private(facts.file):
-                symbols.update(array("Q", facts.defined))
+                symbols.update(_symbols(facts))
         return symbols
 
     def _private(self, package: str) -> set[int]:
@@ -110,9 +111,14 @@ class LibraryMap:
                 number
                 for owner, facts in self.files
                 if owner == package and is_private(facts.file)
-                for number in array("Q", facts.defined)
+                for number in _symbols(facts)
             }
         return self._own[package]
+
+
+def _symbols(facts: ElfFacts) -> Iterator[int]:
+    """The exported symbols of a file, as far as the facts of published wheels have them."""
+    return map(SYMBOL_MASK.__and__, array("Q", facts.defined))
 
 
 def _numbered(library: str) -> tuple[str, str]:

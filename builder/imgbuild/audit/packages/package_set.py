@@ -181,7 +181,7 @@ class PackageSet:
             return ()
         key = (package, word)
         if key not in self._mentions:
-            matches = self.wheels[owner].text(package).holding(word.encode())
+            matches = self.wheels[owner].mentioning(package, word)
             modules = self.modules_of(owner)
             self._mentions[key] = tuple(module for module in matches if module in modules)
         return self._mentions[key]
@@ -189,7 +189,8 @@ class PackageSet:
     def read_ahead(self, package: str) -> None:
         """Read the modules below `package` at once, in several processes, if they are local."""
         owner = self._owners.get(package)
-        if owner is None or package in self._ahead or not self.wheels[owner].local:
+        local = owner is not None and self.wheels[owner].local and self._library.ahead
+        if owner is None or package in self._ahead or not local:
             return
         self._ahead.add(package)
         self.prefetch(name for name in self.modules_of(owner) if name.startswith(f"{package}."))

@@ -1,138 +1,350 @@
-"""Facts about wheels that come with a release of imgbuild, wheels.zip (separate: a file format).
+"""Facts about published wheels and Debian packages, from the file that comes with imgbuild.
 
-The file is a zip archive of XZ streams with MessagePack: `KIND/SHA256` has one fact about a wheel,
-`modules/PACKAGE` the modules of all wheels of a package, since most are the same in many of its
-versions. Its comment is the digest of the code that read the wheels; a file of other code is
-ignored. A source checkout has no such file until `make facts` writes it.
+Each package has one entry with all of its wheels, since most of their files, modules and symbols
+are the same in several. `PackageFacts` is that form, `WheelFacts` the facts about one wheel.
+
+What the file leaves out of a wheel is read from the wheel itself: modules, sources and mentions of
+words that no audit of a published target asks for. Exported symbols are kept as 40 bits of
+their hashes: among a million symbols, one that is missing counts as defined once in a million.
 """
 
 from __future__ import annotations
 
-import io
-import lzma
-import zipfile
-from collections.abc import Mapping
+import itertools
+import re
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from importlib import resources
-from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from imgbuild.codec import write_bytes
-from imgbuild.system.code_digest import digest_in
+from imgbuild.audit.packages.reading import WheelIndex, is_metadata, parse_metadata
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.cache.facts_file import FactsFile, installed_facts
 from imgbuild.values import Sha256
 
-READER = "imgbuild.audit.packages.reading"
-_MADE = (1980, 1, 1, 0, 0, 0)  # the oldest time of a zip file: no time is recorded
-_FILTERS = ({"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20},)
-_BROKEN = (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, NotImplementedError, ValueError)
-# Module → its different facts in the versions of a package, each with the wheels it is true of.
-_Versions = dict[str, list[tuple[msgspec.Raw, list[Sha256]]]]
+SYMBOL_BITS = 40
+SYMBOL_MASK = (1 << SYMBOL_BITS) - 1
+METADATA = "metadata"
+DEBS = "debs"
+_OCTETS = SYMBOL_BITS // 8
+_HEADERS = re.compile(rb"(?:[^\r\n]+(?:\r\n|\r|\n))*")
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+Numbers = tuple[int, ...]
 
 
-class PublishedWheel(msgspec.Struct, frozen=True):
-    """What is published about one wheel: kind → MessagePack, and module → MessagePack."""
+class FileList(msgspec.Struct, frozen=True, array_like=True):
+    """Files that exactly the wheels with these numbers have: paths, sizes in bytes, CRCs."""
 
-    package: str
-    kinds: Mapping[str, bytes]
-    modules: Mapping[str, msgspec.Raw]
+    wheels: Numbers
+    paths: tuple[str, ...]
+    sizes: tuple[int, ...]
+    crcs: tuple[int, ...]
+
+
+class InstalledDifference(msgspec.Struct, frozen=True, array_like=True):
+    """How the files that a wheel installs differ from its members.
+
+    They are installed with one of the arguments `keys`; `added` are path (as in RECORD), CRC and
+    size of files that are no members, `absent` members that are not installed as they are.
+    """
+
+    keys: tuple[str, ...]
+    added: tuple[tuple[str, int, int], ...]
+    absent: tuple[str, ...]
+
+
+class ElfLists(msgspec.Struct, frozen=True, array_like=True):
+    """Shared objects of several files; symbols are by the numbers of the objects that have them.
+
+    `files` has for each file its objects, without symbols; None if they were not read. `undefined`
+    are names, `defined` sorted hashes of `SYMBOL_BITS`, as differences, in planes of octets.
+    """
+
+    files: tuple[tuple[ElfFacts, ...] | None, ...]
+    undefined: tuple[tuple[Numbers, tuple[str, ...]], ...]
+    defined: tuple[tuple[Numbers, bytes], ...]
+
+
+class PackageFacts(msgspec.Struct, frozen=True, array_like=True):
+    """The facts about all published wheels of one package; wheels are named by their numbers.
+
+    `modules` are module, facts and wheels; `members` path, content and wheels; `imports` module,
+    the packages that its lines import, and wheels; `mentions` a parent and a word, the modules
+    below the parent whose source has the word, and wheels.
+    """
+
+    wheels: tuple[Sha256, ...]
+    files: tuple[FileList, ...]
+    installed: tuple[tuple[InstalledDifference, ...], ...]
+    modules: tuple[tuple[str, msgspec.Raw, Numbers], ...]
+    members: tuple[tuple[str, bytes, Numbers], ...]
+    imports: tuple[tuple[str, tuple[str, ...], Numbers], ...]
+    mentions: tuple[tuple[str, tuple[str, ...], Numbers], ...]
+    elf_facts: msgspec.Raw
+
+
+class DebFacts(msgspec.Struct, frozen=True, array_like=True):
+    """The libraries of Debian packages, in their order."""
+
+    debs: tuple[Sha256, ...]
+    elf_facts: ElfLists
+
+
+class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about one wheel; None is what is not known.
+
+    `crcs` are the CRCs of the files of `index`; `installed` as in `InstalledDifference`; `imports`
+    maps a module to the packages that its lines import, `mentions` "PARENT WORD" to modules.
+    """
+
+    index: WheelIndex
+    crcs: Mapping[str, int]
+    installed: tuple[InstalledDifference, ...] = ()
+    modules: Mapping[str, msgspec.Raw] = {}
+    members: Mapping[str, bytes] = {}
+    imports: Mapping[str, tuple[str, ...]] | None = None
+    mentions: Mapping[str, tuple[str, ...]] = {}
+    elf_facts: tuple[ElfFacts, ...] | None = None
+
+    def installed_files(self, key: str) -> tuple[tuple[str, int, int], ...] | None:
+        """Path (as in RECORD), CRC and size of each file that is installed with `key`.
+
+        None if what is installed with these arguments is not known.
+        """
+        difference = next((each for each in self.installed if key in each.keys), None)
+        if difference is None:
+            return None
+        absent = set(difference.absent)
+        members = (
+            (path, self.crcs[path], size)
+            for path, size in self.index.files.items()
+            if path not in absent
+        )
+        return tuple(sorted((*members, *difference.added)))
 
 
 class PublishedFacts:
-    """The facts in one file. Not safe for threads."""
+    """The facts of one file, decoded package by package. Not safe for threads."""
 
-    def __init__(self, archive: zipfile.ZipFile | None) -> None:
-        self._archive = archive
-        self._names = frozenset(archive.namelist()) if archive is not None else frozenset()
-        self._modules: tuple[str, _Versions] = ("", {})
+    def __init__(self, file: FactsFile) -> None:
+        self._file = file
+        self._packages: dict[str, _Package | None] = {}
+        self._debs: Mapping[Sha256, tuple[ElfFacts, ...]] | None = None
 
-    @classmethod
-    def open(cls, path: Path) -> PublishedFacts:
-        """The facts at `path`; none if the file is absent, damaged, or read by other code."""
-        try:
-            archive = zipfile.ZipFile(path)
-        except _BROKEN:
-            return cls(None)
-        if archive.comment != reader_digest():
-            archive.close()
-            return cls(None)
-        return cls(archive)
+    def wheel(self, package: str, sha256: Sha256) -> WheelFacts | None:
+        """The facts about a wheel, without its shared objects; None if it is not published."""
+        known = self._package(package)
+        return known.wheel(sha256, self._file) if known is not None else None
 
-    def __len__(self) -> int:
-        return len(self._names)
+    def elf_facts(self, package: str, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
+        """The shared objects of a wheel; None if they are not known."""
+        known = self._package(package)
+        return known.elf_facts(sha256) if known is not None else None
 
-    def fact(self, kind: str, sha256: Sha256) -> bytes | None:
-        """The MessagePack of one fact about a wheel; None if it is missing or damaged."""
-        return self._read(f"{kind}/{sha256}")
+    def deb(self, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
+        """The libraries of a Debian package; None if they are not known."""
+        if self._debs is None:
+            debs = _decoded(self._file.entry(DEBS), DebFacts) or DebFacts((), ElfLists((), (), ()))
+            pairs = zip(debs.debs, elf_facts_of(debs.elf_facts), strict=True)
+            self._debs = {key: elf_facts for key, elf_facts in pairs if elf_facts is not None}
+        return self._debs.get(sha256)
 
-    def modules(self, package: str, sha256: Sha256) -> dict[str, msgspec.Raw]:
-        """Module → MessagePack of one wheel; empty if it has none or they are damaged."""
-        return {
-            module: raw
-            for module, versions in self._versions(package).items()
-            for raw, wheels in versions
-            if sha256 in wheels
-        }
+    def _package(self, package: str) -> _Package | None:
+        if package not in self._packages:
+            facts = _decoded(self._file.entry(f"wheels/{package}"), PackageFacts)
+            self._packages[package] = _Package(facts) if facts is not None else None
+        return self._packages[package]
 
-    def _versions(self, package: str) -> _Versions:
-        if self._modules[0] != package:
-            data = self._read(f"modules/{package}")
-            try:
-                versions = msgspec.msgpack.decode(data, type=_Versions) if data is not None else {}
-            except msgspec.MsgspecError:
-                versions = {}
-            self._modules = (package, versions)
-        return self._modules[1]
 
-    def _read(self, name: str) -> bytes | None:
-        if self._archive is None or name not in self._names:
+class _Package:
+    """The facts about the wheels of one package."""
+
+    def __init__(self, facts: PackageFacts) -> None:
+        self._facts = facts
+        self._numbers = {sha256: number for number, sha256 in enumerate(facts.wheels)}
+        self._elf_facts: tuple[tuple[ElfFacts, ...] | None, ...] | None = None
+
+    def wheel(self, sha256: Sha256, file: FactsFile) -> WheelFacts | None:
+        number = self._numbers.get(sha256)
+        headers = file.fact(METADATA, sha256)
+        if number is None or headers is None:
             return None
-        try:
-            return lzma.decompress(self._archive.read(name))
-        except _BROKEN:
+        facts = self._facts
+        files: dict[str, tuple[int, int]] = {}
+        for group in facts.files:
+            if number in group.wheels:
+                values = zip(group.sizes, group.crcs, strict=True)
+                files.update(zip(group.paths, values, strict=True))
+        imports = {module: names for module, names, has in facts.imports if number in has}
+        return WheelFacts(
+            index=WheelIndex(
+                files={path: files[path][0] for path in sorted(files)},
+                metadata=parse_metadata(headers.decode("utf-8", "replace")),
+            ),
+            crcs={path: crc for path, (_, crc) in files.items()},
+            installed=facts.installed[number],
+            modules={module: raw for module, raw, has in facts.modules if number in has},
+            members={path: data for path, data, has in facts.members if number in has},
+            imports=imports or None,
+            mentions={key: names for key, names, has in facts.mentions if number in has},
+        )
+
+    def elf_facts(self, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
+        number = self._numbers.get(sha256)
+        if number is None:
             return None
-
-
-def published_path() -> Path:
-    """Where the facts lie in the installed package."""
-    # Not by files.data, which would make cached audit reports depend on this file.
-    return Path(str(resources.files("imgbuild")), "data", "facts", "wheels.zip")
+        if self._elf_facts is None:
+            lists = _decoded(bytes(self._facts.elf_facts), ElfLists)
+            self._elf_facts = (
+                elf_facts_of(lists) if lists is not None else (None,) * len(self._numbers)
+            )
+        return self._elf_facts[number]
 
 
 @lru_cache
 def published_facts() -> PublishedFacts:
     """The facts that came with this imgbuild."""
-    return PublishedFacts.open(published_path())
+    return PublishedFacts(installed_facts())
 
 
-@lru_cache
-def reader_digest() -> bytes:
-    """The digest of the code that reads wheels, for any version of Python.
+def package_facts(wheels: Mapping[Sha256, WheelFacts]) -> PackageFacts:
+    """The facts about the wheels of one package in the form of the file."""
+    hashes = tuple(sorted(wheels))
+    ordered = [wheels[sha256] for sha256 in hashes]
+    return PackageFacts(
+        wheels=hashes,
+        files=_file_lists(ordered),
+        installed=tuple(facts.installed for facts in ordered),
+        modules=_shared([facts.modules for facts in ordered]),
+        members=_shared([facts.members for facts in ordered]),
+        imports=_shared([facts.imports or {} for facts in ordered]),
+        mentions=_shared([facts.mentions for facts in ordered]),
+        elf_facts=msgspec.Raw(
+            msgspec.msgpack.encode(elf_lists([facts.elf_facts for facts in ordered]))
+        ),
+    )
 
-    It can be the same for all of them: what only some can parse is not published.
-    """
-    return digest_in(resources.files("imgbuild"), (READER,), (0, 0)).encode()
+
+def _file_lists(wheels: Sequence[WheelFacts]) -> tuple[FileList, ...]:
+    files: dict[tuple[str, int, int], list[int]] = {}
+    for number, facts in enumerate(wheels):
+        for path, size in facts.index.files.items():
+            files.setdefault((path, size, facts.crcs[path]), []).append(number)
+    lists = []
+    for numbers, group in _by_numbers(files):
+        paths, sizes, crcs = zip(*sorted(group), strict=True)
+        lists.append(FileList(wheels=numbers, paths=paths, sizes=sizes, crcs=crcs))
+    return tuple(lists)
 
 
-def write_facts(path: Path, facts: Mapping[Sha256, PublishedWheel]) -> None:
-    """Write the facts of wheels to `path`: the same bytes for the same facts."""
-    parts: dict[str, bytes] = {}
-    modules: dict[str, dict[str, dict[bytes, list[Sha256]]]] = {}
-    for sha256, wheel in sorted(facts.items()):
-        parts |= {f"{kind}/{sha256}": data for kind, data in wheel.kinds.items()}
-        for module, raw in wheel.modules.items():
-            versions = modules.setdefault(wheel.package, {}).setdefault(module, {})
-            versions.setdefault(bytes(raw), []).append(sha256)
-    for package, package_modules in modules.items():
-        ordered: _Versions = {
-            module: [(msgspec.Raw(raw), wheels) for raw, wheels in versions.items()]
-            for module, versions in sorted(package_modules.items())
-        }
-        parts[f"modules/{package}"] = msgspec.msgpack.encode(ordered)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.comment = reader_digest()
-        for name, data in sorted(parts.items()):
-            packed = lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_FILTERS)
-            archive.writestr(zipfile.ZipInfo(name, _MADE), packed)
-    write_bytes(path, buffer.getvalue())
+def _shared(wheels: Sequence[Mapping[str, T]]) -> tuple[tuple[str, T, Numbers], ...]:
+    """The different values of each name, with the numbers of the wheels that have them."""
+    shared: dict[tuple[str, bytes], tuple[T, list[int]]] = {}
+    for number, values in enumerate(wheels):
+        for name, value in values.items():
+            encoded = msgspec.msgpack.encode(value)
+            shared.setdefault((name, encoded), (value, []))[1].append(number)
+    return tuple(
+        (name, value, tuple(numbers))
+        for (name, _), (value, numbers) in sorted(shared.items(), key=lambda item: item[0])
+    )
+
+
+def elf_lists(files: Sequence[tuple[ElfFacts, ...] | None]) -> ElfLists:
+    """Shared objects by file in the form of the facts file."""
+    undefined: dict[str, list[int]] = {}
+    defined: dict[int, list[int]] = {}
+    number = 0
+    stripped: list[tuple[ElfFacts, ...] | None] = []
+    for elf_facts in files:
+        for facts in elf_facts or ():
+            for name in facts.undefined:
+                undefined.setdefault(name, []).append(number)
+            for symbol in {symbol & SYMBOL_MASK for symbol in array("Q", facts.defined)}:
+                defined.setdefault(symbol, []).append(number)
+            number += 1
+        stripped.append(
+            tuple(msgspec.structs.replace(facts, undefined=(), defined=b"") for facts in elf_facts)
+            if elf_facts is not None
+            else None
+        )
+    return ElfLists(
+        files=tuple(stripped),
+        undefined=tuple((has, tuple(sorted(names))) for has, names in _by_numbers(undefined)),
+        defined=tuple((has, _planes(sorted(symbols))) for has, symbols in _by_numbers(defined)),
+    )
+
+
+def elf_facts_of(lists: ElfLists) -> tuple[tuple[ElfFacts, ...] | None, ...]:
+    """The shared objects of each file, their symbols sorted."""
+    undefined: dict[int, list[str]] = {}
+    defined: dict[int, list[int]] = {}
+    for numbers, names in lists.undefined:
+        for number in numbers:
+            undefined.setdefault(number, []).extend(names)
+    for numbers, planes in lists.defined:
+        symbols = _symbols(planes)
+        for number in numbers:
+            defined.setdefault(number, []).extend(symbols)
+    count = itertools.count()
+    return tuple(
+        tuple(
+            msgspec.structs.replace(
+                facts,
+                undefined=tuple(sorted(undefined.get(number, ()))),
+                defined=array("Q", sorted(defined.get(number, ()))).tobytes(),
+            )
+            for facts, number in zip(elf_facts, count)  # noqa: B905 (the numbers go on)
+        )
+        if elf_facts is not None
+        else None
+        for elf_facts in lists.files
+    )
+
+
+def headers_of(metadata: bytes) -> bytes:
+    """METADATA without the description that follows its headers."""
+    end = _HEADERS.match(metadata)
+    return metadata[: end.end()] if end is not None else metadata
+
+
+def metadata_file(files: Iterable[str]) -> str:
+    """The path of METADATA among the files of a wheel; "" if there is none."""
+    return next(filter(is_metadata, files), "")
+
+
+def _by_numbers(items: Mapping[K, Sequence[int]]) -> Iterator[tuple[Numbers, list[K]]]:
+    """The items of the same numbers together, in the order of the numbers."""
+    groups: dict[Numbers, list[K]] = {}
+    for item, numbers in items.items():
+        groups.setdefault(tuple(numbers), []).append(item)
+    yield from sorted(groups.items(), key=lambda group: group[0])
+
+
+def _planes(symbols: Sequence[int]) -> bytes:
+    """Sorted numbers as differences: all first octets, all second ones, …; 4 of 5 compress."""
+    before = itertools.chain((0,), symbols)
+    octets = b"".join(
+        (symbol - last).to_bytes(_OCTETS, "little")
+        for symbol, last in zip(symbols, before, strict=False)
+    )
+    return b"".join(octets[place::_OCTETS] for place in range(_OCTETS))
+
+
+def _symbols(planes: bytes) -> list[int]:
+    """The numbers given to `_planes`."""
+    count = len(planes) // _OCTETS
+    octets = bytearray(8 * count)
+    for place in range(_OCTETS):
+        octets[place::8] = planes[place * count : (place + 1) * count]
+    return list(itertools.accumulate(array("Q", bytes(octets))))
+
+
+def _decoded(data: bytes | None, form: type[T]) -> T | None:
+    try:
+        return msgspec.msgpack.decode(data, type=form) if data is not None else None
+    except msgspec.MsgspecError:
+        return None

@@ -1,109 +1,201 @@
-"""The facts that come with imgbuild: they stand for wheels that were never here."""
+"""The facts that come with imgbuild: they stand for wheels and packages that were never here."""
 
-import zipfile
+from array import array
 
+import msgspec
 import pytest
 
-from imgbuild.audit.packages import published
-from imgbuild.audit.packages.library import ELF_FACTS, INDEX, Library
-from imgbuild.audit.packages.published import PublishedFacts, write_facts
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.published import (
+    DEBS,
+    METADATA,
+    DebFacts,
+    InstalledDifference,
+    PublishedFacts,
+    elf_facts_of,
+    elf_lists,
+    headers_of,
+    package_facts,
+)
+from imgbuild.audit.source.facts import ElfFacts, GpuCode
+from imgbuild.cache import facts_file
+from imgbuild.cache.facts_file import FactsFile, write_facts
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
-from tests.support import audited
+from tests.support import audited, wheels
 
 FILES: audited.Files = {
-    "demo/__init__.py": "from demo.a import one\n",
+    "demo/__init__.py": "from demo.a import one\nimport sys\n",
     "demo/a.py": "def one(x):\n    return x\n",
+    "demo/b.py": "one_more = 1\n",
     "demo/other_python.py": "def two(x:\n",
     "demo/_c.cpython-311-x86_64-linux-gnu.so": b"\0" * 100,
 }
 NEWER: audited.Files = {**FILES, "demo/a.py": "def one(y):\n    return y\n"}
+LIBRARY = ElfFacts(
+    file="demo/lib.so",
+    machine="x86_64",
+    needed=("libc.so.6",),
+    undefined=("malloc@GLIBC_2.2.5", "free"),
+    defined=array("Q", sorted([3, 1 << 39, (1 << 63) + 5])).tobytes(),
+    gpu=(GpuCode("sm_90"),),
+)
 
 
 def read_wheel(folder, version, files):
-    """A wheel of demo that was read in a cache of its own, and what is to be published of it."""
+    """A wheel of demo that was audited with a cache of its own, and what is published of it."""
     wheel, path = audited.wheel(folder, "demo", version, files)
-    with Library(Store.open(folder / f"cache-{version}")) as library:
+    store = Store.open(folder / f"cache-{version}")
+    with Library(store) as library:  # modules and mentions are kept when it is closed
         library_wheel = library.wheel(wheel, path)
         for module in library_wheel.modules("3.11"):
             library_wheel.module(module)
         library_wheel.elf_facts()
-    with Library(Store.open(folder / f"cache-{version}")) as library:
+        library_wheel.read(["demo/a.py"])
+        library_wheel.mentioning("demo", "one")
+        _ = library_wheel.imports
+    with Library(store) as library:
         facts = library.wheel(wheel, path).stored_facts()
     path.unlink()
     return wheel, path, facts
 
 
 @pytest.fixture
-def wheels(tmp_path):
+def published(tmp_path):
     return [read_wheel(tmp_path, "1.0", FILES), read_wheel(tmp_path, "2.0", NEWER)]
 
 
+def entries_of(published):
+    facts = {wheel.sha256: facts for wheel, _, facts in published}
+    metadata = {wheel.sha256: wheels.metadata("demo", wheel.version) for wheel, _, _ in published}
+    return {
+        "wheels/demo": msgspec.msgpack.encode(package_facts(facts)),
+        METADATA: msgspec.msgpack.encode(dict(sorted(metadata.items()))),
+        DEBS: msgspec.msgpack.encode(DebFacts(("d" * 64,), elf_lists([(LIBRARY,)]))),
+    }
+
+
 @pytest.fixture
-def archive(tmp_path, wheels):
-    path = tmp_path / "facts" / "wheels.zip"
-    write_facts(path, {wheel.sha256: facts for wheel, _, facts in wheels})
+def archive(tmp_path, published):
+    path = tmp_path / "facts" / "published.zip"
+    write_facts(path, entries_of(published))
     return path
 
 
 def opened(tmp_path, archive):
     """A library with an empty cache and the facts of `archive`."""
-    return Library(Store.open(tmp_path / "empty"), published=PublishedFacts.open(archive))
+    published = PublishedFacts(FactsFile.open(archive))
+    return Library(Store.open(tmp_path / "empty"), published=published)
 
 
-def test_published_facts_stand_for_the_wheel(tmp_path, wheels, archive):
+def test_published_facts_stand_for_the_wheel(tmp_path, published, archive):
     library = opened(tmp_path, archive)
-    for (wheel, path, _), argument in zip(wheels, ("x", "y"), strict=True):
+    for (wheel, path, _), argument in zip(published, ("x", "y"), strict=True):
         library_wheel = library.wheel(wheel, path)
         assert library_wheel.metadata.version == wheel.version
         assert library_wheel.elf_facts() == ()
         facts = library_wheel.module("demo.a")
         assert facts is not None
         assert [parameter.name for parameter in facts.functions[0].parameters] == [argument]
+        assert library_wheel.read(["demo/a.py"])["demo/a.py"].startswith(b"def one(")
+        assert library_wheel.imports["demo"] == ("demo", "sys")
+        assert library_wheel.mentioning("demo", "one") == ("demo.a", "demo.b")
 
 
-def test_what_another_python_may_parse_is_not_published(tmp_path, wheels, archive):
-    wheel, path, facts = wheels[0]
-    assert set(facts.modules) == {"demo", "demo.a"}
+def test_what_another_python_may_parse_is_not_published(tmp_path, published, archive):
+    wheel, path, facts = published[0]
+    assert set(facts.modules) == {"demo", "demo.a", "demo.b"}
     with pytest.raises(IntegrityError):
         opened(tmp_path, archive).wheel(wheel, path).module("demo.other_python")
 
 
-def test_the_same_facts_are_the_same_bytes_in_any_order(tmp_path, wheels, archive):
+def test_what_was_not_published_is_read_from_the_wheel(tmp_path, published, archive):
+    wheel, path, _ = published[0]
+    library_wheel = opened(tmp_path, archive).wheel(wheel, path)
+    with pytest.raises(IntegrityError):
+        library_wheel.read(["demo/b.py"])
+    with pytest.raises(IntegrityError):
+        library_wheel.mentioning("demo", "two")
+
+
+def test_the_same_facts_are_the_same_bytes_in_any_order(tmp_path, published, archive):
     again = tmp_path / "again.zip"
-    write_facts(again, {wheel.sha256: facts for wheel, _, facts in reversed(wheels)})
+    write_facts(again, dict(reversed(entries_of(published[::-1]).items())))
     assert again.read_bytes() == archive.read_bytes()
 
 
-def test_facts_that_other_code_read_are_not_used(wheels, archive, monkeypatch):
-    assert PublishedFacts.open(archive).fact(INDEX, wheels[0][0].sha256) is not None
-    monkeypatch.setattr(published, "reader_digest", lambda: b"other code")
-    assert len(PublishedFacts.open(archive)) == 0
+def test_facts_of_another_format_are_not_used(archive, monkeypatch):
+    assert len(FactsFile.open(archive)) == 3
+    monkeypatch.setattr(facts_file, "FORMAT", facts_file.FORMAT + 1)
+    assert len(FactsFile.open(archive)) == 0
 
 
 def test_without_a_file_nothing_is_published(tmp_path):
-    facts = PublishedFacts.open(tmp_path / "absent.zip")
-    assert facts.fact(ELF_FACTS, "0" * 64) is None
-    assert facts.modules("demo", "0" * 64) == {}
+    facts = PublishedFacts(FactsFile.open(tmp_path / "absent.zip"))
+    assert facts.wheel("demo", "0" * 64) is None
+    assert facts.elf_facts("demo", "0" * 64) is None
+    assert facts.deb("0" * 64) is None
 
 
-def test_damaged_facts_are_none_or_the_same(tmp_path, wheels, archive):
+def test_damaged_facts_are_none_or_the_same(tmp_path, published, archive):
     whole = archive.read_bytes()
-    sha256 = wheels[0][0].sha256
-    facts = PublishedFacts.open(archive)
-    right = (facts.fact(INDEX, sha256), facts.modules("demo", sha256))
+    sha256 = published[0][0].sha256
+    right = PublishedFacts(FactsFile.open(archive)).wheel("demo", sha256)
     damaged = tmp_path / "damaged.zip"
     for place in range(0, len(whole), 31):
         damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        facts = PublishedFacts.open(damaged)
-        assert facts.fact(INDEX, sha256) in (None, right[0])
-        assert facts.modules("demo", sha256) in ({}, right[1])
+        assert PublishedFacts(FactsFile.open(damaged)).wheel("demo", sha256) in (None, right)
     damaged.write_bytes(whole[: len(whole) // 2])
-    assert len(PublishedFacts.open(damaged)) == 0
+    assert len(FactsFile.open(damaged)) == 0
 
 
-def test_the_newest_version_adds_only_what_changed(archive):
-    with zipfile.ZipFile(archive) as file:
-        names = file.namelist()
-    assert names.count("modules/demo") == 1
-    assert sum(name.startswith(f"{INDEX}/") for name in names) == 2
+def test_what_two_versions_share_is_in_the_file_once(published):
+    facts = package_facts({wheel.sha256: facts for wheel, _, facts in published})
+    assert [name for name, _, _ in facts.modules] == ["demo", "demo.a", "demo.a", "demo.b"]
+    both = next(group for group in facts.files if group.wheels == (0, 1))
+    assert {"demo/__init__.py", "demo/b.py"} <= set(both.paths)
+    assert "demo/a.py" not in both.paths
+
+
+def test_symbols_are_kept_as_their_last_40_bits():
+    (elf_facts,) = elf_facts_of(elf_lists([(LIBRARY,)]))
+    assert elf_facts is not None
+    assert elf_facts[0].undefined == ("free", "malloc@GLIBC_2.2.5")
+    assert array("Q", elf_facts[0].defined).tolist() == [3, 5, 1 << 39]
+    rest = msgspec.structs.replace(LIBRARY, undefined=(), defined=b"")
+    assert msgspec.structs.replace(elf_facts[0], undefined=(), defined=b"") == rest
+
+
+def test_files_that_were_not_read_are_told_from_files_without_libraries():
+    assert elf_facts_of(elf_lists([None, (), (LIBRARY,)]))[:2] == (None, ())
+
+
+def test_libraries_of_debian_packages_are_published(archive):
+    published = PublishedFacts(FactsFile.open(archive))
+    libraries = published.deb("d" * 64)
+    assert libraries is not None
+    assert [facts.file for facts in libraries] == ["demo/lib.so"]
+
+
+def test_installed_files_are_the_members_with_the_differences(published):
+    _, _, facts = published[0]
+    difference = InstalledDifference(
+        keys=("/opt/venv 3.11",),
+        added=(("../../../bin/demo", 7, 70),),
+        absent=("demo/_c.cpython-311-x86_64-linux-gnu.so",),
+    )
+    facts = msgspec.structs.replace(facts, installed=(difference,))
+    files = facts.installed_files("/opt/venv 3.11")
+    assert files is not None
+    paths = [path for path, _, _ in files]
+    assert paths[0] == "../../../bin/demo"
+    assert "demo/a.py" in paths
+    assert difference.absent[0] not in paths
+    assert facts.installed_files("/opt/venv 3.13") is None
+
+
+def test_metadata_is_published_without_its_description():
+    head = b"Metadata-Version: 2.1\nName: demo\nLicense: a\n  b\n"
+    assert headers_of(head + b"\nName: no\n") == head
+    windows = head.replace(b"\n", b"\r\n")
+    assert headers_of(windows + b"\r\ntext") == windows

@@ -1,0 +1,103 @@
+"""The file of facts about published wheels and Debian packages, which is installed with imgbuild.
+
+It is committed, and stands for files that nobody needs to download: a lock of an extension and the
+audit of a published target read it where the cache has nothing. It is a zip archive of XZ streams,
+each one MessagePack; its comment is the format. `tools/facts.py` writes it.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import zipfile
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.codec import write_bytes
+
+# Raised by hand when a reader of wheels or Debian packages finds something else in the same bytes,
+# or when the form of an entry changes; then `make facts` writes the file again.
+FORMAT = 1
+KINDS = ("metadata", "folders")  # kinds of facts that are one entry each: a map of key to bytes
+_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest time of a zip file: no time is recorded
+_FILTERS = ({"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 64 << 20},)
+_BROKEN = (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, NotImplementedError, ValueError)
+
+
+class FactsFile:
+    """One file of facts. Its entries may be read by several threads."""
+
+    def __init__(self, archive: bytes | None) -> None:
+        self._archive = archive
+        self._names: frozenset[str] = frozenset()
+        self._kinds: dict[str, Mapping[str, bytes]] = {}
+        if archive is not None:
+            with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+                self._names = frozenset(opened.namelist())
+
+    @classmethod
+    def open(cls, path: Path) -> FactsFile:
+        """The facts at `path`; none if the file is absent, damaged, or of another format."""
+        try:
+            data = path.read_bytes()
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                return cls(data if archive.comment == _comment() else None)
+        except _BROKEN:
+            return cls(None)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def entry(self, name: str) -> bytes | None:
+        """The MessagePack of an entry; None if it is missing or damaged."""
+        if self._archive is None or name not in self._names:
+            return None
+        try:
+            with zipfile.ZipFile(io.BytesIO(self._archive)) as archive:
+                return lzma.decompress(archive.read(name))
+        except _BROKEN:
+            return None
+
+    def fact(self, kind: str, key: str) -> bytes | None:
+        """A fact of one of `KINDS`, as the cache would have it."""
+        if kind not in KINDS:
+            return None
+        if kind not in self._kinds:
+            data = self.entry(kind)
+            try:
+                facts = msgspec.msgpack.decode(data, type=dict[str, bytes]) if data else {}
+            except msgspec.MsgspecError:
+                facts = {}
+            self._kinds[kind] = facts
+        return self._kinds[kind].get(key)
+
+
+def facts_path() -> Path:
+    """Where the file lies in the installed package."""
+    # Not by files.data, which would make cached audit reports depend on this file.
+    return Path(str(resources.files("imgbuild")), "data", "facts", "published.zip")
+
+
+@lru_cache
+def installed_facts() -> FactsFile:
+    """The facts that came with this imgbuild."""
+    return FactsFile.open(facts_path())
+
+
+def write_facts(path: Path, entries: Mapping[str, bytes]) -> None:
+    """Write `entries`, MessagePack by name, to `path`: the same bytes for the same entries."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.comment = _comment()
+        for name, data in sorted(entries.items()):
+            packed = lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_FILTERS)
+            archive.writestr(zipfile.ZipInfo(name, _TIME), packed)
+    write_bytes(path, buffer.getvalue())
+
+
+def _comment() -> bytes:
+    return f"imgbuild facts {FORMAT}".encode()
