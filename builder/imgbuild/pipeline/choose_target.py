@@ -368,7 +368,8 @@ class Chooser:
         days = [
             day
             for demand in asked
-            if demand.installed and not demand.source and demand.package not in settled
+            if demand.package in chosen.added and demand.installed and not demand.source
+            if demand.package not in settled
             if (day := self.pages.first_day(demand, tags)) is not None
         ]
         latest = max(days, default=datetime.date.min)

@@ -106,9 +106,10 @@ class IndexPages:
 
         Of several versions the newest counts that was uploaded first: a lower one would do as well.
         """
-        rules = Rules(as_of=datetime.date.max, tags=tags, pins={demand.package: demand.pin or ""})
+        pins = {demand.package: demand.pin} if demand.pin else {}
+        rules = Rules(as_of=datetime.date.max, tags=tags, pins=pins)
         files = allowed(demand, self.files(demand.package))
-        wheels = usable(files, demand.package, rules, timed=False) if demand.pin else files
+        wheels = usable(files, demand.package, rules, timed=False)
         times = [file.uploaded for file in wheels or files if file.uploaded is not None]
         return min(times).date() + datetime.timedelta(days=1) if times else None
 

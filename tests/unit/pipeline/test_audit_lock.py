@@ -177,15 +177,20 @@ def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[st
     assert here == [checks == CHECKS] * 2  # for code alone they stay where they are
 
 
-def test_a_report_is_kept_until_it_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_report_is_kept_until_it_is_asked_for_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     matrix, lock, _ = audited_folder(tmp_path)
     inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), Http(attempts=1, offline=True)))
     first = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
     for wheel in (tmp_path / "wheels").iterdir():
         wheel.unlink()
+    assert "auditing small" in capsys.readouterr().err
     assert audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",)) == first
-    with pytest.raises(FetchFailed):
-        audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",), again=True)
+    assert "auditing small" not in capsys.readouterr().err
+    again = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",), again=True)
+    assert again == first
+    assert "auditing small" in capsys.readouterr().err
 
 
 def test_offline_what_only_a_server_has_is_counted(tmp_path: Path) -> None:
