@@ -24,6 +24,7 @@ def test_the_files_of_a_lock_have_their_addresses(tmp_path):
         "demo": (tmp_path / "wheels" / wheel.name).as_uri(),
         "tree": sources["tree"],
     }
+    assert set(direct.of_lock(sources, locked, None)) == {"tree"}
 
 
 def package(source: str, tree: str = "") -> DirectPackage:
