@@ -1,4 +1,4 @@
-"""The lock as pip and uv read it: `images/TARGET/requirements-ARCH.txt`; hashes, no address."""
+"""The lock as pip and uv read it: `images/TARGET/requirements-ARCH.txt`; with hashes."""
 
 from __future__ import annotations
 

@@ -388,12 +388,16 @@ def of_lock(
     locked: Iterable[tuple[str, IndexFile]],
     folder: Path | None,
 ) -> dict[str, tuple[IndexFile, ...]]:
-    """Package → its files by address, for `Indexes`: `locked` are files of the lock by package."""
+    """Package → its files by address, for `Indexes`: `locked` are files of the lock by package.
+
+    Without those in a project whose folder is not known.
+    """
     direct: dict[str, dict[str, IndexFile]] = {package: {} for package in sources}
     for package, file in locked:
-        if package in sources:
-            address = addresses.read(sources[package])
-            is_git = isinstance(address, GitAddress)
-            url = str(address) if is_git else located(address, folder)  # type: ignore[arg-type]
+        address = addresses.read(sources[package]) if package in sources else None
+        if isinstance(address, GitAddress):
+            direct[package][file.name] = msgspec.structs.replace(file, url=str(address))
+        elif address is not None and (folder is not None or not address.is_path):
+            url = located(address, folder)
             direct[package][file.name] = msgspec.structs.replace(file, url=url)
     return {package: tuple(named.values()) for package, named in direct.items() if named}

@@ -16,7 +16,7 @@ NATIVE = {
     SETUP: re.compile(r"\bext_modules\b|\b\w*Extension\s*\(|\bcythonize\b|\bcffi_modules\b"),
     PYPROJECT: re.compile(
         r"[\"'](scikit[-_]build(?:[-_]core)?|cmake|meson[-_]python|maturin|setuptools[-_]rust"
-        r"|cython|pybind11|nanobind)\b",
+        r"|cython|pybind11|nanobind)(?![\w-])",
         re.IGNORECASE,
     ),
     CMAKE: re.compile(r"\bproject\s*\(", re.IGNORECASE),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -204,7 +205,9 @@ def _transport(url: str) -> dict[str, str]:
     }
     if "GIT_SSH" not in os.environ:
         ssh = os.environ.get("GIT_SSH_COMMAND") or _configured_ssh() or "ssh"
-        variables["GIT_SSH_COMMAND"] = f"{ssh} -o BatchMode=yes"
+        program = Path((shlex.split(ssh) or [""])[0]).name
+        quiet = " -o BatchMode=yes" if program == "ssh" else ""  # OpenSSH's option
+        variables["GIT_SSH_COMMAND"] = ssh + quiet
     return variables
 
 

@@ -1,0 +1,35 @@
+"""Versions of commits, and the form in which archives are written."""
+
+import gzip
+
+import pytest
+
+from imgbuild.solve import git_tree
+
+COMMIT = "abcdef0123456789abcdef0123456789abcdef01"
+
+
+@pytest.mark.parametrize(
+    ("tag", "distance", "version"),
+    [
+        ("v1.2.3", 0, "1.2.3"),
+        ("release-1.2", 0, "1.2"),
+        ("demo-v2.0rc1", 0, "2.0rc1"),
+        ("v1.2.3", 4, "1.2.4.dev4+gabcdef012"),
+        ("v2.0rc1", 4, "2.0rc2.dev4+gabcdef012"),
+        ("1!2.0", 1, "1!2.1.dev1+gabcdef012"),
+        ("v1.2-nightly-x", 3, "0.1.dev3+gabcdef012"),
+        ("", 7, "0.1.dev7+gabcdef012"),
+    ],
+)
+def test_the_version_of_a_commit(tag, distance, version):
+    assert git_tree.version_of(tag, distance, COMMIT) == version
+
+
+@pytest.mark.parametrize("size", [0, 1, 0xFFFF, 0x10000, 300_000])
+def test_stored_gzip_is_read_by_zlib(size):
+    data = bytes(number % 251 for number in range(size))
+    pieces = [data[at : at + 1000] for at in range(0, size, 1000)]
+    stored = b"".join(git_tree.gzipped(pieces))
+    assert gzip.decompress(stored) == data
+    assert b"".join(git_tree.gzipped([data])) == stored

@@ -1,0 +1,39 @@
+"""What a package compiles, by its build files."""
+
+import pytest
+
+from imgbuild.solve import native_code
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("setup.py", "import os\nCUDAExtension('a', [])", "CUDA code: setup.py:2 has CUDA"),
+        ("setup.py", "sources=['a.cu']", "CUDA code: setup.py:1 has .cu'"),
+        ("CMakeLists.txt", "project(a LANGUAGES CXX CUDA)", "CUDA code: CMakeLists.txt:1"),
+        ("setup.py", "setup(ext_modules=[])", "extension module: setup.py:1 has ext_modules"),
+        ("setup.py", "cythonize('a.pyx')", "extension module"),
+        ("pyproject.toml", 'requires = ["scikit-build-core"]', "module: pyproject.toml:1"),
+        ("pyproject.toml", 'requires = ["maturin>=1"]', "extension module"),
+    ],
+)  # fmt: skip
+def test_what_compiles_is_named_with_its_place(name, text, words):
+    assert words in str(native_code.signs({name: text}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("setup.py", "setup(name='a')  # ext_modules and CUDAExtension are elsewhere"),
+        ("pyproject.toml", 'requires = ["setuptools", "wheel"]'),
+        ("pyproject.toml", 'dependencies = ["cmake-format"]'),
+        ("setup.cfg", "ext_modules"),
+    ],
+)
+def test_pure_packages_have_no_sign(name, text):
+    assert native_code.signs({name: text}) is None
+
+
+def test_a_submodule_is_missing_where_a_build_file_names_all_parts_of_its_path():
+    text = {"setup.py": "Path('csrc') / 'cutlass' / 'include'"}
+    assert native_code.missing_submodules(text, ["csrc/cutlass", "docs/theme"]) == ("csrc/cutlass",)
