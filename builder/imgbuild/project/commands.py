@@ -62,8 +62,7 @@ class ShellScript:
             self._line(REDIRECTION.sub(" ", line), start, end, condition)
 
     def _line(self, line: str, start: int, end: int, condition: str) -> None:
-        lexer = shlex.shlex(substituted(line, self.variables), posix=True,
-                            punctuation_chars=SEPARATORS)  # fmt: skip
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=SEPARATORS)
         lexer.whitespace_split = True
         lexer.commenters = ""
         try:
@@ -87,7 +86,7 @@ class ShellScript:
                 command.append(word)
 
     def _command(self, words: list[str], start: int, end: int, condition: str) -> None:
-        words = self._body(words)
+        words = self._body([part for word in words for part in self._expanded(word)])
         if not words:
             return
         if self._conditions and not condition:
@@ -115,6 +114,11 @@ class ShellScript:
                 self.reading.leave_out(place, text, f"only done if {condition}")
                 return
             getattr(self, f"_{kind}")(arguments, start, end)
+
+    def _expanded(self, word: str) -> list[str]:
+        """A word with the values of variables; one that is a variable alone may become several."""
+        value = substituted(word, self.variables)
+        return value.split() if value != word and VALUE.fullmatch(word) else [value]
 
     def _body(self, words: list[str]) -> list[str]:
         """The words without keywords and assignments, which are kept as variables."""

@@ -12,7 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.errors import Problem
-from imgbuild.project import platforms, releases
+from imgbuild.project import addresses, platforms, releases
 from imgbuild.project.model import (
     Declared,
     DeclaredDay,
@@ -181,6 +181,9 @@ class Reading:
                 expected="a requirement such as transformers>=4.50,<5",
             )
             return None
+        if requirement.url is not None and addresses.split(requirement.url) is None:
+            self.problem(place, "not an address", value=requirement.url)
+            return None
         if marker:
             from packaging.markers import Marker
 
@@ -231,7 +234,7 @@ class Reading:
         if VARIABLE.search(url):
             self.leave_out(place, url, "the address has a variable, whose value is not in the file")
             return
-        if not re.match(r"(https?|file)://", url):
+        if not re.match(r"(https?|file)://", url) or addresses.split(url) is None:
             self.leave_out(place, url, "not the address of an index")
             return
         release = releases.of_address(url)

@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -20,7 +19,7 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
-from imgbuild.project import conda_packages
+from imgbuild.project import addresses, conda_packages
 from imgbuild.project.model import Kind, Place
 from imgbuild.project.project_files import above, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
@@ -238,14 +237,14 @@ class _Word:
                 return
             address = f"git+{address}"
         address = without_short_form(address)
-        egg = _fragment(address).get("egg")
+        egg = addresses.fragment(address).get("egg")
         if egg:
             self._add_address(egg, address)
         else:
             self._leave_out("has no name: write it as `NAME @ git+https://…`, or add #egg=NAME")
 
     def _archive(self) -> None:
-        fragment = _fragment(self.address)
+        fragment = addresses.fragment(self.address)
         if re.fullmatch(r"[0-9a-f]{64}", fragment.get("sha256", "")):
             self.hashes = (*self.hashes, f"sha256:{fragment['sha256']}")
         name = fragment.get("egg") or _archive_name(self.address)
@@ -258,7 +257,7 @@ class _Word:
         match = re.fullmatch(r"(.*?)(?:\[([\w.,\s-]*)\])?", self.address, flags=re.DOTALL)
         path, listed = (match[1], match[2] or "") if match else (self.address, "")
         if path.startswith("file:"):
-            path = unquote(urlsplit(path).path)
+            path = addresses.path(path)
         path = path.partition("#")[0]
         target = relative(folder, path)
         files = self.reading.sources
@@ -314,22 +313,19 @@ def _pep508(text: str) -> Requirement | None:
         return None
 
 
-def _fragment(address: str) -> dict[str, str]:
-    pairs = (part.partition("=") for part in urlsplit(address).fragment.split("&"))
-    return {key: unquote(value) for key, _, value in pairs if key}
-
-
 def _without_egg(address: str) -> str:
     before, mark, _ = address.partition("#")
     rest = "&".join(
-        f"{key}={value}" for key, value in _fragment(address).items() if key and key != "egg"
+        f"{key}={value}"
+        for key, value in addresses.fragment(address).items()
+        if key and key != "egg"
     )
     return f"{before}{mark}{rest}" if rest else before
 
 
 def _archive_name(address: str) -> str | None:
     """The package of a wheel or an sdist, by its file name; None if that does not say it."""
-    file = unquote(urlsplit(address).path.rpartition("/")[2])
+    file = addresses.file_name(address)
     try:
         if file.endswith(".whl"):
             return str(parse_wheel_filename(file)[0])

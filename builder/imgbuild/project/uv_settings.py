@@ -131,7 +131,7 @@ class UvSettings:
         root = self.reading.root
         if isinstance(root, UvSettings) and name in root.sources.keys() - self.sources.keys():
             root.requirement(text, place, kind=kind)
-            root.finish_indexes()  # one package has one source, whoever requires it
+            root.finish_indexes()  # a package has one source in all of a project
             return
         sources = list(self._active(name))
         if requirement.url is not None or not sources:
