@@ -33,6 +33,7 @@ from imgbuild.solve.base import ResolvedBase
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
@@ -330,7 +331,7 @@ def ask(
     A learned constraint applies only once its package is present: the target requires it, or an
     answer has it. So uv is asked again if its answer adds such a package.
     """
-    present = {normalize(Requirement(line).name) for line in prepared.requirements}
+    present = {normalize(parse_requirement(line).name) for line in prepared.requirements}
     while True:
         chosen = _ask(prepared, learned, present)
         versions = {item.package: item.version for item in chosen}
