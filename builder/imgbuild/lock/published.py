@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import yaml
-from msgspec import inspect
 from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
@@ -31,7 +30,7 @@ from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.matrix.notes import Notes
 from imgbuild.matrix.select import Selected
 from imgbuild.matrix.settings import environment_first
-from imgbuild.matrix.validate import walk
+from imgbuild.matrix.validate import type_info, walk
 from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
 from imgbuild.project import CATALOGUE, MATRIX
 from imgbuild.system import boundary
@@ -140,7 +139,7 @@ def _has(root: yaml.Node, key: str) -> bool:
 
 def _read(document: YamlDocument, file: str) -> tuple[Extensions, Notes, Any]:
     """The file without the published locks, also as plain data; InputError with all problems."""
-    walked = walk(document.root or yaml.MappingNode("", []), inspect.type_info(Extensions), file)
+    walked = walk(document.root or yaml.MappingNode("", []), type_info(Extensions), file)
     notes = Notes(file, walked.keys, walked.places)
     if not walked.uncertain:
         check_shared(notes, walked.value)

@@ -12,14 +12,13 @@ from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
-from msgspec import inspect
 
 from imgbuild.errors import InputError, Problem
 from imgbuild.matrix.check import check_sdists, check_shared
 from imgbuild.matrix.check_targets import check_targets
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.matrix.notes import Notes
-from imgbuild.matrix.validate import UNKNOWN, walk
+from imgbuild.matrix.validate import UNKNOWN, type_info, walk
 from imgbuild.matrix.yaml_nodes import YamlDocument, content, parse
 from imgbuild.system.amounts import count
 
@@ -61,7 +60,7 @@ def of_document(document: YamlDocument) -> Matrix:
     file = document.file
     if document.root is None:
         raise refusal(file, document.problems, document.text)
-    walked = walk(document.root, inspect.type_info(Matrix), file)
+    walked = walk(document.root, type_info(Matrix), file)
     notes = Notes(file, walked.keys, walked.places)
     if not walked.uncertain:
         check_shared(notes, walked.value)
