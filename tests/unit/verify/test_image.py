@@ -7,8 +7,7 @@ of what is stored.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,22 +21,12 @@ from imgbuild.values import Arch
 from imgbuild.verify import image
 from imgbuild.verify.checks import Checklist, CheckOutcome
 from imgbuild.verify.image import Expected
-from tests.support import registry_project, signed_image
+from tests.support import registry_project
 from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME, Place
 from tests.support.signed_image import Sample
 
 QUIET = {"layer bytes": CheckOutcome.UNCHECKED}
-
-
-@pytest.fixture(name="whole", scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
-    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
-
-
-@pytest.fixture(name="sample")
-def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sample:
-    return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 @pytest.fixture(name="place")

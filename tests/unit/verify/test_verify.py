@@ -6,8 +6,6 @@ Each change is refused by the check that it concerns, and by no other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,21 +27,10 @@ from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch, sha256
 from imgbuild.verify.checks import CheckOutcome
 from imgbuild.verify.verify import VerifyOptions, verify
-from tests.support import signed_image
 from tests.support.registry_project import BOTH, NAME
 from tests.support.signed_image import OF_A_LOCK, Sample, project_lock
 
 ARM = Arch.ARM64
-
-
-@pytest.fixture(name="whole", scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
-    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
-
-
-@pytest.fixture(name="sample")
-def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sample:
-    return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 # -- what is as it should be
