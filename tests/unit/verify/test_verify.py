@@ -89,22 +89,28 @@ def test_a_flipped_byte_in_a_layer(sample):
     layer = sample.target_digests.arch[ARM].layers[1].digest
     sample.flip_blob(sample.place.registry.blobs[NAME, layer])
     place = InRegistry(Client(first_wait=0.001, attempts=2), sample.place.reference(BOTH))
+    assert sample.failed() == {}  # no layer is read
     report = verify(place, VerifyOptions(key=sample.key.public, whole=True))
-    failed = [check.name for check in report.checks if check.outcome is CheckOutcome.FAILED]
-    assert failed == ["layer bytes"]
+    [failed] = [check for check in report.checks if check.outcome is CheckOutcome.FAILED]
+    assert failed.name == "layer bytes"
+    assert layer in failed.detail
 
 
 def test_a_flipped_byte_in_a_configuration(sample):
     digest = sample.target_digests.arch[ARM].config
     sample.flip_blob(sample.place.registry.blobs[NAME, digest])
-    assert set(sample.failed()) == {"manifest"}
+    failures = sample.failed()
+    assert set(failures) == {"manifest"}
+    assert digest in failures["manifest"]
 
 
 def test_a_flipped_byte_in_a_manifest(sample):
     data, kind = sample.place.registry.manifests[NAME, sample.arm.digest]
     flipped = data.replace(b'"schemaVersion":2', b'"schemaVersion":3')
     sample.place.registry.manifests[NAME, sample.arm.digest] = (flipped, kind)
-    assert set(sample.failed()) == {"manifest"}
+    failures = sample.failed()
+    assert set(failures) == {"manifest"}
+    assert sample.arm.digest in failures["manifest"]
 
 
 @pytest.mark.parametrize(
