@@ -95,13 +95,13 @@ def _below(folder: str, depth: int) -> Iterator[str]:
 def _entry(
     store: Store, kind: str, path: str, status: os.stat_result, leased: set[str]
 ) -> CacheEntry:
-    *_, first, _, name = path.split("/")
+    *_, fact_kind, _, name = path.split("/")
     place = path.removeprefix(f"{store.root}/")
     size = status.st_size
     if kind in _FOLDERS:
         size = int(Path(path, SIZE).read_text(encoding="ascii"))
     if kind == "fact":
-        label = first
+        label = fact_kind
     else:
         label = (store.fact(NAME, name) or b"").decode("utf-8", "replace")
     return CacheEntry(
