@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+unexport PYTHONDONTWRITEBYTECODE  # without byte code each command compiles what it imports
 
 PYTHON ?= python3
 TARGET ?= cu124-vllm

@@ -8,13 +8,12 @@ from tests.layers import PRINTERS
 from tests.support.source_code import imports, modules
 
 BOTH = 10  # functions that may take `store` and `http` side by side
-KNOWN = modules()
 
 
 def test_only_cli_pipeline_and_process_print():
     printing = {
         name
-        for name, tree in KNOWN.items()
+        for name, tree in modules().items()
         for dotted, _ in imports(tree)
         if dotted.startswith("imgbuild.system.console")
     }
@@ -26,7 +25,7 @@ def test_only_cli_pipeline_and_process_print():
 def test_cache_and_client_travel_in_one_context():
     both = [
         f"{name}:{node.lineno} {node.name}"
-        for name, tree in KNOWN.items()
+        for name, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef)
         and {"store", "http"} <= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}

@@ -15,26 +15,25 @@ import pytest
 from tests.layers import CALLERS, EXTENDING, IMPORTERS, LEVELS, ROOT_MODULES
 from tests.support.source_code import ROOT, calls, imports, internal_imports, modules
 
-KNOWN = modules()
 # How the first line of a module with one importer in its folder gives the reason for that.
 SEPARATE = re.compile(r"\(separate: [^()]+\)\.$")
 
 
 def test_nothing_else_lies_at_the_root():
-    loose = {name for name in KNOWN if name and "." not in name and not _is_folder(name)}
+    loose = {name for name in modules() if name and "." not in name and not _is_folder(name)}
     assert loose == {*ROOT_MODULES, "__main__"}
 
 
 def test_every_folder_has_a_level():
-    folders = {name.partition(".")[0] for name in KNOWN if name}
+    folders = {name.partition(".")[0] for name in modules() if name}
     assert folders == {name for level in LEVELS for name in level}
 
 
 def test_folders_import_from_lower_levels():
     wrong = [
         f"{name or 'imgbuild'} imports {other}, which is not on a lower level"
-        for name in KNOWN
-        for other in internal_imports(name, KNOWN)
+        for name in modules()
+        for other in internal_imports(name, modules())
         if other and name and _top(name) != _top(other)
         and not {_top(name), _top(other)} <= {*ROOT_MODULES}
         and _level(other) >= _level(name) and name != "__main__"
@@ -43,15 +42,15 @@ def test_folders_import_from_lower_levels():
 
 
 def test_modules_import_each_other_in_no_circle():
-    graph = {name: internal_imports(name, KNOWN) for name in KNOWN}
+    graph = {name: internal_imports(name, modules()) for name in modules()}
     list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
 
 
 def test_folders_import_each_other_in_no_circle():
     """Of all depths; the modules that lie in a folder beside its subfolders count as one folder."""
     graph: dict[str, set[str]] = {}
-    for name in KNOWN:
-        for other in internal_imports(name, KNOWN):
+    for name in modules():
+        for other in internal_imports(name, modules()):
             if _folder(name) != _folder(other):
                 graph.setdefault(_folder(name), set()).add(_folder(other))
     list(graphlib.TopologicalSorter(graph).static_order())
@@ -64,7 +63,7 @@ def test_the_tree_in_architecture_is_current():
 
 
 def test_every_folder_says_its_purpose():
-    silent = [name for name, tree in KNOWN.items() if _is_folder(name) and not tree.body]
+    silent = [name for name, tree in modules().items() if _is_folder(name) and not tree.body]
     assert not silent
 
 
@@ -72,7 +71,7 @@ def test_every_folder_says_its_purpose():
 def test_imports_that_few_modules_may_have(banned):
     wrong = [
         f"{name}:{line}"
-        for name, tree in KNOWN.items()
+        for name, tree in modules().items()
         if not any(_matches(name, allowed) for allowed in IMPORTERS[banned])
         for dotted, line in imports(tree)
         if dotted == banned or dotted.startswith(f"{banned}.")
@@ -84,7 +83,7 @@ def test_imports_that_few_modules_may_have(banned):
 def test_calls_that_few_modules_may_make(banned):
     wrong = [
         f"{name}:{line}"
-        for name, tree in KNOWN.items()
+        for name, tree in modules().items()
         if not any(_matches(name, allowed) for allowed in CALLERS[banned])
         for called, line in calls(tree)
         if called == banned
@@ -95,8 +94,8 @@ def test_calls_that_few_modules_may_make(banned):
 def test_classes_inherit_from_no_class_of_their_folder():
     """But protocols and values (msgspec): a file can be read alone."""
     wrong = []
-    for name, tree in KNOWN.items():
-        imported_trees = {other: KNOWN[other] for other in internal_imports(name, KNOWN)}
+    for name, tree in modules().items():
+        imported_trees = {other: modules()[other] for other in internal_imports(name, modules())}
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and node.name not in EXTENDING:
                 for base in map(ast.unparse, node.bases):
@@ -117,7 +116,7 @@ def test_class_names_are_unique():
     """A public class has a name of its own in the package, but for a few terms of other formats."""
     name_counts = Counter(
         node.name
-        for tree in KNOWN.values()
+        for tree in modules().values()
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
@@ -127,8 +126,8 @@ def test_class_names_are_unique():
 def test_a_module_for_one_of_its_folder_says_why_it_is_separate():
     """Otherwise it is a part of its only importer. The first line ends: `(separate: reason).`"""
     importers: dict[str, set[str]] = {}
-    for name in KNOWN:
-        for other in internal_imports(name, KNOWN):
+    for name in modules():
+        for other in internal_imports(name, modules()):
             importers.setdefault(other, set()).add(name)
     single = {
         name
@@ -139,7 +138,7 @@ def test_a_module_for_one_of_its_folder_says_why_it_is_separate():
     }
     explained = {
         name
-        for name, tree in KNOWN.items()
+        for name, tree in modules().items()
         if SEPARATE.search((ast.get_docstring(tree) or "").partition("\n")[0])
     }
     assert single - explained == set(), (
@@ -152,7 +151,7 @@ def test_a_protocol_has_no_single_implementation_in_its_own_folder():
     """Its user can name that class instead."""
     classes = {
         node.name: (name, node)
-        for name, tree in KNOWN.items()
+        for name, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
     }
@@ -203,7 +202,7 @@ def _defines(module: str, name: str) -> bool:
         isinstance(node, ast.ClassDef)
         and node.name == name.rpartition(".")[2]
         and not {"Protocol", "msgspec.Struct"} & set(map(ast.unparse, node.bases))
-        for node in KNOWN[module].body
+        for node in modules()[module].body
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source_code import ROOT, modules, tracked
+from tests.support.source_code import ROOT, modules, parsed, tracked
 
 FILLER = re.compile(
     r"_?(?:found|one|own|made|said|asked|held|known|wanted|due|kept|told|stands)(?:_|$)"
@@ -37,7 +37,7 @@ Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 @cache
 def trees(*patterns: str) -> dict[Path, ast.Module]:
     """The tracked Python files that match."""
-    return {path: ast.parse(path.read_text()) for path in tracked(*patterns)}
+    return {path: parsed(path) for path in tracked(*patterns)}
 
 
 def functions(tree: ast.Module) -> Iterator[Definition]:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.layers import HEAVY
 from tests.support import needs
-from tests.support.source_code import ROOT, modules, tracked
+from tests.support.source_code import ROOT, modules, parsed, tracked
 
 FILE_LINES = 600
 FUNCTION_LINES = 60
@@ -27,7 +27,6 @@ REGISTRIES = (
     "http.debian" + ".net",
     "npmjs" + ".com",
 )
-KNOWN = modules()
 
 
 def _is_code(path: Path) -> bool:
@@ -128,7 +127,7 @@ def test_files_are_short():
 def test_functions_are_short():
     long = []
     for path in tracked("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1 - _docstring_lines(node)
                 if lines > FUNCTION_LINES:
@@ -138,14 +137,16 @@ def test_functions_are_short():
 
 def test_modules_say_what_they_are():
     # An empty __init__ has nothing to say.
-    mute = [name for name, tree in KNOWN.items() if tree.body and ast.get_docstring(tree) is None]
+    mute = [
+        name for name, tree in modules().items() if tree.body and ast.get_docstring(tree) is None
+    ]
     assert not mute
 
 
 def test_no_text_depends_on_the_locale():
     wrong = [
         f"{name}:{node.lineno} {ast.unparse(node.func)}"
-        for name, tree in KNOWN.items()
+        for name, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and re.search(r"\.(read_text|write_text)$|^tarfile\.open$", ast.unparse(node.func))

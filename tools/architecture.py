@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,7 @@ def _rows(name: str, depth: int = 0) -> Iterator[tuple[int, str]]:
         yield from _rows(str(inner.relative_to(PACKAGE)), depth + 1)
 
 
+@functools.cache
 def purpose(path: Path) -> str:
     """The first line of the docstring of a module, or of a folder's `__init__`."""
     file = path / "__init__.py" if path.is_dir() else path

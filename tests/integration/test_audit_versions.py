@@ -37,6 +37,7 @@ def test_torchvisions_own_datasets_are_no_part_for_datasets(cache: Path, torchvi
     assert errors(cache, *pins, "--python", "3.11", "--select", "imports") == []
 
 
+@pytest.mark.long  # reads all of transformers; unit/audit/checks/test_import_calls.py has the rules
 def test_transformers_is_refused_by_kernels_that_require_a_version(cache: Path) -> None:
     words = ("transformers==5.8.1", "--python", "3.10", "--select", "support")
     problems = errors(cache, "kernels==0.15.1", *words)

@@ -22,18 +22,6 @@ import sys
 import time
 from pathlib import Path
 import smoke_gpu
-smoke_gpu.turn()
-log = Path(sys.argv[1])
-for word in ("begins", "ends"):
-    with log.open("a") as stream:
-        stream.write(f"{sys.argv[2]} {word}\\n")
-    time.sleep(0.2)
-"""
-SHARED = """\
-import sys
-import time
-from pathlib import Path
-import smoke_gpu
 smoke_gpu.turn(alone="alone" in sys.argv[2])
 log = Path(sys.argv[1])
 for word in ("begins", "ends"):
@@ -192,7 +180,7 @@ def test_cases_take_turns(tmp_path):
 
 
 def test_cases_share_and_some_are_alone(tmp_path):
-    groups = at_once(take(tmp_path, ["a", "b", "alone", "c", "d", "alone too"], 3, SHARED))
+    groups = at_once(take(tmp_path, ["a", "b", "alone", "c", "d", "alone too"], 3))
     assert len(groups) == 6
     assert max(map(len, groups)) in (2, 3)
     assert all(len(names) == 1 for names in groups if any("alone" in name for name in names))

@@ -2,8 +2,7 @@
 
 - Tests of whole images (mark `disk` of 12 GB or more) run in one process, because two such images
   at once would fill a disk. They start first.
-- The other integration tests of a file run in one process, because they share fixtures.
-- Each other test runs where a process is free.
+- The other tests of a file run in one process, because they share fixtures and what they have read.
 
 pytest-xdist's distributor does not collect tests: the workers write the groups of the tests that
 they collected to a file, which the distributor reads.
@@ -53,8 +52,6 @@ def sort(items: list[pytest.Item]) -> None:
 
 def group(item: pytest.Item) -> str:
     """The name of the group that one process runs."""
-    if not item.path.is_relative_to(INTEGRATION):
-        return item.nodeid
     disk = _most([item], "disk", key=lambda _: "").get("", 0)
     return IMAGES if disk >= WHOLE_IMAGE else str(item.path)
 

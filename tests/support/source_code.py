@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -24,26 +24,35 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 @functools.cache
+def parsed(path: Path) -> ast.Module:
+    """The tree of a file, which several tests walk."""
+    return ast.parse(path.read_text(), str(path))
+
+
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     """Each module of the package, by its name below imgbuild ("" is the package itself)."""
     trees = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        trees[name] = ast.parse(path.read_text(), str(path))
+        trees[name] = parsed(path)
     return trees
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+@functools.cache
+def imports(tree: ast.Module) -> list[tuple[str, int]]:
     """Everything that a module imports, at its top or in a function: dotted name and line.
 
     `from a import b` gives "a.b", since b may be a module.
     """
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            names += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+            names += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
+    return names
 
 
 def internal_imports(name: str, trees: dict[str, ast.Module]) -> set[str]:
@@ -60,14 +69,15 @@ def internal_imports(name: str, trees: dict[str, ast.Module]) -> set[str]:
     return names - {name}
 
 
-def calls(tree: ast.Module) -> Iterator[tuple[str, int]]:
+@functools.cache
+def calls(tree: ast.Module) -> list[tuple[str, int]]:
     """Names that a module calls, as far as they are plain or dotted: name and line."""
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            try:
-                yield ast.unparse(node.func), node.lineno
-            except RecursionError:  # a chain of calls that is no name
-                continue
+            with contextlib.suppress(RecursionError):  # a chain of calls that is no name
+                names.append((ast.unparse(node.func), node.lineno))
+    return names
 
 
 def module_of(path: Path) -> ModuleType:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from imgbuild.audit.checks.findings import ordered
 from imgbuild.audit.packages.package_set import PackageSet
@@ -20,6 +20,7 @@ from imgbuild.matrix.accepted import Waiver
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.fields import Check
 from imgbuild.report import Finding, Floors, Relation, Report, Severity
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def extras_of(lines: Iterable[str], markers: Mapping[str, str]) -> dict[str, tup
     extras: dict[str, set[str]] = {}
     for line in lines:
         with contextlib.suppress(InvalidRequirement):
-            requirement = Requirement(line)
+            requirement = parse_requirement(line)
             marker = requirement.marker
             if requirement.extras and (marker is None or marker.evaluate({**markers, "extra": ""})):
                 names = map(normalize, requirement.extras)

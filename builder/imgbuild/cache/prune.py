@@ -63,38 +63,55 @@ def entries(store: Store) -> list[CacheEntry]:
     leased = store.leases()
     cache_entries = []
     for kind, top, depth in _PLACES:
-        for path in _below(store.root / top, depth):
+        right = stat.S_ISDIR if kind in _FOLDERS else stat.S_ISREG
+        folder = store.root / top
+        for path in () if folder.is_symlink() else _below(str(folder), depth):
             with contextlib.suppress(FileNotFoundError):
-                right = stat.S_ISDIR if kind in _FOLDERS else stat.S_ISREG
-                if right(path.lstat().st_mode):
-                    cache_entries.append(_entry(store, kind, path, leased))
+                status = os.lstat(path)
+                if right(status.st_mode):
+                    cache_entries.append(_entry(store, kind, path, status, leased))
     return sorted(cache_entries, key=lambda entry: (entry.used, entry.path))
 
 
-def _below(folder: Path, depth: int) -> list[Path]:
-    """What is `depth` levels below `folder`, links left out and not followed."""
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    every: list[Path] = []
-    with contextlib.suppress(FileNotFoundError, PermissionError):  # removed meanwhile, another's
-        every = [path for path in folder.iterdir() if not path.is_symlink()]
-    return every if depth == 1 else [each for path in every for each in _below(path, depth - 1)]
+def _below(folder: str, depth: int) -> Iterator[str]:
+    """What is `depth` levels below `folder`, links left out and not followed.
+
+    Texts, since there are tens of thousands of facts and each verb that writes lists them.
+    """
+    listed: list[str] = []
+    with (
+        # Removed meanwhile, another user's, a file.
+        contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError),
+        os.scandir(folder) as content,
+    ):
+        listed = [item.path for item in content if not item.is_symlink()]
+    for path in listed:
+        if depth == 1:
+            yield path
+        else:
+            yield from _below(path, depth - 1)
 
 
-def _entry(store: Store, kind: str, path: Path, leased: set[str]) -> CacheEntry:
-    status, name = path.stat(), path.relative_to(store.root).as_posix()
-    label = (store.fact(NAME, path.name) or b"").decode("utf-8", "replace")
+def _entry(
+    store: Store, kind: str, path: str, status: os.stat_result, leased: set[str]
+) -> CacheEntry:
+    *_, fact_kind, _, name = path.split("/")
+    place = path.removeprefix(f"{store.root}/")
     size = status.st_size
     if kind in _FOLDERS:
-        size = int((path / SIZE).read_text(encoding="ascii"))
+        size = int(Path(path, SIZE).read_text(encoding="ascii"))
+    if kind == "fact":
+        label = fact_kind
+    else:
+        label = (store.fact(NAME, name) or b"").decode("utf-8", "replace")
     return CacheEntry(
         kind=kind,
-        sha256=path.name,
-        label=path.parts[-3] if kind == "fact" else label,
+        sha256=name,
+        label=label,
         size=size,
         used=status.st_mtime,
-        in_use=_busy(path) if kind == "partial" else name in leased,
-        path=name,
+        in_use=_busy(Path(path)) if kind == "partial" else place in leased,
+        path=place,
     )
 
 

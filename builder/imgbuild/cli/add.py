@@ -17,6 +17,7 @@ from imgbuild.pipeline import added
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.resolve import edit_row
 from imgbuild.system.console import console
+from imgbuild.system.syntax import parse_requirement
 
 RequirementsArgument = Annotated[
     list[str] | None,
@@ -76,7 +77,7 @@ def add(
 
 def _parsed(text: str) -> Requirement:
     try:
-        return Requirement(text)
+        return parse_requirement(text)
     except InvalidRequirement as error:
         message = f"invalid requirement: {text!r}"
         hint = "write NAME, NAME[EXTRA], 'NAME>=LOW,<HIGH' or 'NAME @ URL'"

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from imgbuild import project_paths
 from imgbuild.audit.binaries import gpus
@@ -33,6 +33,7 @@ from imgbuild.project.model import Declared
 from imgbuild.resolve import choose, init, request
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.system.console import console
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, normalize
 
 ADD = "Additions"
@@ -419,7 +420,7 @@ def _extend(
 def _has_more(word: str) -> bool:
     """Whether a requirement has an extra, an address or a marker, which `requires:` cannot have."""
     try:
-        requirement = Requirement(word)
+        requirement = parse_requirement(word)
     except InvalidRequirement:
         return False
     return bool(requirement.extras or requirement.url or requirement.marker)

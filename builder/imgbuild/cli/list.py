@@ -28,6 +28,7 @@ from imgbuild.project_paths import Project
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system.console import console
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, Condition, normalize
 
 With = Annotated[
@@ -121,7 +122,7 @@ class Filters(Group, frozen=True, kw_only=True):
 
 def _requirement(text: str) -> Requirement:
     try:
-        return Requirement(text)
+        return parse_requirement(text)
     except InvalidRequirement as error:
         message = f"--with {text}: not a package with versions"
         raise InputError(message, hint="such as: --with verl, --with 'verl>=0.6'") from error

@@ -16,6 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 METAPACKAGE = "cuda-toolkit"
@@ -40,7 +41,7 @@ def requirements(metadata: bytes) -> list[Requirement]:
     parsed = []
     for line in message.get_all("Requires-Dist", []):
         try:
-            parsed.append(Requirement(str(line)))
+            parsed.append(parse_requirement(str(line)))
         except InvalidRequirement:
             continue
     return parsed

@@ -23,13 +23,14 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imgbuild.index.candidates import Rules, is_sdist, late, unwanted, usable
 from imgbuild.index.pages import GIT, URL, Indexes, IndexFile
 from imgbuild.index.remote_wheel import FactStore, Ranges, metadata
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 CONTENT = "application/vnd.pypi.simple.v1+json"
@@ -146,7 +147,7 @@ class Catalogue:
             if head.lower() != b"requires-dist" or b"@" not in text:
                 continue
             try:
-                requirement = Requirement(text.decode("utf-8", "replace").strip())
+                requirement = parse_requirement(text.decode("utf-8", "replace").strip())
             except InvalidRequirement:
                 continue
             if requirement.url is None:

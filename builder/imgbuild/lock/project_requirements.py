@@ -21,6 +21,7 @@ from imgbuild.lock.model import EditablePackage
 from imgbuild.matrix.extension import Extension
 from imgbuild.project import read as project_files
 from imgbuild.project.model import Declared, DeclaredRequirement, Place
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 MATRIX = "matrix.yaml"
@@ -55,7 +56,7 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def named(self) -> frozenset[str]:
         """The packages that are required directly."""
-        lines = (normalize(Requirement(line).name) for line in self.lines)
+        lines = (normalize(parse_requirement(line).name) for line in self.lines)
         return frozenset((*lines, *(item.package for item in self.direct)))
 
     @property
@@ -114,7 +115,7 @@ def requirements_of(
     """
     declared = declared_by(row, folder)
     added = [
-        DeclaredRequirement(text=str(Requirement(line)), place=Place(file=MATRIX))
+        DeclaredRequirement(text=str(parse_requirement(line)), place=Place(file=MATRIX))
         for line in row.add
     ]
     excluded = {normalize(package) for package in row.exclude}
@@ -210,7 +211,7 @@ def _applies(requirement: Requirement, markers: Mapping[str, str]) -> bool:
 
 def _line(item: DeclaredRequirement, relaxed: Mapping[str, str]) -> str:
     """The requirement without its marker, which applies, and with a relaxed version."""
-    requirement = Requirement(item.text)
+    requirement = parse_requirement(item.text)
     requirement.marker = None
     if item.package in relaxed:
         requirement.specifier = SpecifierSet(relaxed[item.package])

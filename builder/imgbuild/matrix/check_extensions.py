@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from imgbuild.matrix.check import check_index, check_mirrors, check_sdists, debian_packages
 from imgbuild.matrix.check_targets import check_row
 from imgbuild.matrix.extension import Extension, Extensions
 from imgbuild.matrix.notes import Notes, Path
 from imgbuild.matrix.settings import folder, leads_out, place
+from imgbuild.system.syntax import parse_requirement
 
 
 def check_extensions(notes: Notes, matrix: Extensions) -> None:
@@ -66,7 +67,7 @@ def _requirements(notes: Notes, path: Path, row: Extension) -> None:
         _inside(notes, (*path, "requirements", number), file, "file")
     for number, line in enumerate(row.add):
         try:
-            Requirement(line)
+            parse_requirement(line)
         except InvalidRequirement:
             expected = "a requirement, such as ray[default]>=2.45"
             message = "this is not a requirement as PEP 508 writes it"

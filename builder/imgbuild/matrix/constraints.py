@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
@@ -23,6 +23,7 @@ from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.matrix.notes import Notes
 from imgbuild.system import boundary
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 HEAD = """\
@@ -56,12 +57,12 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def other(self) -> str:
         """The package that is needed, its name normalized."""
-        return normalize(Requirement(self.needs).name)
+        return normalize(parse_requirement(self.needs).name)
 
     @property
     def spec(self) -> SpecifierSet:
         """The versions of it that are allowed."""
-        return Requirement(self.needs).specifier
+        return parse_requirement(self.needs).specifier
 
     def covers(self, version: str) -> bool:
         """Whether the entry applies to this version of `package`."""
@@ -282,7 +283,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
     except InvalidSpecifier:
         faults.append(("versions", "not a version specifier"))
     try:
-        needed = Requirement(entry.needs)
+        needed = parse_requirement(entry.needs)
         if needed.extras or needed.marker or needed.url:
             faults.append(("needs", "may be a package and a specifier only"))
         elif not needed.specifier and not entry.missing:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -41,6 +42,12 @@ _EMPTY: dict[type[inspect.Type], Any] = {
 }
 
 
+@functools.cache
+def _type_info(kind: type) -> inspect.Type:
+    """The description of a type by msgspec, which takes milliseconds to compute."""
+    return inspect.type_info(kind)
+
+
 def converted(
     document: YamlDocument,
     expected_type: type[T],
@@ -52,7 +59,7 @@ def converted(
     notes = Notes(document.file, document.place)
     if document.root is not None:
         reader = _Reader(notes)
-        value: T = reader.read(document.root, inspect.type_info(expected_type), ())
+        value: T = reader.read(document.root, _type_info(expected_type), ())
         notes.refused = reader.refused
         if check is not None:
             check(notes, value)

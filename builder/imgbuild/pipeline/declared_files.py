@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from imgbuild.errors import InputError
 from imgbuild.project import fetch, read
 from imgbuild.project.model import Declared, DeclaredName, DeclaredRequirement, NotRead, Place
 from imgbuild.project_paths import FOLDER
+from imgbuild.system.syntax import parse_requirement
 
 LISTS = (".txt", ".in")
 COPIES = f"{FOLDER}/read"
@@ -120,7 +121,7 @@ def with_added(declared: Declared, lines: Sequence[str]) -> Declared:
     added = []
     for line in lines:
         try:
-            text = str(Requirement(line))
+            text = str(parse_requirement(line))
         except InvalidRequirement as error:
             message = f"invalid requirement: {line!r}"
             hint = "write NAME, NAME[EXTRA], 'NAME>=LOW,<HIGH' or 'NAME @ URL'"

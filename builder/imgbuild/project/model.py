@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 from packaging.requirements import Requirement
 
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 
@@ -49,7 +50,7 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def requirement(self) -> Requirement:
         """The text, parsed."""
-        return Requirement(self.text)
+        return parse_requirement(self.text)
 
     @property
     def package(self) -> str:

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from imgbuild.project import poetry, requirement_lines
 from imgbuild.project.layouts import table
@@ -18,6 +18,7 @@ from imgbuild.project.project_files import above, key_line, line_of, relative
 from imgbuild.project.reading import Reading
 from imgbuild.project.requirement_lines import LineScope
 from imgbuild.project.uv_settings import UvSettings
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 
@@ -105,7 +106,7 @@ class ProjectTables:
     def expanded(self, text: str, place: Place, seen: tuple[str, ...]) -> list[tuple[str, Place]]:
         """The requirement, or in place of one of this package itself those of its extras."""
         try:
-            requirement = Requirement(text)
+            requirement = parse_requirement(text)
         except InvalidRequirement:
             return [(text, place)]
         if normalize(requirement.name) != self.name or not self.name:

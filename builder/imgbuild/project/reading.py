@@ -27,6 +27,7 @@ from imgbuild.project.model import (
     Place,
 )
 from imgbuild.project.project_files import ProjectFiles, SourceProblem
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 SHOWN = 200  # characters of a line in a report
@@ -172,7 +173,7 @@ class Reading:
             self.leave_out(place, text, "has a variable, whose value is not in the file")
             return None
         try:
-            requirement = Requirement(text)
+            requirement = parse_requirement(text)
         except InvalidRequirement as error:
             self.problem(
                 place,
@@ -326,7 +327,7 @@ def shortened(text: str) -> str:
 
 def _parses(text: str) -> bool:
     try:
-        return "${" not in str(Requirement(text))
+        return "${" not in str(parse_requirement(text))
     except InvalidRequirement:
         return False
 

@@ -23,6 +23,7 @@ from imgbuild.project import addresses, conda_packages
 from imgbuild.project.model import Kind, Place
 from imgbuild.project.project_files import above, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.system.syntax import parse_requirement
 
 NESTED = 50  # files that name each other by -r or -c
 REPOSITORIES = ("git+", "hg+", "svn+", "bzr+")
@@ -308,7 +309,7 @@ def without_short_form(address: str) -> str:
 
 def _pep508(text: str) -> Requirement | None:
     try:
-        return Requirement(text)
+        return parse_requirement(text)
     except InvalidRequirement:
         return None
 

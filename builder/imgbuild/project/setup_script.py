@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from imgbuild.project.project_files import ProjectFiles, above, relative
+from imgbuild.system.syntax import parse_requirement
 
 CALLS = 20  # functions of the script in each other
 # Calls that return their first argument, as far as requirements are concerned.
@@ -396,7 +397,7 @@ class SetupScript:
         if not isinstance(items, list) or not all(isinstance(item, ScriptText) for item in items):
             return None
         try:
-            return {Requirement(item.value).name: item for item in items}
+            return {parse_requirement(item.value).name: item for item in items}
         except InvalidRequirement:
             return None
 

@@ -23,6 +23,7 @@ from imgbuild.project.requirement_lines import (
     requirement_word,
     without_short_form,
 )
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 # Groups by which tools of development are installed, whatever a project's defaults are.
@@ -123,7 +124,7 @@ class UvSettings:
     def requirement(self, text: str, place: Place, *, kind: Kind = "requirement") -> None:
         """Add a requirement of the project, from the source that `[tool.uv.sources]` names."""
         try:
-            requirement = Requirement(text)
+            requirement = parse_requirement(text)
         except InvalidRequirement:
             self.reading.requirement(text, place, kind=kind)
             return
@@ -432,7 +433,7 @@ def _bound(marker: str) -> str:
 
 def _marker(text: str) -> str:
     try:
-        marker = Requirement(text).marker
+        marker = parse_requirement(text).marker
     except InvalidRequirement:
         return ""
     return str(marker) if marker else ""

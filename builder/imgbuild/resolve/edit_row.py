@@ -17,6 +17,7 @@ from imgbuild import codec
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock import published
 from imgbuild.system import boundary
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 BEFORE = ("extends", "like", "summary", "requirements", "extras", "groups")
@@ -97,7 +98,7 @@ def _remove(row: Row, package: str) -> str | None:
     """Take `package` out of what `row` adds: how it was written, None if it was not there."""
     former = None
     for place, line in reversed(list(enumerate(_lines(row)))):
-        if normalize(Requirement(line).name) == package:
+        if normalize(parse_requirement(line).name) == package:
             former = line
             del row["add"][place]
     _drop_empty(row, "add")

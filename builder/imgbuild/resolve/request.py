@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, Target
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
@@ -136,7 +137,7 @@ def read(
 
 def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPackage, str | None]:
     try:
-        requirement = Requirement(text)
+        requirement = parse_requirement(text)
     except InvalidRequirement as error:
         message = f"invalid requirement: {text!r}"
         hint = "write NAME, NAME[EXTRA], NAME==VERSION or 'NAME>=LOW,<HIGH'"
@@ -180,7 +181,9 @@ def _ordered(requirement: Requirement) -> str:
 
 def _agree(have: RequestedPackage, want: RequestedPackage) -> bool:
     version = have.pin or ""
-    return Requirement(f"{want.package}{want.spec}").specifier.contains(version, prereleases=True)
+    return parse_requirement(f"{want.package}{want.spec}").specifier.contains(
+        version, prereleases=True
+    )
 
 
 def of_target(name: str, target: Target, arch: Arch) -> ResolveRequest:

@@ -25,7 +25,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 import msgspec
-from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
@@ -33,6 +32,7 @@ from imgbuild.container import sandbox
 from imgbuild.errors import IntegrityError, NoSolution, WorkFailed
 from imgbuild.system.boundary import copy_regular, reading, reads
 from imgbuild.system.process import Result
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.wheel.archive import WheelArchive, read
 from imgbuild.wheel.metadata import read_metadata
 from imgbuild.wheel.sdist import members
@@ -163,7 +163,7 @@ def checked(lines: Sequence[str]) -> tuple[str, ...]:
     uv reads them as a requirements file, in which other lines name files of this machine.
     """
     for line in lines:
-        if Requirement(line).url is not None or not line.isprintable():
+        if parse_requirement(line).url is not None or not line.isprintable():
             message = f"a build requirement is not a name with versions: {line!r}"
             raise ValueError(message)
     return tuple(lines)

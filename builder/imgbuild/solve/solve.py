@@ -36,6 +36,7 @@ from imgbuild.solve.build_root import host_root
 from imgbuild.solve.direct import NO_DIRECT, Direct
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 from imgbuild.wheel.build_tag import build_tag
 from imgbuild.wheel.tags import Tags
@@ -495,7 +496,7 @@ def bounds_of(prepared: PreparedTarget) -> uv.Bounds:
 
 def package_of(line: str) -> str:
     """The normalized name of the package that a requirement line names."""
-    return normalize(Requirement(line).name)
+    return normalize(parse_requirement(line).name)
 
 
 def _learned(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import Requirement
 
 from imgbuild.cache.store import Store
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.index import server
 from imgbuild.index.server import Amend, Catalogue
 from imgbuild.system import process, programs
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.system.uv_program import binary, clean
 from imgbuild.values import normalize
 
@@ -185,7 +185,7 @@ def parse(text: str) -> tuple[ChosenPackage, ...]:
         body, _, note = line.partition("#")
         if not body.strip() or body.startswith("-"):
             continue
-        requirement = Requirement(body.strip())
+        requirement = parse_requirement(body.strip())
         (specifier,) = requirement.specifier
         via = [part.strip() for part in note.strip().removeprefix("via").split(",")]
         chosen.append(

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import msgspec
 import pytest
 import yaml
@@ -383,6 +382,8 @@ def test_the_published_schema_is_current(golden: Callable[[Path, str], None]) ->
 
 
 def test_the_schema_accepts_what_is_right_and_refuses_unknown_keys() -> None:
+    import jsonschema  # which takes a second to load
+
     validator = jsonschema.Draft202012Validator(extension_schema())
     document = json.loads(json.dumps(yaml.safe_load(extended.MATRIX), default=str))
     assert [error.message for error in validator.iter_errors(document)] == []

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 import yaml
 
@@ -16,6 +15,9 @@ from imgbuild.matrix.load import loads
 from imgbuild.matrix.schema import DIALECT, FILE, published, schema
 from tests.support.matrix_text import RIGHT, broken
 from tests.unit.matrix.test_load import SCALARS, STRUCTURE
+
+if TYPE_CHECKING:
+    import jsonschema  # loading it takes a second
 
 REPOSITORY = Path(__file__).parents[3]
 # What JSON Schema cannot see: how a number or truth value was spelled, mistakes in dates (`format`
@@ -30,6 +32,8 @@ UNSEEN = {
 
 
 def validator() -> jsonschema.Draft202012Validator:
+    import jsonschema
+
     return jsonschema.Draft202012Validator(schema())
 
 
@@ -49,6 +53,8 @@ def test_the_matrix_names_the_published_file() -> None:
 
 
 def test_the_schema_is_a_valid_one_of_its_dialect() -> None:
+    import jsonschema
+
     document = schema()
     jsonschema.Draft202012Validator.check_schema(document)
     assert document["$schema"] == DIALECT

@@ -6,8 +6,6 @@ Each change is refused by the check that it concerns, and by no other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,21 +27,10 @@ from imgbuild.registry.image import InRegistry
 from imgbuild.values import Arch, sha256
 from imgbuild.verify.checks import CheckOutcome
 from imgbuild.verify.verify import VerifyOptions, verify
-from tests.support import signed_image
 from tests.support.registry_project import BOTH, NAME
 from tests.support.signed_image import OF_A_LOCK, Sample, project_lock
 
 ARM = Arch.ARM64
-
-
-@pytest.fixture(name="whole", scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
-    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
-
-
-@pytest.fixture(name="sample")
-def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sample:
-    return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 # -- what is as it should be
@@ -102,22 +89,28 @@ def test_a_flipped_byte_in_a_layer(sample):
     layer = sample.target_digests.arch[ARM].layers[1].digest
     sample.flip_blob(sample.place.registry.blobs[NAME, layer])
     place = InRegistry(Client(first_wait=0.001, attempts=2), sample.place.reference(BOTH))
+    assert sample.failed() == {}  # no layer is read
     report = verify(place, VerifyOptions(key=sample.key.public, whole=True))
-    failed = [check.name for check in report.checks if check.outcome is CheckOutcome.FAILED]
-    assert failed == ["layer bytes"]
+    [failed] = [check for check in report.checks if check.outcome is CheckOutcome.FAILED]
+    assert failed.name == "layer bytes"
+    assert layer in failed.detail
 
 
 def test_a_flipped_byte_in_a_configuration(sample):
     digest = sample.target_digests.arch[ARM].config
     sample.flip_blob(sample.place.registry.blobs[NAME, digest])
-    assert set(sample.failed()) == {"manifest"}
+    failures = sample.failed()
+    assert set(failures) == {"manifest"}
+    assert digest in failures["manifest"]
 
 
 def test_a_flipped_byte_in_a_manifest(sample):
     data, kind = sample.place.registry.manifests[NAME, sample.arm.digest]
     flipped = data.replace(b'"schemaVersion":2', b'"schemaVersion":3')
     sample.place.registry.manifests[NAME, sample.arm.digest] = (flipped, kind)
-    assert set(sample.failed()) == {"manifest"}
+    failures = sample.failed()
+    assert set(failures) == {"manifest"}
+    assert sample.arm.digest in failures["manifest"]
 
 
 @pytest.mark.parametrize(

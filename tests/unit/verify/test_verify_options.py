@@ -7,8 +7,7 @@ what is built again is only a lock that was not refused, for a build runs what t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -22,22 +21,11 @@ from imgbuild.oci.documents import INDEX
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
 from imgbuild.verify.checks import CheckOutcome
-from tests.support import signed_image
 from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME
-from tests.support.signed_image import OF_A_LOCK, Sample, project_lock
+from tests.support.signed_image import OF_A_LOCK, project_lock
 
 ARM = Arch.ARM64
-
-
-@pytest.fixture(name="whole", scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
-    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
-
-
-@pytest.fixture(name="sample")
-def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sample:
-    return signed_image.use(whole, monkeypatch, tmp_path)
 
 
 # -- what is asked for and taken away

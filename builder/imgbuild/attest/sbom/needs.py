@@ -12,6 +12,7 @@ import msgspec
 from packaging.requirements import Requirement
 
 from imgbuild.attest.sbom.packages import Package, named
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 
@@ -78,7 +79,7 @@ def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def _requirement(line: str) -> Requirement:
-    return Requirement(line)
+    return parse_requirement(line)
 
 
 def _among(packages: KeysView[str], lines: Iterable[str]) -> list[Requirement]:

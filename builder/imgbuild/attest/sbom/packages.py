@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from imgbuild import codec, project_paths
 from imgbuild.attest.sbom import licences
@@ -26,6 +26,7 @@ from imgbuild.index.remote_wheel import FACT as METADATA
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.plan.plan import installed_wheels
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.system.threads import each
 from imgbuild.values import Sha256, normalize, sha256
 from imgbuild.wheel.metadata import read_metadata
@@ -213,7 +214,7 @@ def of_metadata(file: str, text: str) -> Package:
 def _requirements(text: str) -> Iterable[str]:
     for line in licences.headers(text).get_all("Requires-Dist", []):
         with contextlib.suppress(InvalidRequirement):  # uv reads these, or has refused the wheel
-            yield str(Requirement(" ".join(line.split())))
+            yield str(parse_requirement(" ".join(line.split())))
 
 
 def named(line: str) -> set[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.binaries import gpus, libraries
@@ -20,6 +20,7 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.index.cuda_releases import METAPACKAGE
 from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 CHECK = "cuda"
@@ -144,7 +145,7 @@ def _declared(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
     versions = {}
     for line in metadata.requires:
         try:
-            requirement = Requirement(line)
+            requirement = parse_requirement(line)
         except InvalidRequirement:
             continue
         name = normalize(requirement.name)

@@ -20,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.matrix.constraints import Constraint, violations
 from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
@@ -112,7 +113,7 @@ def _needs_of(
     numbers = metadata.lines or (0,) * len(metadata.requires)
     for line, number in zip(metadata.requires, numbers, strict=True):
         try:
-            requirement = Requirement(line)
+            requirement = parse_requirement(line)
         except InvalidRequirement:
             continue  # uv reads these, or has refused the wheel
         for extra in extras:
@@ -209,7 +210,7 @@ def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
     numbers = metadata.lines or (0,) * len(metadata.requires)
     for line, number in zip(metadata.requires, numbers, strict=True):
         with contextlib.suppress(InvalidRequirement):
-            requirement = Requirement(line)
+            requirement = parse_requirement(line)
             extra = of_extra(requirement)
             if extra:
                 yield Need(package, requirement, line, extra, number)

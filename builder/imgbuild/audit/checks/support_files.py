@@ -13,11 +13,12 @@ import re
 from collections.abc import Iterator
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.system.syntax import parse_requirement, parse_source
 from imgbuild.values import normalize
 
 CHECKER, TABLE = "dependency_versions_check.py", "dependency_versions_table.py"
@@ -67,7 +68,7 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Supp
     least = _least_versions(package_set.read(package, file.removesuffix(CHECKER) + PREDICATES))
     for name in names:
         try:
-            requirement = Requirement(str(dependencies[name]))
+            requirement = parse_requirement(str(dependencies[name]))
         except (KeyError, InvalidRequirement):
             continue
         other = normalize(requirement.name)
@@ -103,7 +104,7 @@ def _literals(source: bytes | None) -> dict[str, object]:
     """The names that a module binds to literals."""
     literals: dict[str, object] = {}
     try:
-        tree = ast.parse(source or b"")
+        tree = parse_source(source or b"")
     except (SyntaxError, ValueError):
         return literals
     for node in tree.body:
@@ -143,7 +144,7 @@ def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
     metadata = package_set.metadata(package)
     for line in metadata.requires if metadata is not None else ():
         try:
-            requirement = Requirement(line)
+            requirement = parse_requirement(line)
         except InvalidRequirement:
             continue  # uv reads these, or has refused the wheel
         if normalize(requirement.name) == "torch":

@@ -11,6 +11,7 @@ from imgbuild.audit.names import classes
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
+from imgbuild.system.syntax import parse_expression
 
 # Package set → its evaluator.
 _evaluators: WeakKeyDictionary[ImportablePackages, Evaluator] = WeakKeyDictionary()
@@ -76,6 +77,6 @@ def _truth(memory: Evaluator, node: ast.expr, frame: CallFrame) -> bool | None:
 def expression(text: str) -> ast.expr | None:
     """The tree of an expression; None if it cannot be parsed."""
     try:
-        return ast.parse(text, mode="eval").body
+        return parse_expression(text)
     except SyntaxError:
         return None

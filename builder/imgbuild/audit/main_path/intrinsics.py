@@ -25,6 +25,7 @@ from imgbuild.audit.main_path.values import (
     solid,
     truth,
 )
+from imgbuild.system.syntax import parse_requirement
 
 # Exceptions of libraries, and what they derive from.
 PARENTS = {
@@ -290,7 +291,7 @@ INTRINSICS: dict[str, Intrinsic] = {
     "packaging.version.Version": _pure(_as_version),
     "packaging.version.parse": _pure(_as_version),
     "packaging.specifiers.SpecifierSet": _pure(SpecifierSet),
-    "packaging.requirements.Requirement": _pure(Requirement),
+    "packaging.requirements.Requirement": _pure(parse_requirement),
     "platform.system": lambda *_: "Linux",
     "typing.cast": lambda _, given, __: given[1] if len(given) == 2 else UNKNOWN,
     "warnings.warn": _none,

@@ -9,6 +9,7 @@ from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.names.scopes import Meaning
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Call, Function
+from imgbuild.system.syntax import parse_source
 
 
 def taken(
@@ -45,7 +46,7 @@ def has(package_set: ImportablePackages, rules: MainPathPolicy, package: str, na
 def _keys(source: bytes, table: str) -> frozenset[str]:
     """The keys of the mapping that a module assigns to `table`: of a dict, or a list of pairs."""
     try:
-        tree = ast.parse(source)
+        tree = parse_source(source)
     except SyntaxError:
         return frozenset()
     keys: set[str] = set()

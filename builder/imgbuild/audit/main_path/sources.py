@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.audit.source.text import dotted
+from imgbuild.system.syntax import parse_source
 
 # Context managers that let exceptions through.
 OPEN_MANAGERS = frozenset(("catch_warnings", "nullcontext", "open"))
@@ -184,7 +185,7 @@ def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | No
 def _parsed(content: bytes, module: str, *, package: bool) -> ModuleTree | None:
     try:
         text = content.decode("utf-8-sig")
-        return ModuleTree(module, ast.parse(text), text, package=package)
+        return ModuleTree(module, parse_source(text), text, package=package)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

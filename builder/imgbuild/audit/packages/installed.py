@@ -7,7 +7,6 @@ the folder of the sources.
 
 from __future__ import annotations
 
-import ast
 import csv
 import hashlib
 import os
@@ -21,6 +20,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.oci.content import CHUNK
 from imgbuild.system import boundary
 from imgbuild.system.folder import LEVELS
+from imgbuild.system.syntax import parse_literal
 
 FOLDERS = (".dist-info", ".egg-info")
 # Folders of a source tree that are not installed.
@@ -187,8 +187,10 @@ def _mapping(path: Path) -> dict[str, Path]:
     """Top-level module → folder, as setuptools writes it for an editable installation."""
     match = _MAPPING.search(boundary.content(path).decode(errors="replace"))
     try:
-        mapping = ast.literal_eval(match[1]) if match is not None else {}
-    except (ValueError, SyntaxError):
+        mapping = parse_literal(match[1]) if match is not None else {}
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return {}
+    if not isinstance(mapping, dict):
         return {}
     places = {str(name): Path(str(place)) for name, place in mapping.items()}
     return {

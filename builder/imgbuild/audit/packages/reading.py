@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from imgbuild.audit.packages.content import LocalContent, RemoteContent, WheelContent
 from imgbuild.audit.packages.installed import InstalledContent
@@ -21,6 +21,7 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.index.remote_wheel import Ranges
 from imgbuild.system.boundary import reading
 from imgbuild.system.code_digest import code_digest
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.system.workers import Workers
 from imgbuild.values import normalize
 
@@ -119,7 +120,7 @@ def required(metadata: WheelMetadata | None) -> tuple[str, ...]:
     names = []
     for line in metadata.requires if metadata is not None else ():
         try:
-            names.append(normalize(Requirement(line).name))
+            names.append(normalize(parse_requirement(line).name))
         except InvalidRequirement:
             continue
     return tuple(names)

@@ -27,6 +27,7 @@ from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.errors import InputError, Problem
 from imgbuild.report import Unread
 from imgbuild.system import boundary
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
@@ -167,7 +168,7 @@ class _Reading:
             why = "its package and version are unknown: write NAME @ ADDRESS"
             self.unread.append(Unread(what=line.text, why=why, required=True))
             return
-        requirement = Requirement(line.text)
+        requirement = parse_requirement(line.text)
         marker = requirement.marker
         if marker is not None and not marker.evaluate(dict(self._tags.markers)):
             return

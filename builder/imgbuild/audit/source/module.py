@@ -25,6 +25,7 @@ from imgbuild.audit.source.scopes import NONE
 from imgbuild.audit.source.statements import Statements
 from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
 from imgbuild.audit.source.text import BUILTINS, SourceText, dotted, string
+from imgbuild.system.syntax import parse_source
 
 
 def read_module(source: bytes, module: str, file: str, *, package: bool) -> ModuleFacts:
@@ -49,7 +50,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFact
     source = source.removeprefix(b"\xef\xbb\xbf")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tree = ast.parse(source)
+        tree = parse_source(source)
     names = NameValues(tree.body, source)
     statements = Statements(Conditions(SourceText(source), module, names), package=package)
     refusals: list[Window] = []

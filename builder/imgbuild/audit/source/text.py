@@ -7,6 +7,8 @@ import builtins
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from imgbuild.system.syntax import parse_expression
+
 BUILTINS = frozenset(dir(builtins))
 UNKNOWN_ARGUMENT = "..."
 OPERATORS: dict[type[ast.cmpop], str] = {
@@ -100,7 +102,7 @@ def type_name(node: ast.AST | None) -> str:
     text = string(node)
     if text is not None:
         try:
-            return type_name(ast.parse(text, mode="eval").body)
+            return type_name(parse_expression(text))
         except SyntaxError:
             return ""
     if isinstance(node, ast.Subscript):

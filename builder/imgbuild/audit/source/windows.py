@@ -10,13 +10,14 @@ import ast
 import re
 from typing import Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from imgbuild.audit.source.conditions import DATA, Conditions
 from imgbuild.audit.source.facts import Guard, Window
 from imgbuild.audit.source.name_values import Branches, Guards, NameValues
 from imgbuild.audit.source.statements import Statements
 from imgbuild.audit.source.text import SourceText, dotted, string
+from imgbuild.system.syntax import parse_requirement, parse_source
 
 # A module without these words has no window: most need not be parsed.
 _COMPARES = re.compile(rb"__version__|[Vv]ersion\(|version\.parse|require_version")
@@ -35,7 +36,7 @@ def read_windows(source: bytes, module: str, *, package: bool) -> tuple[Window, 
     if _COMPARES.search(source) is None or _REFUSES.search(source) is None:
         return ()
     try:
-        tree = ast.parse(source.removeprefix(b"\xef\xbb\xbf"))
+        tree = parse_source(source.removeprefix(b"\xef\xbb\xbf"))
         reader = _WindowReader(source, tree, module, package=package)
         reader.statements.block(tree.body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -115,7 +116,7 @@ class _WindowReader:
     def _require(self, call: ast.Call) -> None:
         """`require_version("numpy>=2")` raises for other versions and if numpy is absent."""
         try:
-            requirement = Requirement(string(call.args[0]) or "")
+            requirement = parse_requirement(string(call.args[0]) or "")
         except InvalidRequirement:
             return
         guard = Guard("version", requirement.name.replace("-", "_"), f"!{requirement.specifier}")

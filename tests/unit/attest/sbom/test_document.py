@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import lib4sbom
 import msgspec
 import pytest
 from cyclonedx.model.bom import Bom
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from imgbuild.attest.sbom import cyclonedx, needs, packages, spdx
@@ -25,6 +23,9 @@ from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, sha256
 from tests.support import extended, sbom_sample
+
+if TYPE_CHECKING:
+    import jsonschema  # loading it takes a second
 
 MARKERS = {"platform_system": "Linux", "python_version": "3.11"}
 
@@ -195,6 +196,8 @@ def test_purls_are_as_their_own_library_writes_them():
 
 def valid_cyclonedx(data: bytes) -> None:
     """By the schema that CycloneDX publishes, and read back by its own library."""
+    from cyclonedx.validation.json import JsonStrictValidator
+
     error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode())
     assert error is None, error
     Bom.from_json(json.loads(data)).validate()  # type: ignore[attr-defined]
@@ -202,6 +205,8 @@ def valid_cyclonedx(data: bytes) -> None:
 
 @functools.cache
 def _spdx_schema() -> jsonschema.Draft7Validator:
+    import jsonschema
+
     path = Path(lib4sbom.__file__).parent / "schemas/spdx/2.3-schema.json"
     schema = json.loads(path.read_bytes())
     assert schema["$id"] == "http://spdx.org/rdf/terms/2.3"

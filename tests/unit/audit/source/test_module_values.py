@@ -2,34 +2,10 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
-
 import pytest
 
 from imgbuild.audit.source.facts import Guard
-from imgbuild.audit.source.module import read_module
-
-HEAD = "import torch, vllm\nfrom packaging.version import Version\n"
-NEW = "Version(vllm.__version__) >= Version('0.9')"
-DATA = (Guard("data"),)
-
-
-def guards(source: str) -> tuple[Guard, ...]:
-    """The guards of `import marked` among these lines."""
-    facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
-    assert facts.broken == ""
-    marked = [import_fact for import_fact in facts.imports if import_fact.module == "marked"]
-    assert len(marked) == 1
-    return marked[0].guards
-
-
-def kinds(source: str) -> list[str]:
-    return [str(guard.kind) for guard in guards(source)]
-
-
-def version(subject: str, spec: str) -> tuple[Guard, ...]:
-    return (Guard("version", subject, spec),)
-
+from tests.support.source_guards import DATA, NEW, guards, kinds, version
 
 # Answers compared with constants
 
