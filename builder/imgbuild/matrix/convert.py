@@ -43,7 +43,7 @@ _EMPTY: dict[type[inspect.Type], Any] = {
 
 
 @functools.cache
-def _type_info(kind: type) -> inspect.Type:
+def _type_info(kind: Any) -> inspect.Type:
     """The description of a type by msgspec, which takes milliseconds to compute."""
     return inspect.type_info(kind)
 
