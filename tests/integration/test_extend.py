@@ -39,7 +39,7 @@ python -c 'import gadget, thewheel; print(gadget.VALUE, thewheel.VERSION)'
 echo "$TEAM"
 """
 SAID = "jq-1.6\n42 1.0\nrl\n"
-OFFICIAL = "published/small"
+OFFICIAL = ".imgbuild/published/small"
 
 
 @dataclass
@@ -142,7 +142,10 @@ def test_what_is_published_stays_as_it_is(published_site: PublishedSite, user: P
     for kind in ("wheels", "debs"):
         old = published["arch"]["x86_64"][kind]
         assert [item for item in lock["arch"]["x86_64"][kind] if item in old] == old
-    assert "gadget==1.0" in (user.folder / f"images/{OWN}/requirements-x86_64.txt").read_text()
+    assert (
+        "gadget==1.0"
+        in (user.folder / f".imgbuild/images/{OWN}/requirements-x86_64.txt").read_text()
+    )
 
 
 def test_only_added_layers_are_made_and_the_image_runs(
@@ -193,7 +196,7 @@ def test_layers_are_taken_from_a_registry_too(
     other = Project(copy, user.index_url, cache=tmp_path / "cache")
     edit(other, f"image: oci:{published_site.image} ", f"image: {name.partition('@')[0]} ")
     assert "3 layers assembled" in other.run("build", OWN).stderr
-    built = images.verified(copy / "build" / OWN)
+    built = images.verified(copy / ".imgbuild/build" / OWN)
     assert built.digest == user.run("digest", OWN).stdout.strip()
 
 
@@ -253,7 +256,7 @@ def test_a_package_that_needs_another_torch_is_refused(
     assert "newer 3.0 requires torch>=2.7 (its METADATA)" in result
     assert "suggestion: newer 2.9, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code" in result
     assert "small cannot change" in result
-    assert not (project.folder / "images" / OWN).exists()
+    assert not (project.folder / ".imgbuild/images" / OWN).exists()
 
 
 def test_a_range_of_which_no_version_fits_is_refused(

@@ -40,7 +40,7 @@ def ours(tmp_path: Path) -> Iterator[Project]:
 
 def test_docker_makes_the_same_files(ours: Project) -> None:
     needs.buildx()
-    assert (ours.folder / f"images/{OWN}/Dockerfile").is_file()
+    assert (ours.images / OWN / "Dockerfile").is_file()
     ours.run("render", OWN, "--check")
     (answer,) = json.loads(ours.run("diff", OWN, "--builder", "docker", "--json").stdout)
     assert answer["comparison"]["equal"], answer["comparison"]["differences"]

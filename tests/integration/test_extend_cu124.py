@@ -66,8 +66,12 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_the_published_layers_keep_their_digests(ours: Path) -> None:
     lock = lock_file.read_lock(ROOT / "images", TARGET)
     below = image_digests.read_digests(ROOT / "images", lock).arch[Arch.X86_64].layers
-    extension_lock = lock_file.read_lock(ours / "images", OWN)
-    layers = image_digests.read_digests(ours / "images", extension_lock).arch[Arch.X86_64].layers
+    extension_lock = lock_file.read_lock(ours / ".imgbuild/images", OWN)
+    layers = (
+        image_digests.read_digests(ours / ".imgbuild/images", extension_lock)
+        .arch[Arch.X86_64]
+        .layers
+    )
     assert layers[: len(below)] == below
     assert sum(layer.size for layer in layers[len(below) :]) < 2_000_000
     added = extension_lock.extends.arch[Arch.X86_64] if extension_lock.extends is not None else None

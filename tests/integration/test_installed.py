@@ -257,10 +257,9 @@ def test_a_project_that_extends_a_target_is_started_locked_and_built(user: User)
     user_project.run("lock", "ours")
     user_project.run("audit", "ours")
     built = json.loads(user_project.run("build", "ours", "--json").stdout)
-    assert built[0]["output"] == str(user_project.folder / "build/ours")
-    assert (
-        "gadget==1.0" in (user_project.folder / "images/ours/requirements-x86_64.txt").read_text()
-    )
+    folder = user_project.folder / ".imgbuild"
+    assert built[0]["output"] == str(folder / "build/ours")
+    assert "gadget==1.0" in (folder / "images/ours/requirements-x86_64.txt").read_text()
     ran = user_project.run(
         "run", "ours", "--", "python", "-c", "import gadget; print(gadget.VALUE)"
     )
@@ -270,11 +269,14 @@ def test_a_project_that_extends_a_target_is_started_locked_and_built(user: User)
 def test_a_project_is_started_without_any_word(user: User) -> None:
     user_project = user.elsewhere("plain")
     user_project.run("init")
-    user_project.run("lock", "--all")
-    user_project.run("build", "--all")
+    user_project.run("lock")
+    user_project.run("build")
     assert sorted(path.name for path in user_project.folder.iterdir()) == [
-        ".gitignore", "README.md", "build", "images", "matrix.schema.json", "matrix.yaml",
-        "published",
+        ".imgbuild", "matrix.yaml",
     ]  # fmt: skip
-    image_layout = layout.read(user_project.folder / "build/my-image")
+    folder = user_project.folder / ".imgbuild"
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".json") == [
+        ".gitignore", "build", "images", "published",
+    ]  # fmt: skip
+    image_layout = layout.read(folder / "build/my-image")
     assert len(image_layout.images[Arch.X86_64].layers) >= 2

@@ -129,9 +129,15 @@ class Project:
         )  # logs that it shows are indented
         return done
 
+    @property
+    def images(self) -> Path:
+        """The folder of locks."""
+        inner = self.folder / ".imgbuild"
+        return (inner if inner.is_dir() else self.folder) / "images"
+
     def files(self) -> dict[str, bytes]:
         """Every file below `images`, by its path there."""
-        images = self.folder / "images"
+        images = self.images
         return {
             path.relative_to(images).as_posix(): path.read_bytes()
             for path in sorted(images.rglob("*"))
@@ -140,7 +146,7 @@ class Project:
 
     def read(self, name: str) -> Any:
         """A file of JSON below `images`."""
-        return json.loads((self.folder / "images" / name).read_bytes())
+        return json.loads((self.images / name).read_bytes())
 
 
 def serve_image(site: Site, folder: Path, name: str) -> str:

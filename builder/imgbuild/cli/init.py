@@ -321,14 +321,14 @@ def _start(
             console.warn(f"left out {item.place}: Debian has no package {item.name}{near}")
     lacking = {name: near for name, near in lacking.items() if name in system}
     _refuse(choice, ask, lacking)
-    row = _row(name, files, choice, ask, additions)
     target = choice.chosen.target
+    row = _row(f"{name}-project" if name == target else name, files, choice, ask, additions)
     below = init.begin(path, row, extends=target, place=init.INSTALLED, image=image, http=Http())
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
     wrote += [*init.write_beside(path.parent), *declared_files.copy(files, path.parent)]
     console.info("next: imgbuild lock && imgbuild run -- python SCRIPT")
     return Started(
-        name=name,
+        name=row.name,
         target=target,
         form=choice.chosen.form,
         wrote=tuple(wrote),

@@ -62,8 +62,9 @@ def problems(
         tags = Tags(python=base.python, glibc=base.glibc, arch=arch)
         asked = demands(declared, tags.markers)
         versions = item.published.lock.arch[arch].versions if item.row.extends else {}
+        below = item.row.extends
         reasons += [
-            f"{each}: {item.row.extends} has {versions[each.package]}, which it cannot change"
+            f"{each}: {below} has {each.package} {versions[each.package]}, which it cannot change"
             for each in asked
             if each.package in versions and not each.allows(versions[each.package])
         ]

@@ -29,7 +29,7 @@ from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
 from imgbuild.resolve import choose, request, sdist_code, source_only
 from imgbuild.resolve.choose import Candidate, Change, LockedFacts
-from imgbuild.resolve.demands import Demand, demands
+from imgbuild.resolve.demands import Demand, demands, holds_with
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.imports import sites
@@ -38,7 +38,7 @@ from imgbuild.smoke import recording
 from imgbuild.solve.solve import python_of
 from imgbuild.system import threads
 from imgbuild.system.console import console
-from imgbuild.values import Arch
+from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
 PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
@@ -267,7 +267,7 @@ class Chooser:
         changes: dict[str, Change] = {}
         for (demand, _), text in zip(added, texts, strict=True):
             for needed in cuda_releases.active(text, tags.markers):
-                package = needed.name.lower().replace("_", "-")
+                package = normalize(needed.name)
                 has = facts.versions.get(package)
                 if has is not None and not needed.specifier.contains(has, prereleases=True):
                     changes.setdefault(
@@ -282,8 +282,32 @@ class Chooser:
                     )
         return list(changes.values())
 
+    def _requiring(self, package: str, facts: LockedFacts) -> list[str]:
+        """The additions to a target whose METADATA requires `package`, with their versions."""
+        tags = self._tags(facts.python)
+        added = [
+            (demand, wheel)
+            for demand in self.demands(facts.python)
+            if demand.installed and not demand.source and demand.package not in facts.versions
+            if (wheel := self.pages.newest(demand, tags)) is not None
+        ][:PAGES]
+        http, store = self._context.http, self._context.store
+        texts = threads.each(added, lambda item, _: metadata(item[1], http, store), threads=8)
+        return [
+            f"{demand} ({wheel.name})"
+            for (demand, wheel), text in zip(added, texts, strict=True)
+            if any(
+                normalize(needed.name) == package
+                and holds_with(needed.marker, tags.markers, demand.extras)
+                for needed in cuda_releases.requirements(text)
+            )
+        ]
+
     def _suggested(self, obstacle: Obstacle) -> Obstacle:
         """`obstacle` with a similar name of the catalogue, if the index lacks the package."""
+        if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
+            reason = f"{obstacle.reason}: it is a daily build; require its wheel by URL"
+            return msgspec.structs.replace(obstacle, reason=reason)
         if obstacle.cause != "name":
             return obstacle
         names = {
@@ -326,6 +350,7 @@ class Chooser:
                 needs,
                 targets=self._having(each.package),
                 imports=imports[source_only.module_of(each.package)],
+                needed_by=self._requiring(each.package, facts),
             )
             for each in cuda
         ]

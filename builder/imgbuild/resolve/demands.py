@@ -85,6 +85,12 @@ def holds(marker: str, markers: Mapping[str, str]) -> bool:
     return not marker or Marker(marker).evaluate({**markers, "extra": ""})
 
 
+def holds_with(marker: Marker | None, markers: Mapping[str, str], extras: Iterable[str]) -> bool:
+    """Whether a condition of METADATA is true on a machine, for a package with `extras`."""
+    environments = ({**markers, "extra": extra} for extra in ("", *extras))
+    return marker is None or any(marker.evaluate(each) for each in environments)
+
+
 def cuda_releases(declared: Declared, markers: Mapping[str, str]) -> tuple[str, ...]:
     """The CUDA releases that the files mean on a machine with `markers`, each once."""
     names = (item.name for item in declared.cuda if holds(item.marker, markers))

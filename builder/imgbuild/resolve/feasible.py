@@ -101,6 +101,15 @@ class IndexPages:
         version = next((file.version for file in files), None)
         return best(files, version, tags) if version is not None else None
 
+    def newest(self, demand: Demand, tags: Tags) -> IndexFile | None:
+        """The wheel of the newest final version that `demand` allows; None if there is none."""
+        files = allowed(demand, self.files(demand.package))
+        rules = Rules(as_of=self._as_of, tags=tags, pins={demand.package: demand.pin or ""})
+        timed = self._indexes.place(demand.package).timed
+        wheels = usable(files, demand.package, rules, timed=timed)
+        version = _newest([file.version for file in wheels if file.version is not None])
+        return best(wheels, version, tags) if version is not None else None
+
     def first_day(self, demand: Demand, tags: Tags) -> datetime.date | None:
         """The day after the first upload that meets `demand`; None if that is unknown.
 

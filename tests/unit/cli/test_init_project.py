@@ -148,6 +148,28 @@ def test_a_package_of_cuda_source_is_left_out_plainly(imgbuild: Command, index: 
     assert row()["extends"] == TARGET
 
 
+def test_what_requires_a_package_of_cuda_source_is_named(
+    imgbuild: Command, index: LocalIndex
+) -> None:
+    index.add("apex", "apex-0.1.tar.gz", sdist_bytes("apex", "0.1", {"setup.py": b""}))
+    index.wheel("fast", "2.0", ["apex>=0.1"])
+    index.wheel("slow", "2.0", ['apex ; extra == "gpu"'])
+    index.wheel("plain", "2.0", ['apex ; extra == "gpu"'])
+    require(f"{MET}apex\nfast\nslow[gpu]\nplain\n")
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    needed = "needed by fast (fast-2.0-py3-none-any.whl), slow[gpu] (slow-2.0-py3-none-any.whl)"
+    assert needed in words(done.stderr)
+
+
+def test_a_daily_build_is_named_as_such(imgbuild: Command, index: LocalIndex) -> None:
+    index.wheel("vllm", "0.8.5")
+    require("torch\nvllm==0.8.6.dev31+g1234567\n")
+    done = imgbuild("init")
+    assert done.status == 8
+    assert "it is a daily build; require its wheel by URL" in words(done.stderr)
+
+
 def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalIndex) -> None:
     index.add("rouge", "rouge-1.0.tar.gz", sdist_bytes("rouge", "1.0", {"setup.py": b"setup()"}))
     require(f"{MET}rouge\n")

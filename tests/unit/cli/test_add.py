@@ -1,0 +1,77 @@
+"""`add` and `remove`: what is added is looked up before the matrix changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.pipeline import session
+from tests.support import extended, folder_index
+from tests.support.inprocess_project import Command
+from tests.support.local_index import LocalIndex
+
+
+@pytest.fixture
+def imgbuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """In a project with one target, whose default index has peft 0.15.0 and ray 2.50."""
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    index = LocalIndex()
+    index.wheel("peft", "0.15.0")
+    index.wheel("ray", "2.50.0")
+    text = extended.MATRIX.replace(
+        "targets:\n",
+        f"indexes:\n  pypi: {{url: '{folder_index.write(index, tmp_path / 'index')}',"
+        " upload_times: none}\ntargets:\n",
+        1,
+    )
+    matrix = extended.repository(tmp_path / "ours", text)
+    monkeypatch.chdir(matrix.parent)
+    return Command(monkeypatch, capsys)
+
+
+def test_what_is_added_is_written_and_removed(imgbuild: Command) -> None:
+    before = Path("matrix.yaml").read_text()
+    done = imgbuild("add", "peft>=0.15", "ray[default]")
+    assert done.status == 0, done.stderr
+    assert done.stdout.splitlines() == ["peft>=0.15 added to ours", "ray[default] added to ours"]
+    assert "next: imgbuild lock ours" in done.stderr
+    (row,) = session.open_session(None).matrix.targets
+    assert row == "ours"
+    assert imgbuild("remove", "peft", "ray").status == 0
+    assert Path("matrix.yaml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["add"], 2, "nothing to add"),
+        (["remove"], 2, "nothing to remove"),
+        (["add", "peft=1"], 2, "invalid requirement: 'peft=1'"),
+        (["add", "nosuch", "peft==9"], 8, "peft==9: the index has no such version"),
+        (["add", "nosuch", "peft==9"], 8, "nosuch: the index has no such package"),
+        (["add", "torch==9"], 8, "torch==9: small has torch 2.6.0, which it cannot change"),
+        (["add", "peft", "--target", "other"], 3, "no target matches other"),
+        (["add", "peft", "-t", "a", "-t", "b"], 2, "one target is expected, not a and b"),
+        (["remove", "peft"], 2, "targets.ours does not add peft"),
+    ],
+)
+def test_what_cannot_be_added_changes_nothing(
+    imgbuild: Command, arguments: list[str], status: int, message: str
+) -> None:
+    before = Path("matrix.yaml").read_bytes()
+    done = imgbuild(*arguments)
+    assert done.status == status
+    assert message in " ".join(done.stderr.split())
+    assert Path("matrix.yaml").read_bytes() == before
+
+
+def test_the_catalogue_is_not_changed(
+    imgbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = imgbuild("add", "peft")
+    assert done.status == 2
+    assert "read-only" in done.stderr
