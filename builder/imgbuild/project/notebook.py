@@ -12,6 +12,7 @@ import msgspec
 
 from imgbuild.project.commands import ShellScript, keep_last
 from imgbuild.project.model import Place
+from imgbuild.project.project_files import CONTROL
 from imgbuild.project.reading import Reading
 
 MAGIC = re.compile(r"(?P<indent>\s*)(?:\w+\s*=\s*)?[!%]{1,2}\s*(?P<command>\S.*)")
@@ -56,8 +57,8 @@ def read_file(reading: Reading, name: str) -> None:
 def _source(cell: dict[str, Any]) -> str:
     source = cell.get("source", "")
     if isinstance(source, list):
-        return "".join(part for part in source if isinstance(part, str))
-    return source if isinstance(source, str) else ""
+        source = "".join(part for part in source if isinstance(part, str))
+    return CONTROL.sub(" ", source) if isinstance(source, str) else ""
 
 
 def _cell(script: ShellScript, source: str, text: str) -> None:

@@ -131,7 +131,7 @@ def _dependency(
         if "path" in value:
             _folder(reading, name, value, place)
             return
-        if value.get("source") in sources:
+        if str(value.get("source")) in sources:
             url, spot = sources[str(value["source"])]
             reading.index_for(url, spot, name)
     elif not isinstance(value, str):
@@ -141,12 +141,12 @@ def _dependency(
 
     settings: Any = dict(value, optional=False) if isinstance(value, dict) else value
     try:
-        dependency = Factory.create_dependency(name, settings)
+        text = Factory.create_dependency(name, settings).to_pep_508(with_extras=False)
     except Exception as error:  # noqa: BLE001 - poetry-core raises many kinds
-        message = f"not a requirement of Poetry: {str(error).splitlines()[0]}"
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        message = f"not a requirement of Poetry: {cause}"
         reading.problem(place, message, value=f"{name} = {value}")
         return
-    text = dependency.to_pep_508(with_extras=False)
     if re.search(r"\|\|", text):
         reading.leave_out(place, f"{name} = {value}", "versions that pip cannot express")
         return

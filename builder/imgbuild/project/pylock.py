@@ -50,12 +50,13 @@ def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> Non
     document = reading.toml(name)
     if document is None:
         return
-    for each in document.get("extras", []):
-        if each not in reading.available_extras:
-            reading.available_extras.append(each)
-    for each in document.get("dependency-groups", []):
-        if each not in reading.available_groups:
-            reading.available_groups.append(each)
+    for key, available in (
+        ("extras", reading.available_extras),
+        ("dependency-groups", reading.available_groups),
+    ):
+        listed = document.get(key)
+        names = listed if isinstance(listed, list) else []
+        available += [str(each) for each in names if str(each) not in available]
     add(reading, document, Lines(name, reading.sources.text(name)), groups=groups)
 
 

@@ -134,6 +134,15 @@ class Reading:
             self.files.append(name)
         return value
 
+    def fits(self, document: object, kind: type[msgspec.Struct], place: Place, what: str) -> bool:
+        """Whether a document has the form of `kind`, a lock of `what`; else a problem."""
+        try:
+            msgspec.convert(document, kind)
+        except msgspec.ValidationError as error:
+            self.problem(place, f"not a lock file of {what}: {error}")
+            return False
+        return True
+
     def problem(
         self, place: Place, message: str, *, value: str | None = None, expected: str | None = None
     ) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from packaging.markers import InvalidMarker, Marker
 
 from imgbuild.errors import ToolMissing, WorkFailed
@@ -29,6 +30,44 @@ from imgbuild.values import normalize
 LIMIT = 60.0  # seconds; an export takes less than one
 
 
+class UvFile(msgspec.Struct, rename="kebab"):
+    """A wheel or an sdist in a uv.lock."""
+
+    hash: str = ""
+    upload_time: Any = None  # a text, or a moment of TOML
+
+
+class UvEdge(msgspec.Struct, rename="kebab"):
+    """A dependency of a package in a uv.lock."""
+
+    name: str
+    version: str | None = None
+    source: dict[str, str] | None = None
+    marker: str = ""
+    extra: list[str] = []
+
+
+class UvPackage(msgspec.Struct, rename="kebab"):
+    """A package in a uv.lock."""
+
+    name: str
+    version: str | None = None
+    source: dict[str, str] = {}
+    dependencies: list[UvEdge] = []
+    optional_dependencies: dict[str, list[UvEdge]] = {}
+    dev_dependencies: dict[str, list[UvEdge]] = {}
+    sdist: UvFile | None = None
+    wheels: list[UvFile] = []
+
+
+class UvLock(msgspec.Struct, rename="kebab"):
+    """What a uv.lock has that is read. Source: uv.lock files of uv 0.4 to 0.13."""
+
+    version: int
+    package: list[UvPackage]
+    requires_python: str = ""
+
+
 def read_file(
     reading: Reading, name: str, pyproject: str, *, extras: Iterable[str], groups: Iterable[str]
 ) -> None:
@@ -36,12 +75,9 @@ def read_file(
     document = reading.toml(name)
     if document is None:
         return
-    packages = [each for each in document.get("package", []) if isinstance(each, dict)]
-    if not isinstance(document.get("version"), int) or not all(
-        isinstance(each.get("name"), str) for each in packages
-    ):
-        reading.problem(Place(file=name), "not a lock file of uv", expected="packages with names")
+    if not reading.fits(document, UvLock, Place(file=name), "uv"):
         return
+    packages = document["package"]
     _cut_off(reading, document, name)
     lines = Lines(name, reading.sources.text(name))
     exported = _exported(reading, name, pyproject, packages, extras, groups)
@@ -53,7 +89,7 @@ def read_file(
         reading.problem(Place(file=name), "has no entry for the project itself",
                         expected="a lock of this pyproject.toml: run `uv lock`")  # fmt: skip
         return
-    if isinstance(document.get("requires-python"), str):
+    if document.get("requires-python"):
         reading.python(document["requires-python"], Place(file=name))
     taken = list(_closure(packages, root, set(extras), set(groups)))
     for package, markers in taken:
@@ -187,13 +223,21 @@ def _both(first: str, second: str) -> str:
         return first
 
 
+def _is_marker(text: str) -> bool:
+    try:
+        Marker(text)
+    except InvalidMarker:
+        return False
+    return True
+
+
 def _add(reading: Reading, package: dict[str, Any], markers: set[str], lines: Lines) -> None:
     name, version = package["name"], package.get("version")
     place = lines.place(name, version)
     source = package.get("source")
     source = source if isinstance(source, dict) else {}
     marker = "" if "" in markers else " or ".join(f"({each})" for each in sorted(markers))
-    marker = str(Marker(marker)) if marker else ""
+    marker = marker if _is_marker(marker) else ""
     hashes = [
         str(each["hash"])
         for each in (package.get("sdist"), *package.get("wheels", ()))

@@ -269,7 +269,7 @@ class UvSettings:
         for pattern in _list(self.workspace.get("members")):
             base = sources.root / self.folder
             text = str(pattern)
-            if text.startswith("/") or ".." in text.split("/") or "**" in text:
+            if not text or text.startswith("/") or ".." in text.split("/") or "**" in text:
                 continue
             for path in sorted(base.glob(text)):
                 folder = relative(self.folder, str(path.relative_to(base)))
@@ -307,7 +307,7 @@ class UvSettings:
         self.finish_indexes()
         named = {name for name, _ in self._named}
         for entry in _list(self.table.get("index")):
-            if isinstance(entry, dict) and entry.get("name") not in named:
+            if isinstance(entry, dict) and str(entry.get("name")) not in named:
                 self._general_index(entry)
         for key in ("index-url", "extra-index-url", "find-links"):
             for url in _list(self.table.get(key)):

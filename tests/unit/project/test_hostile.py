@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,7 @@ from imgbuild.errors import InputError
 from imgbuild.project.project_files import LIMIT
 from imgbuild.project.read import read
 from tests.support.user_projects import declared, problems, project, reasons, texts
+from tests.unit.project.test_kinds import PROJECTS
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
@@ -49,6 +54,8 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
                 'torch = "^^2"\n'}, "pyproject.toml", 4, "Poetry"),
     "index": ({"pyproject.toml": '[project]\nname = "a"\ndependencies = ["torch"]\n'
                '[tool.uv.sources]\ntorch = {index = "none"}\n'}, "pyproject.toml", 5, "index"),
+    "escape": ({"pyproject.toml": '[project]\nname = "a\\u001b[2J"\n'}, "pyproject.toml", None,
+               "control character"),
     "pylock": ({"pylock.toml": 'lock-version = "1.0"\n'}, "pylock.toml", None, "PEP 751"),
 }  # fmt: skip
 
@@ -155,3 +162,44 @@ def test_extras_that_exclude_each_other_are_refused(tmp_path):
 def test_a_notebook_with_strange_cells_is_read_as_far_as_it_goes(tmp_path):
     cells = [None, 1, {"cell_type": "code"}, {"cell_type": "code", "source": [1, "!pip install a"]}]
     assert texts(declared(tmp_path, {"n.ipynb": json.dumps({"cells": cells})})) == ["a"]
+
+
+JUNK = [
+    *"{}[]$#=:*`%!",
+    "5",
+    "true",
+    "[1]",
+    '""',
+    "{a=1}",
+    "- x",
+    '"',
+    "\\",
+    "\n",
+    "@ ",
+    "file:///",
+]
+JUNK += ["../", "-r ", "-e ", "&&", "||", "<<EOF", "${A:-b}", "\x00", "\\u0000", "x" * 300]
+
+
+def _damaged(text: str, source: random.Random) -> str:
+    """The text with some of its parts removed, replaced, or given another type."""
+    for _ in range(source.randint(1, 4)):
+        start = source.randrange(len(text) + 1)
+        end = min(len(text), start + source.choice((0, 1, 10, 25)))
+        values = [at + 1 for at, letter in enumerate(text) if letter in "=:"]
+        if values and source.random() < 0.4:
+            start = source.choice(values)
+            end = text.find("\n", start) if "\n" in text[start:] else len(text)
+        text = text[:start] + source.choice(("", *JUNK)) + text[end:]
+    return text
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_damaged_file_is_read_or_refused(name):
+    source = random.Random(name)
+    files, extras, groups = PROJECTS[name]
+    for _ in range(25):
+        victim = source.choice(sorted(files))
+        damaged = {**files, victim: _damaged(files[victim], source)}
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(InputError):
+            declared(Path(folder), damaged, extras=extras, groups=groups)
