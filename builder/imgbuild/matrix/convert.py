@@ -18,7 +18,7 @@ import datetime
 import functools
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import yaml
@@ -59,7 +59,7 @@ def converted(
     notes = Notes(document.file, document.place)
     if document.root is not None:
         reader = _Reader(notes)
-        value: T = reader.read(document.root, _type_info(expected_type), ())
+        value: T = reader.read(document.root, _type_info(cast("type[Any]", expected_type)), ())
         notes.refused = reader.refused
         if check is not None:
             check(notes, value)
