@@ -17,7 +17,7 @@ import contextlib
 import datetime
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -43,7 +43,7 @@ _EMPTY: dict[type[inspect.Type], Any] = {
 
 
 @functools.cache
-def _type_info(kind: Any) -> inspect.Type:
+def _type_info(kind: Hashable) -> inspect.Type:
     """The description of a type by msgspec, which takes milliseconds to compute."""
     return inspect.type_info(kind)
 
@@ -59,7 +59,7 @@ def converted(
     notes = Notes(document.file, document.place)
     if document.root is not None:
         reader = _Reader(notes)
-        value: T = reader.read(document.root, _type_info(cast("type[Any]", expected_type)), ())
+        value: T = reader.read(document.root, _type_info(cast("Hashable", expected_type)), ())
         notes.refused = reader.refused
         if check is not None:
             check(notes, value)
