@@ -208,12 +208,12 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         )
         published_builders = dict.fromkeys(published_wheels.packages, published_wheels.metadata)
     specs = requirements(problem.matrix, problem.name)
-    asked_lines = direct.lines(declared, packages)
+    declared_lines = direct.lines(declared, packages)
     return PreparedTarget(
         problem=problem,
         catalogue=with_sdists(problem, plain, sdist_wheels, published_builders, packages=packages),
         sdist_wheels=sdist_wheels,
-        requirements=(*(f"{item}{spec}" for item, spec in specs.items()), *asked_lines),
+        requirements=(*(f"{item}{spec}" for item, spec in specs.items()), *declared_lines),
         release=release,
         published=published,
         direct=packages,
