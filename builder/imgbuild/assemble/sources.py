@@ -172,7 +172,7 @@ def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]
 
 def project_folder(lock: Lock, matrix: Matrix) -> Path | None:
     """The folder of the project that `lock` is of; None if the matrix does not say it."""
-    item = published.overlay(matrix, lock.target)
+    item = published.project_row(matrix, lock.target)
     return item.folder if item is not None else None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.model import LockedProject
 from imgbuild.matrix.model import (
     Base,
     DebianBase,
@@ -61,7 +62,8 @@ def matrix_of(
 
 def default_index_of(lock: Lock) -> str:
     """The name that `lock` has for the default index."""
-    other = {*lock.indexes, *(lock.project.sources if lock.project is not None else ())}
+    project = lock.project or LockedProject()
+    other = {*lock.indexes, *project.sources, *project.packages}
     wheels = (wheel for found in lock.arch.values() for wheel in found.wheels)
     return next((item.index for item in wheels if item.package not in other), "default")
 

@@ -26,8 +26,8 @@ def requirements(
     `versions` are those of the package set, `markers` its machine; `read` gives METADATA. Without
     packages that are requested themselves.
     """
-    asked = {requested.package: requested for requested in requests}
-    pending = [(package, extra) for package, each in asked.items() for extra in each.extras]
+    by_package = {requested.package: requested for requested in requests}
+    pending = [(package, extra) for package, each in by_package.items() for extra in each.extras]
     seen: set[tuple[str, str]] = set()
     specs: dict[str, dict[str, None]] = {}
     reasons: dict[str, str] = {}
@@ -39,7 +39,7 @@ def requirements(
         for requirement in _of_extra(read(package, Version(versions[package])), extra, markers):
             other = normalize(requirement.name)
             pending += [(other, normalize(each)) for each in requirement.extras]
-            if other not in asked:
+            if other not in by_package:
                 specs.setdefault(other, {}).update(dict.fromkeys(map(str, requirement.specifier)))
                 reasons.setdefault(other, f"{package}[{extra}] requires it")
     return {

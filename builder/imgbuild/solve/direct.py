@@ -263,19 +263,19 @@ def _fingerprint(
 ) -> tuple[str, int | None]:
     """The sha256 of a wheel, and its size if it is known: as declared, else of what is there."""
     hashes = {text.lower() for text in (*declared.hashes, *address.hashes)}
-    known = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASHED}:")}
-    if hashes and not known:
+    digests = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASHED}:")}
+    if hashes and not digests:
         message = f"{declared.place}: {declared.package} has no hash by {HASHED}"
         raise InputError(message, hint=f"add #{HASHED}=… to its address")
-    if len(known) == 1 and not address.is_path:
-        digest = known.pop()  # checked when it is downloaded
+    if len(digests) == 1 and not address.is_path:
+        digest = digests.pop()  # checked when it is downloaded
         path = context.store.file(digest)
         return digest, path.stat().st_size if path is not None else None
     locked = received(url, address.name, context)
-    if known and locked.sha256 not in known:
+    if digests and locked.sha256 not in digests:
         message = (
             f"{address}: the file has sha256 {locked.sha256}, {declared.place} says"
-            f" {', '.join(sorted(known))}"
+            f" {', '.join(sorted(digests))}"
         )
         raise IntegrityError(message, hint="the file was replaced; check where it comes from")
     return locked.sha256, locked.size

@@ -97,8 +97,8 @@ def resolved(address: GitAddress, context: Context) -> GitAddress:
     if not rev:
         message = f"{address.url}: the repository has no default branch"
         raise InputError(message, hint="name a branch, a tag or a commit: …@REV")
-    known = sorted(name.rpartition("/")[2] for name in git_fetch.remote_refs(address.url))
-    some = ", ".join([name for name in known if not name.endswith("^{}")][:SHOWN])
+    names = sorted(name.rpartition("/")[2] for name in git_fetch.remote_refs(address.url))
+    some = ", ".join([name for name in names if not name.endswith("^{}")][:SHOWN])
     message = f"{address.url} has no branch, tag or commit {rev}"
     raise InputError(message, hint=f"it has {some}" if some else "it has no branch and no tag")
 
@@ -314,16 +314,16 @@ def version_variables(
     of commits since the tag; and the commit.
     """
     text = "\n".join(files.get(name, "") for name in ("pyproject.toml", "setup.py", "setup.cfg"))
-    asked = {
+    variables = {
         variable
         for word, variable in VERSION_VARIABLES.items()
         if re.search(rf"(?<![\w-]){word}(?![\w-])", text)
     }
     if re.search(r"pdm-backend", text) and not re.search(r"source\s*=\s*[\"']scm[\"']", text):
-        asked.discard("PDM_BUILD_SCM_VERSION")
-    if not asked:
+        variables.discard("PDM_BUILD_SCM_VERSION")
+    if not variables:
         return {}
-    return dict.fromkeys(sorted(asked), described(address, context))
+    return dict.fromkeys(sorted(variables), described(address, context))
 
 
 def described(address: GitAddress, context: Context) -> str:

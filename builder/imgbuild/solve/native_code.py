@@ -23,6 +23,7 @@ NATIVE = {
 }
 # Without it such a setup.py cannot be run at all.
 SURELY_CUDA = re.compile(r"\bCUDAExtension\s*\(")
+WITH_TORCH = re.compile(r"^requires\s*=\s*\[[^\]]*[\"']torch\b(?![\w-])", re.MULTILINE)
 WHEEL_BY_URL = (
     "only pure Python is built from source: name a wheel of it for this Python, torch and CUDA"
     " (NAME @ https://…/NAME-….whl), a target that has it, or leave it out"
@@ -42,8 +43,11 @@ def signs(files: Mapping[str, str]) -> str | None:
 
 
 def surely_cuda(files: Mapping[str, str]) -> bool:
-    """Whether setup.py makes a CUDA extension: its build is not tried."""
-    return SURELY_CUDA.search(_code(SETUP, files.get(SETUP, ""))) is not None
+    """Whether a build is not tried: it makes a CUDA extension, or compiles CUDA with torch."""
+    if SURELY_CUDA.search(_code(SETUP, files.get(SETUP, ""))) is not None:
+        return True
+    cuda = any(pattern.search(_code(name, files.get(name, ""))) for name, pattern in CUDA.items())
+    return cuda and WITH_TORCH.search(files.get(PYPROJECT, "")) is not None
 
 
 def missing_submodules(files: Mapping[str, str], submodules: Sequence[str]) -> tuple[str, ...]:

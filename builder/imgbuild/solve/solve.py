@@ -260,7 +260,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         )
         published_builders = dict.fromkeys(published_wheels.packages, published_wheels.metadata)
     specs = requirements(problem.matrix, problem.name)
-    asked_lines = direct.lines(declared, packages)
+    declared_lines = direct.lines(declared, packages)
     return PreparedTarget(
         problem=problem,
         catalogue=with_sdists(problem, plain, sdist_wheels, published_builders, packages=packages),
@@ -268,7 +268,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         requirements=(
             *(f"{item}{spec}" for item, spec in specs.items()),
             *problem.requirements.lines,
-            *asked_lines,
+            *declared_lines,
             *(package for package, item in packages.items() if item.file.editable),
         ),
         release=release,

@@ -43,12 +43,12 @@ def test_lines_have_extras_and_bounds_and_the_version_of_the_address():
 
 
 def test_one_address_on_all_architectures():
-    one, two = package("https://files.example/a.whl"), package("https://files.example/b.whl")
-    assert direct.of_arches({Arch.X86_64: {"demo": one}, Arch.ARM64: {"demo": one}}).sources == {
-        "demo": one.source
-    }
+    first, second = package("https://files.example/a.whl"), package("https://files.example/b.whl")
+    assert direct.of_arches(
+        {Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": first}}
+    ).sources == {"demo": first.source}
     with pytest.raises(InputError, match="demo has another address on arm64"):
-        direct.of_arches({Arch.X86_64: {"demo": one}, Arch.ARM64: {"demo": two}})
+        direct.of_arches({Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": second}})
 
 
 def test_a_package_of_the_published_target_keeps_its_version():

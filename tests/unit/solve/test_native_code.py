@@ -34,6 +34,14 @@ def test_pure_packages_have_no_sign(name, text):
     assert native_code.signs({name: text}) is None
 
 
+def test_cuda_that_is_built_with_torch_is_not_tried():
+    setup = {"setup.py": "nvcc = find('nvcc')"}
+    pyproject = '[build-system]\nrequires = [\n  "cmake>=3",\n  "torch==2.8.0",\n]\n'
+    assert native_code.surely_cuda({**setup, "pyproject.toml": pyproject})
+    assert not native_code.surely_cuda({**setup, "pyproject.toml": pyproject.replace("torch", "x")})
+    assert not native_code.surely_cuda({"pyproject.toml": pyproject})
+
+
 def test_a_submodule_is_missing_where_a_build_file_names_all_parts_of_its_path():
     text = {"setup.py": "Path('csrc') / 'cutlass' / 'include'"}
     assert native_code.missing_submodules(text, ["csrc/cutlass", "docs/theme"]) == ("csrc/cutlass",)
