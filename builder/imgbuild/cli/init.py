@@ -310,6 +310,8 @@ def _start(
         console.warn(line)
     for each in choice.advice:
         console.warn("\n  ".join((f"{each.package} is left out: {each.reason}", *each.remedies)))
+    for reason in choice.sdists.values():
+        console.info(f"{reason}: it is built in the sandbox")
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]
     base = matrix.targets[choice.chosen.target].base

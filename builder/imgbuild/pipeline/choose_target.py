@@ -204,17 +204,20 @@ class Chooser:
             self._advice += advice  # what is left out may make another target the nearest
             self._demands.clear()
         settled = {*(each.package for each in self._advice), *sdists}
+        chosen = order[0]
+        if self._ask.extends and not chosen.changed:  # the user knows it better than the tests
+            chosen = msgspec.structs.replace(chosen, form="extends")
         return Choice(
-            candidates=tuple(order),
-            chosen=order[0],
+            candidates=(chosen, *order[1:]),
+            chosen=chosen,
             advice=tuple(self._advice),
             excluded=self._excluded(),
             sdists=sdists,
-            cuda=self._other_cuda(order[0]),
+            cuda=self._other_cuda(chosen),
             relaxed={
                 name: nearest.versions[name] for name in self._ask.relax if name in nearest.versions
             },
-            as_of=self._day(order[0], nearest, asked, tags, settled),
+            as_of=self._day(chosen, nearest, asked, tags, settled),
             wheels=self._wheel_counts(),
             obstacles=tuple(
                 self._suggested(each) for each in blocked if each.package not in settled
