@@ -26,7 +26,7 @@ from imgbuild.doctor.host import Host, HostGpu, accelerators
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.lock.published import load
 from imgbuild.pipeline import choose_target, declared_files
-from imgbuild.pipeline.choose_target import Choice, Chooser, Request
+from imgbuild.pipeline.choose_target import Choice, ChoiceRequest, Chooser
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
 from imgbuild.project.model import Declared
@@ -174,14 +174,14 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
     gpu: GpuOption = None
     arch: OneArch = None
 
-    def request(self, extends: str | None) -> Request:
+    def request(self, extends: str | None) -> ChoiceRequest:
         """What to choose by; `extends` is a target whose versions must not change."""
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends name more than one target"
             raise InputError(message, hint="name one of them")
         arch = at_most_one(self.arch, "a project starts on one")
         arch = arch or Arch.parse(platform.machine())
-        return Request(
+        return ChoiceRequest(
             host=self._host(arch),
             arch=arch,
             target=extends or next(iter(self.target or ()), None),
@@ -297,7 +297,7 @@ def init_project(
 
 
 def _start(
-    path: Path, name: str, files: ReadFiles, ask: Request, image: str, additions: Additions
+    path: Path, name: str, files: ReadFiles, ask: ChoiceRequest, image: str, additions: Additions
 ) -> Started:
     """Choose a target and write the matrix; NoSolution with all that is impossible."""
     for line in _project_report.read_lines(files.declared):
@@ -338,7 +338,7 @@ def _start(
     )
 
 
-def _refuse(choice: Choice, ask: Request, lacking: dict[str, str]) -> None:
+def _refuse(choice: Choice, ask: ChoiceRequest, lacking: dict[str, str]) -> None:
     """NoSolution with every requirement that cannot be met, and what can be done."""
     chosen = choice.chosen
     if ask.extends and chosen.changed:
@@ -365,7 +365,7 @@ def _row(
     name: str,
     files: ReadFiles,
     choice: Choice,
-    ask: Request,
+    ask: ChoiceRequest,
     additions: Additions,
 ) -> WantedExtension:
     """The row of the project's image."""
