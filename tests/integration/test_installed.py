@@ -260,10 +260,14 @@ def test_a_project_that_extends_a_target_is_started_locked_and_built(user: User)
     folder = user_project.folder / ".imgbuild"
     assert built[0]["output"] == str(folder / "build/ours")
     assert "gadget==1.0" in (folder / "images/ours/requirements-x86_64.txt").read_text()
-    ran = user_project.run(
-        "run", "ours", "--", "python", "-c", "import gadget; print(gadget.VALUE)"
-    )
+    ran = user_project.run("run", "--", "python", "-c", "import gadget; print(gadget.VALUE)")
     assert ran.stdout == "42\n"
+    absent = "import importlib.util; print(importlib.util.find_spec('gadget'))"
+    assert user_project.run("run", TARGET, "--", "python", "-c", absent).stdout == "None\n"
+    assert layout.read(folder / "build" / TARGET).digest == user.digest
+    assert sorted(path.name for path in user_project.folder.iterdir()) == [
+        ".imgbuild", "matrix.yaml",
+    ]  # fmt: skip
 
 
 def test_a_project_is_started_without_any_word(user: User) -> None:

@@ -26,7 +26,7 @@ from imgbuild.errors import InputError, NoSolution
 from imgbuild.http.client import Http
 from imgbuild.lock.published import load
 from imgbuild.pipeline import choose_target, declared_files
-from imgbuild.pipeline.choose_target import Choice, Chooser, Request
+from imgbuild.pipeline.choose_target import Choice, ChoiceRequest, Chooser
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
 from imgbuild.project.model import Declared
@@ -175,14 +175,14 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
     gpu: GpuOption = None
     arch: OneArch = None
 
-    def request(self, extends: str | None) -> Request:
+    def request(self, extends: str | None) -> ChoiceRequest:
         """What to choose by; `extends` is a target whose versions must not change."""
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends name more than one target"
             raise InputError(message, hint="name one of them")
         arch = at_most_one(self.arch, "a project starts on one")
         arch = arch or Arch.parse(platform.machine())
-        return Request(
+        return ChoiceRequest(
             host=self._host(arch),
             arch=arch,
             target=extends or next(iter(self.target or ()), None),
@@ -298,7 +298,7 @@ def init_project(
 
 
 def _start(
-    path: Path, name: str, files: ReadFiles, ask: Request, image: str, additions: Additions
+    path: Path, name: str, files: ReadFiles, ask: ChoiceRequest, image: str, additions: Additions
 ) -> Started:
     """Choose a target and write the matrix; NoSolution with all that is impossible."""
     for line in _project_report.read_lines(files.declared):
@@ -311,6 +311,8 @@ def _start(
         console.warn(line)
     for each in choice.advice:
         console.warn("\n  ".join((f"{each.package} is left out: {each.reason}", *each.remedies)))
+    for reason in choice.sdists.values():
+        console.info(f"{reason}: it is built in the sandbox")
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]
     base = matrix.targets[choice.chosen.target].base
@@ -337,7 +339,7 @@ def _start(
     )
 
 
-def _refuse(choice: Choice, ask: Request, lacking: dict[str, str]) -> None:
+def _refuse(choice: Choice, ask: ChoiceRequest, lacking: dict[str, str]) -> None:
     """NoSolution with every requirement that cannot be met, and what can be done."""
     chosen = choice.chosen
     if ask.extends and chosen.changed:
@@ -364,7 +366,7 @@ def _row(
     name: str,
     files: ReadFiles,
     choice: Choice,
-    ask: Request,
+    ask: ChoiceRequest,
     additions: Additions,
 ) -> WantedExtension:
     """The row of the project's image."""

@@ -28,8 +28,8 @@ from imgbuild.plan import image_digests
 from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
 from imgbuild.resolve import choose, request, sdist_code, source_only
-from imgbuild.resolve.choose import Candidate, Change, LockedFacts
-from imgbuild.resolve.demands import Demand, demands, holds_with
+from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
+from imgbuild.resolve.demands import PackageDemand, demands, holds_with
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.imports import sites
@@ -44,7 +44,7 @@ from imgbuild.wheel.tags import Tags
 PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asks for beside the project's files.
 
     `target`: this one and no other; `extends`: unchanged. `host` has the driver and GPUs that
@@ -88,7 +88,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     obstacles: tuple[Obstacle, ...] = ()
 
 
-def facts_of(project: Project, matrix: Matrix, ask: Request) -> list[LockedFacts]:
+def facts_of(project: Project, matrix: Matrix, ask: ChoiceRequest) -> list[LockedFacts]:
     """What is known of each locked target on the architecture that is asked for."""
     facts = []
     for name in project.locked_targets():
@@ -98,7 +98,7 @@ def facts_of(project: Project, matrix: Matrix, ask: Request) -> list[LockedFacts
     return facts
 
 
-def _facts(project: Project, matrix: Matrix, lock: Lock, ask: Request) -> LockedFacts:
+def _facts(project: Project, matrix: Matrix, lock: Lock, ask: ChoiceRequest) -> LockedFacts:
     target, needs = matrix.targets[lock.target], offer(project.images, lock)
     floors, resolution = needs.floors[ask.arch], lock.arch[ask.arch]
     path = image_digests.digests_path(project.images, lock.target)
@@ -122,7 +122,7 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, ask: Request) -> Locked
     )
 
 
-def selected(facts: Sequence[LockedFacts], ask: Request) -> list[LockedFacts]:
+def selected(facts: Sequence[LockedFacts], ask: ChoiceRequest) -> list[LockedFacts]:
     """The targets that may be taken; NothingSelected, with what there is, if there are none."""
     if ask.target is not None:
         named = [each for each in facts if each.target == ask.target]
@@ -146,17 +146,22 @@ class Chooser:
     """Compares one project with the targets of a catalogue."""
 
     def __init__(
-        self, project: Project, matrix: Matrix, declared: Declared, ask: Request, context: Context
+        self,
+        project: Project,
+        matrix: Matrix,
+        declared: Declared,
+        ask: ChoiceRequest,
+        context: Context,
     ) -> None:
         self._project, self._matrix, self._declared = project, matrix, declared
         self._ask, self._context = ask, context
         self.as_of = declared.cut_off.day if declared.cut_off is not None else request.today()
         self.pages = IndexPages(matrix, context, self.as_of)
         self._tags_of: dict[str, Tags] = {}
-        self._demands: dict[str, tuple[Demand, ...]] = {}
+        self._demands: dict[str, tuple[PackageDemand, ...]] = {}
         self._advice: list[Advice] = []
 
-    def demands(self, python: str) -> tuple[Demand, ...]:
+    def demands(self, python: str) -> tuple[PackageDemand, ...]:
         """What the project demands on a Python, without what is excluded, relaxed where asked."""
         if python not in self._demands:
             every = demands(self._declared, self._tags(python).markers)
@@ -204,17 +209,20 @@ class Chooser:
             self._advice += advice  # what is left out may make another target the nearest
             self._demands.clear()
         settled = {*(each.package for each in self._advice), *sdists}
+        chosen = order[0]
+        if self._ask.extends and not chosen.changed:  # the user knows it better than the tests
+            chosen = msgspec.structs.replace(chosen, form="extends")
         return Choice(
-            candidates=tuple(order),
-            chosen=order[0],
+            candidates=(chosen, *order[1:]),
+            chosen=chosen,
             advice=tuple(self._advice),
             excluded=self._excluded(),
             sdists=sdists,
-            cuda=self._other_cuda(order[0]),
+            cuda=self._other_cuda(chosen),
             relaxed={
                 name: nearest.versions[name] for name in self._ask.relax if name in nearest.versions
             },
-            as_of=self._day(order[0], nearest, asked, tags, settled),
+            as_of=self._day(chosen, nearest, asked, tags, settled),
             wheels=self._wheel_counts(),
             obstacles=tuple(
                 self._suggested(each) for each in blocked if each.package not in settled
@@ -235,7 +243,7 @@ class Chooser:
             each.package: each.reason for each in self._advice
         }
 
-    def _open(self, facts: LockedFacts) -> list[Demand]:
+    def _open(self, facts: LockedFacts) -> list[PackageDemand]:
         """What a target does not meet, as much of it as is looked up."""
         demands_left = [each for each in self.demands(facts.python) if not _met(each, facts)]
         return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
@@ -253,7 +261,9 @@ class Chooser:
             names |= {demand.package for demand in pinned if demand.package in each.added}
         self.pages.read(sorted(names, key=_weight)[:PAGES])
 
-    def _conflicts(self, facts: LockedFacts, asked: Sequence[Demand]) -> Sequence[Change]:
+    def _conflicts(
+        self, facts: LockedFacts, asked: Sequence[PackageDemand]
+    ) -> Sequence[TargetChange]:
         """What pinned additions require that the target has in another version."""
         tags = self._tags(facts.python)
         added = [
@@ -264,7 +274,7 @@ class Chooser:
         ]
         http, store = self._context.http, self._context.store
         texts = threads.each(added, lambda item, _: metadata(item[1], http, store), threads=8)
-        changes: dict[str, Change] = {}
+        changes: dict[str, TargetChange] = {}
         for (demand, _), text in zip(added, texts, strict=True):
             for needed in cuda_releases.active(text, tags.markers):
                 package = normalize(needed.name)
@@ -272,7 +282,7 @@ class Chooser:
                 if has is not None and not needed.specifier.contains(has, prereleases=True):
                     changes.setdefault(
                         package,
-                        Change(
+                        TargetChange(
                             package=package,
                             has=has,
                             wanted=str(needed.specifier),
@@ -383,7 +393,7 @@ class Chooser:
         self,
         chosen: Candidate,
         facts: LockedFacts,
-        asked: Sequence[Demand],
+        asked: Sequence[PackageDemand],
         tags: Tags,
         settled: Collection[str],
     ) -> datetime.date | None:
@@ -431,7 +441,7 @@ def _weight(package: str) -> tuple[bool, int, str]:
     return (not known, -choose.WEIGHTS.get(package, 1), package)
 
 
-def _met(demand: Demand, facts: LockedFacts) -> bool:
+def _met(demand: PackageDemand, facts: LockedFacts) -> bool:
     has = facts.versions.get(demand.package)
     return has is not None and not (demand.source and not demand.spec) and demand.allows(has)
 

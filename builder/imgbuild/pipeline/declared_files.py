@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def read_files(
     outside: list[Path] = []
     for place in places:
         if fetch.is_address(place):
-            fetched = fetch.fetch(fetch.parse(place), scratch / "repository")
+            fetched = fetch.fetch(fetch.parse(place), scratch / f"repository-{len(outside)}")
             outside.append(fetched.folder.resolve())
             continue
         path = Path(place).expanduser()
@@ -94,8 +95,7 @@ def named(files: ReadFiles) -> tuple[str, ...]:
     """
     nested = set()
     for file in files.declared.files if len(files.declared.files) > 1 else ():
-        inner = read.read(files.folder, (file,), extras=files.extras, groups=files.groups).files
-        nested |= {*inner} - {file}
+        nested |= {*_read_with(files, file)} - {file}
     top = [
         file
         for file in files.declared.files
@@ -103,6 +103,16 @@ def named(files: ReadFiles) -> tuple[str, ...]:
     ]
     places = dict(files.copies)
     return tuple(places.get(files.folder / file, file) for file in top)
+
+
+def _read_with(files: ReadFiles, file: str) -> tuple[str, ...]:
+    """The files that are read if `file` alone is named."""
+    try:
+        return read.read(files.folder, (file,), extras=files.extras, groups=files.groups).files
+    except InputError:  # an extra is another file's, or the file is a part of one
+        with contextlib.suppress(InputError):
+            return read.read(files.folder, (file,)).files
+    return ()
 
 
 def copy(files: ReadFiles, folder: Path) -> list[Path]:

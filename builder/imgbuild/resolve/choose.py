@@ -11,7 +11,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.project.model import Declared, Place
-from imgbuild.resolve.demands import Demand
+from imgbuild.resolve.demands import PackageDemand
 from imgbuild.smoke.records import TIERS
 from imgbuild.values import Arch, Bytes
 
@@ -58,7 +58,7 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     unfit: tuple[str, ...] = ()
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
     """A package of which a target has a version that is not accepted, and what demands another.
 
     `wanted` is a specifier, or where the package must come from. `places` are lines of the project;
@@ -87,7 +87,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     form: Form
     met: tuple[str, ...]
     added: tuple[str, ...]
-    changed: tuple[Change, ...]
+    changed: tuple[TargetChange, ...]
     python: str
     python_accepted: bool
     cuda: str
@@ -100,8 +100,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Demands that differ by Python: markers.
-DemandsFor = Callable[[str], Sequence[Demand]]
-Conflicts = Callable[[LockedFacts, Sequence[Demand]], Sequence[Change]]
+DemandsFor = Callable[[str], Sequence[PackageDemand]]
+Conflicts = Callable[[LockedFacts, Sequence[PackageDemand]], Sequence[TargetChange]]
 
 
 def python_accepted(declared: Declared, python: str) -> bool:
@@ -135,9 +135,9 @@ def _python_class(declared: Declared, python: str) -> int:
 
 def candidate(
     facts: LockedFacts,
-    demands: Sequence[Demand],
+    demands: Sequence[PackageDemand],
     declared: Declared,
-    more: Sequence[Change] = (),
+    more: Sequence[TargetChange] = (),
 ) -> Candidate:
     """The target of `facts` for `demands`; `more` are changes that additions need."""
     met, added, changed = [], [], []
@@ -148,7 +148,7 @@ def candidate(
         elif _contradicts(demand, has):
             wanted = demand.source or demand.spec
             changed.append(
-                Change(package=demand.package, has=has, wanted=wanted, places=demand.places)
+                TargetChange(package=demand.package, has=has, wanted=wanted, places=demand.places)
             )
         else:
             met += [demand.package] if demand.installed else []
@@ -173,7 +173,7 @@ def candidate(
     )
 
 
-def _contradicts(demand: Demand, has: str) -> bool:
+def _contradicts(demand: PackageDemand, has: str) -> bool:
     """Whether a target with version `has` would have to change; a checkout is never the release."""
     if demand.source and not demand.spec:
         return True
@@ -266,7 +266,7 @@ class _Order:
         return 2 if facts.recommended == DEFAULT_STACK else 1 if facts.recommended else 0
 
 
-def _distance(change: Change) -> int:
+def _distance(change: TargetChange) -> int:
     """By how many minor releases the version that a target has is off, at most 10."""
     try:
         bounds = [each.version.removesuffix(".*") for each in SpecifierSet(change.wanted)]

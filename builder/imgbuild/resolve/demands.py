@@ -15,7 +15,7 @@ from imgbuild.project.model import Declared, DeclaredRequirement, Place
 from imgbuild.values import normalize
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A package, the versions that are accepted, and the lines that say so.
 
     `spec` has no local parts: a build for a CUDA release counts as its public version. `installed`
@@ -57,7 +57,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return f"{self.package}{extras}{self.spec}"
 
 
-def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[Demand, ...]:
+def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[PackageDemand, ...]:
     """The demands of `declared` on a machine with `markers` (PEP 508), sorted by package.
 
     An override decides over everything, a lock file over ranges. The packages of the project
@@ -97,13 +97,13 @@ def cuda_releases(declared: Declared, markers: Mapping[str, str]) -> tuple[str, 
     return tuple(dict.fromkeys(names))
 
 
-def _joined(package: str, items: list[DeclaredRequirement]) -> Demand:
+def _joined(package: str, items: list[DeclaredRequirement]) -> PackageDemand:
     overrides = [item for item in items if item.kind == "override"]
     locked = [item for item in items if item.locked]
     deciding = overrides or locked or items
     specs = {str(each) for item in deciding for each in _public(item)}
     sources = [item.requirement.url or item.path for item in deciding]
-    return Demand(
+    return PackageDemand(
         package=package,
         spec=",".join(sorted(specs, key=lambda text: (text[0] != ">", text))),
         places=tuple(dict.fromkeys(item.place for item in deciding)),

@@ -20,7 +20,7 @@ from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
 from imgbuild.index.server import Catalogue
 from imgbuild.matrix.model import Matrix
 from imgbuild.project.model import Place
-from imgbuild.resolve.demands import Demand
+from imgbuild.resolve.demands import PackageDemand
 from imgbuild.solve import refusal, uv
 from imgbuild.system import threads
 from imgbuild.wheel.tags import Tags
@@ -95,13 +95,13 @@ class IndexPages:
             sdists=dict.fromkeys((*self._matrix.sdists, *sdists), _not_built),
         )
 
-    def pinned(self, demand: Demand, tags: Tags) -> IndexFile | None:
+    def pinned(self, demand: PackageDemand, tags: Tags) -> IndexFile | None:
         """The wheel of the only version that `demand` allows; None if the index has none."""
         files = allowed(demand, self.files(demand.package))
         version = next((file.version for file in files), None)
         return best(files, version, tags) if version is not None else None
 
-    def newest(self, demand: Demand, tags: Tags) -> IndexFile | None:
+    def newest(self, demand: PackageDemand, tags: Tags) -> IndexFile | None:
         """The wheel of the newest final version that `demand` allows; None if there is none."""
         files = allowed(demand, self.files(demand.package))
         rules = Rules(as_of=self._as_of, tags=tags, pins={demand.package: demand.pin or ""})
@@ -110,7 +110,7 @@ class IndexPages:
         version = _newest([file.version for file in wheels if file.version is not None])
         return best(wheels, version, tags) if version is not None else None
 
-    def first_day(self, demand: Demand, tags: Tags) -> datetime.date | None:
+    def first_day(self, demand: PackageDemand, tags: Tags) -> datetime.date | None:
         """The day after the first upload that meets `demand`; None if that is unknown.
 
         Of several versions the newest counts that was uploaded first: a lower one would do as well.
@@ -123,7 +123,7 @@ class IndexPages:
         return min(times).date() + datetime.timedelta(days=1) if times else None
 
 
-def allowed(demand: Demand, files: Iterable[IndexFile]) -> list[IndexFile]:
+def allowed(demand: PackageDemand, files: Iterable[IndexFile]) -> list[IndexFile]:
     """The files of the versions that `demand` allows; few names of a long page are parsed."""
     return [
         file
@@ -152,7 +152,7 @@ def _not_built(package: str, sdist: IndexFile) -> bytes:
 
 
 def obstacles(
-    demands: Sequence[Demand], pages: IndexPages, tags: Tags, *, sdists: Iterable[str] = ()
+    demands: Sequence[PackageDemand], pages: IndexPages, tags: Tags, *, sdists: Iterable[str] = ()
 ) -> list[Obstacle]:
     """Every demand of an index that no file can meet on a machine with `tags`.
 
@@ -166,7 +166,7 @@ def obstacles(
     return [each for demand in asked if (each := _obstacle(demand, catalogue)) is not None]
 
 
-def _obstacle(demand: Demand, catalogue: Catalogue) -> Obstacle | None:
+def _obstacle(demand: PackageDemand, catalogue: Catalogue) -> Obstacle | None:
     package = demand.package
     files = catalogue.indexes.files(package)
     named = allowed(demand, files)
@@ -202,7 +202,7 @@ def _newest(versions: Sequence[Version]) -> Version | None:
     return max(final or versions, default=None)
 
 
-def _number(demand: Demand, newest: Version | None) -> Version:
+def _number(demand: PackageDemand, newest: Version | None) -> Version:
     """The version that others are near to: the pin, else what the demand would take."""
     if demand.pin is not None:
         return Version(demand.pin)
@@ -217,7 +217,7 @@ def _cause(files: Sequence[IndexFile], catalogue: Catalogue) -> Cause:
     return "source" if any(map(is_sdist, files)) else "python"
 
 
-def _text(catalogue: Catalogue, demand: Demand, newest: Version) -> str:
+def _text(catalogue: Catalogue, demand: PackageDemand, newest: Version) -> str:
     """The reason of `refusal` without the names, which the obstacle has, and its nearest."""
     text = refusal.of_range(catalogue, demand.package, f"=={newest}")
     text = text.removeprefix(f"{demand.package} {newest}: ")

@@ -198,6 +198,33 @@ def test_a_named_target_is_taken(imgbuild: Command) -> None:
     assert row()["extends"] == "cu126-vllm"
 
 
+def test_a_target_to_extend_is_extended_whatever_python_is_demanded(imgbuild: Command) -> None:
+    require("torch\n")
+    require("3.12\n", ".python-version")
+    assert imgbuild("init", "--extends", "cu126-vllm").status == 0
+    assert row()["extends"] == "cu126-vllm"
+    assert "as_of" not in row()
+
+
+def test_extras_of_one_file_are_none_of_another(imgbuild: Command, index: LocalIndex) -> None:
+    index.wheel("first", "1.0")
+    index.wheel("second", "1.0")
+    require(
+        '[project]\nname = "x"\nversion = "1"\ndependencies = ["torch"]\n'
+        '[project.optional-dependencies]\nmore = ["second"]\n',
+        "pyproject.toml",
+    )
+    require("first\n-c bounds.txt\n")
+    require("torch<3\n", "bounds.txt")
+    done = imgbuild(
+        "init", "--from", "pyproject.toml", "--from", "requirements.txt", "--extra", "more"
+    )
+    assert done.status == 0, done.stderr
+    assert row()["extras"] == ["more"]
+    assert row()["requirements"] == ["pyproject.toml", "requirements.txt"]
+    assert "added: first, second\n" in done.stdout
+
+
 def test_a_target_to_extend_does_not_change(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("transformers", "4.52.3")
     require("transformers==4.52.3\n")

@@ -6,8 +6,8 @@ import pytest
 
 from imgbuild.project.model import Declared, DeclaredPython, Place
 from imgbuild.resolve import choose
-from imgbuild.resolve.choose import Candidate, Change, LockedFacts
-from imgbuild.resolve.demands import Demand
+from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
+from imgbuild.resolve.demands import PackageDemand
 from imgbuild.values import Arch
 
 PLACE = Place("requirements.txt", 1)
@@ -27,9 +27,9 @@ def facts(target: str, **more: object) -> LockedFacts:
     return LockedFacts(**(values | more))  # type: ignore[arg-type]
 
 
-def demand(text: str) -> Demand:
+def demand(text: str) -> PackageDemand:
     name, _, spec = text.partition(" ")
-    return Demand(package=name, spec=spec, places=(PLACE,))
+    return PackageDemand(package=name, spec=spec, places=(PLACE,))
 
 
 def ranked(
@@ -61,7 +61,7 @@ def test_a_tested_target_that_has_everything_is_extended() -> None:
 
 
 def test_a_checkout_of_a_package_is_not_the_release() -> None:
-    checkout = Demand(
+    checkout = PackageDemand(
         package="transformers", source="git+https://example.org/t.git", places=(PLACE,)
     )
     item = choose.candidate(facts("a"), [checkout], NONE)
@@ -70,8 +70,8 @@ def test_a_checkout_of_a_package_is_not_the_release() -> None:
 
 def test_a_bound_alone_changes_but_adds_nothing() -> None:
     bounds = [
-        Demand(package="transformers", spec="<4.50", installed=False, places=(PLACE,)),
-        Demand(package="absent", spec="<2", installed=False, places=(PLACE,)),
+        PackageDemand(package="transformers", spec="<4.50", installed=False, places=(PLACE,)),
+        PackageDemand(package="absent", spec="<2", installed=False, places=(PLACE,)),
     ]
     item = choose.candidate(facts("a"), bounds, NONE)
     assert (item.met, item.added, len(item.changed)) == ((), (), 1)
@@ -152,11 +152,11 @@ def test_a_target_that_is_recommended_for_a_package_of_the_project() -> None:
 def test_what_additions_contradict_is_looked_up_for_the_nearest_targets() -> None:
     asked = []
 
-    def conflicts(target: LockedFacts, _: object) -> list[Change]:
+    def conflicts(target: LockedFacts, _: object) -> list[TargetChange]:
         asked.append(target.target)
         if target.target != "a":
             return []
-        return [Change(package="torch", has="2.6.0", wanted=">=2.7", by="trl 0.30")]
+        return [TargetChange(package="torch", has="2.6.0", wanted=">=2.7", by="trl 0.30")]
 
     targets = [facts("a", tested="multi-gpu"), facts("b"), facts("c", retired=True)]
     wanted = [demand("trl ==0.30")]

@@ -12,7 +12,7 @@ from imgbuild.project.model import (
     Place,
 )
 from imgbuild.resolve import demands
-from imgbuild.resolve.demands import Demand
+from imgbuild.resolve.demands import PackageDemand
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
@@ -23,7 +23,7 @@ def line(text: str, number: int = 1, **more: object) -> DeclaredRequirement:
     return DeclaredRequirement(text=text, place=Place("requirements.txt", number), **more)  # type: ignore[arg-type]
 
 
-def joined(*lines: DeclaredRequirement, **more: object) -> dict[str, Demand]:
+def joined(*lines: DeclaredRequirement, **more: object) -> dict[str, PackageDemand]:
     declared = Declared(requirements=lines, **more)  # type: ignore[arg-type]
     return {item.package: item for item in demands.demands(declared, MARKERS)}
 

@@ -11,7 +11,7 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.project.model import Place
 from imgbuild.resolve import sdist_code
-from imgbuild.resolve.demands import Demand
+from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
@@ -32,9 +32,9 @@ def pages(tmp_path: Path) -> Pages:
     return opened
 
 
-def demand(text: str, **more: object) -> Demand:
+def demand(text: str, **more: object) -> PackageDemand:
     name, _, spec = text.partition(" ")
-    return Demand(package=name, spec=spec, places=(Place("a.txt", 2),), **more)  # type: ignore[arg-type]
+    return PackageDemand(package=name, spec=spec, places=(Place("a.txt", 2),), **more)  # type: ignore[arg-type]
 
 
 def sample() -> LocalIndex:

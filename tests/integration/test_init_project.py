@@ -1,0 +1,98 @@
+"""`init` of projects against the real index, and from a git repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from imgbuild.system import programs
+
+pytestmark = pytest.mark.network
+
+REQUIREMENTS = """\
+torch==2.6.0+cu124
+vllm==0.8.5.post1
+transformers==4.51.3
+trl>=0.17
+wandb==0.19.8
+hydra-core==1.3.2
+deepspeed
+flash-attn==2.7.4.post1
+"""
+
+
+def imgbuild(folder: Path, *words: str, status: int = 0) -> dict[str, Any]:
+    """The answer of a verb in `folder`, as JSON."""
+    done = subprocess.run(
+        [*programs.python(), "-m", "imgbuild", *words, "--json"],
+        cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def row(folder: Path) -> dict[str, Any]:
+    (entry,) = yaml.safe_load((folder / "matrix.yaml").read_text())["targets"].values()
+    return dict(entry)
+
+
+def test_a_project_as_they_are_published(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(REQUIREMENTS)
+    answer = imgbuild(tmp_path, "init")
+    choice = answer["choice"]
+    assert answer["target"] == "cu124-vllm0.8.5"
+    changes = {each["package"]: each for each in choice["chosen"]["changed"]}
+    assert changes["wandb"]["wanted"] == "==0.19.8"
+    assert changes["antlr4-python3-runtime"]["by"] == "hydra-core 1.3.2"
+    (advice,) = choice["advice"]
+    assert advice["file"] == (
+        "flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+    )
+    entry = row(tmp_path)
+    assert entry["like"] == "cu124-vllm0.8.5"
+    assert set(entry["exclude"]) == {"flash-attn"}
+    assert entry["requirements"] == ["requirements.txt"]
+
+
+def test_a_project_that_no_index_can_meet(tmp_path: Path) -> None:
+    lines = ("torch==2.6.0", "vllm==0.8.99", "trasformers-nosuch", "numpy==1.21.0")
+    (tmp_path / "requirements.txt").write_text("\n".join(lines))
+    answer = imgbuild(tmp_path, "init", status=8)
+    places = [reason.partition(": ")[0] for reason in answer["reasons"]]
+    assert sorted(places) == [f"requirements.txt:{number}" for number in (2, 3, 4)]
+    assert [path.name for path in tmp_path.iterdir()] == ["requirements.txt"]
+
+
+def test_an_addition_that_is_newer_than_the_target_moves_the_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==2.6.0\nvllm\nmath-verify==0.8.0\n")
+    imgbuild(tmp_path, "init")
+    assert row(tmp_path)["extends"] == "cu124-vllm"
+    assert row(tmp_path)["as_of"].isoformat() == "2025-07-03"
+
+
+def test_a_git_repository_at_a_revision(tmp_path: Path) -> None:
+    repository, here = tmp_path / "repository", tmp_path / "here"
+    (repository / "train").mkdir(parents=True)
+    here.mkdir()
+    git = ("git", "-C", str(repository), "-c", "user.name=n", "-c", "user.email=n@example.org")
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    for number, version in enumerate(("4.51.3", "4.52.4")):
+        text = f"torch==2.6.0\ntransformers=={version}\n-c bounds.txt\n"
+        (repository / "train/requirements.txt").write_text(text)
+        (repository / "train/bounds.txt").write_text("numpy<3\n")
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "--quiet", "--message", version], check=True)
+        subprocess.run([*git, "tag", f"v{number}"], check=True)
+    imgbuild(here, "init", "--from", f"git+file://{repository}@v0#subdirectory=train")
+    assert row(here)["extends"] == "cu124-vllm0.8.5"
+    (name,) = row(here)["requirements"]
+    assert "4.51.3" in (here / name).read_text()
+    assert (here / name).with_name("bounds.txt").is_file()
+    assert {path.name for path in here.iterdir()} == {"matrix.yaml", ".imgbuild"}
