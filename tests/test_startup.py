@@ -85,4 +85,9 @@ def test_only_listed_imports_are_inside_functions() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
-    assert places == {"cli.__init__.main", "cli._main.main", "cli._selection._refuse"}
+    assert places == {
+        "cli.__init__.main",
+        "cli._main.main",
+        "cli._selection._only",
+        "cli._selection._refuse",
+    }

@@ -30,7 +30,7 @@ from imgbuild.audit.packages.published import (
     DebFacts,
     InstalledDifference,
     PublishedFacts,
-    WheelFacts,
+    PublishedWheelFacts,
     elf_lists,
     headers_of,
     metadata_file,
@@ -58,12 +58,12 @@ class Facts:
     """What was read so far."""
 
     def __init__(self) -> None:
-        self.wheels: dict[str, dict[Sha256, WheelFacts]] = {}
+        self.wheels: dict[str, dict[Sha256, PublishedWheelFacts]] = {}
         self.headers: dict[Sha256, bytes] = {}
         self.debs: dict[Sha256, tuple[ElfFacts, ...]] = {}
         self.bases: dict[str, bytes] = {}
 
-    def add_wheel(self, wheel: Wheel, facts: WheelFacts, metadata: bytes) -> None:
+    def add_wheel(self, wheel: Wheel, facts: PublishedWheelFacts, metadata: bytes) -> None:
         """Add the facts about a wheel, or what another target's audit read of it as well."""
         package = self.wheels.setdefault(normalize(wheel.package), {})
         before = package.get(wheel.sha256, facts)

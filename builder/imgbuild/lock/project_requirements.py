@@ -137,17 +137,7 @@ def requirements_of(
     return ProjectRequirements(
         lines=_unique(_line(item, relaxed) for item in direct if not item.requirement.url),
         constraints=_unique(_bound(item) for item in bounds if not item.requirement.url),
-        overrides=_unique(
-            (
-                *(item.text for item in overrides if item.package not in relaxed),
-                *(
-                    f"{item.package}{relaxed[item.package]}"
-                    for item in overrides
-                    if item.package in relaxed
-                ),
-                *(f"{package} ; {NEVER}" for package in sorted(excluded)),
-            )
-        ),
+        overrides=_overrides(overrides, relaxed, excluded),
         no_deps=frozenset(
             (
                 *(item.package for item in applying if item.no_deps),
@@ -174,6 +164,21 @@ def requirements_of(
             **{normalize(name): f"left out: {why}" for name, why in row.exclude.items()},
         },
         declared=declared,
+    )
+
+
+def _overrides(
+    overrides: Sequence[DeclaredRequirement], relaxed: Mapping[str, str], excluded: Iterable[str]
+) -> tuple[str, ...]:
+    """What holds in place of METADATA; a package that is left out is never required."""
+    return _unique(
+        (
+            *(
+                f"{item.package}{relaxed[item.package]}" if item.package in relaxed else item.text
+                for item in overrides
+            ),
+            *(f"{package} ; {NEVER}" for package in sorted(excluded)),
+        )
     )
 
 

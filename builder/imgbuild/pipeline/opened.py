@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild import __version__, project_paths
-from imgbuild.lock import published
 from imgbuild.project_paths import Project
 from imgbuild.render import templates
 from imgbuild.system.console import console
@@ -37,6 +36,8 @@ def _holding(project: Project, names: Sequence[str]) -> Project:
     local = project.locked_targets()
     if any(fnmatch.filter(local, name) for name in names):
         return project
+    from imgbuild.lock import published  # reading a matrix takes longer than most verbs
+
     targets = published.load(project.matrix).targets
     if any(fnmatch.filter(targets, name) for name in names):
         return project

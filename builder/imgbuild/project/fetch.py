@@ -21,7 +21,7 @@ ADDRESS = re.compile(r"(?:git\+)?(https?|ssh|git|file)://")
 SHORT = re.compile(r"(?:git\+)?(?:[\w.-]+@)?[\w.-]+:(?!//)[^\s]+")
 
 
-class GitAddress(msgspec.Struct, frozen=True, kw_only=True):
+class RevisionAddress(msgspec.Struct, frozen=True, kw_only=True):
     """A repository, a revision (a branch, a tag or a commit; empty for its default branch).
 
     `folder` is the project's folder in it, "." for all of it.
@@ -48,7 +48,7 @@ def is_address(text: str) -> bool:
     return bool(ADDRESS.match(text)) or (not Path(text).exists() and bool(SHORT.fullmatch(text)))
 
 
-def parse(text: str) -> GitAddress:
+def parse(text: str) -> RevisionAddress:
     """The parts of `[git+]URL[@REVISION][#subdirectory=FOLDER]`; InputError for another form."""
     address, _, fragment = text.strip().removeprefix("git+").partition("#")
     folder = addresses.fragment(f"#{fragment}").get("subdirectory", ".")
@@ -75,10 +75,10 @@ def parse(text: str) -> GitAddress:
     if revision.startswith("-") or folder.startswith(("/", "..")):
         message = f"{text!r} is not the address of a git repository"
         raise InputError(message, hint=f"write {FORMS}")
-    return GitAddress(url=url, revision=revision, folder=folder)
+    return RevisionAddress(url=url, revision=revision, folder=folder)
 
 
-def fetch(address: GitAddress, place: Path) -> Fetched:
+def fetch(address: RevisionAddress, place: Path) -> Fetched:
     """Clone the repository into the new folder `place`.
 
     Neither hooks nor filters nor the configuration of the repository are run, nobody is asked for

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative
+from imgbuild.system.syntax import parse_source
 
 
 def roots(
@@ -121,7 +122,7 @@ def _assigned(sources: ProjectFiles, file: str, name: str | None) -> str | None:
     """The text that the module `file` assigns to `name`; None: to a usual name of a version."""
     if not sources.exists(file):
         return None
-    for node in ast.parse(sources.text(file)).body:
+    for node in parse_source(sources.text(file)).body:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
             continue
         targets = [target.id for target in node.targets if isinstance(target, ast.Name)]

@@ -14,7 +14,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement
 
 from imgbuild.project.project_files import ProjectFiles, above, relative
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import parse_requirement, parse_source
 
 CALLS = 20  # functions of the script in each other
 # Calls that return their first argument, as far as requirements are concerned.
@@ -90,7 +90,7 @@ class SetupScript:
         self.arguments: dict[str, Any] = {}
         self.conditional: list[ScriptText] = []
         self.line = 0
-        tree = ast.parse(sources.text(file))
+        tree = parse_source(sources.text(file))
         self._run(tree.body, {}, 0)
 
     def _run(

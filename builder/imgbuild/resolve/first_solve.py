@@ -256,7 +256,7 @@ def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     requirements = [f"{names.get(package, package)}{spec}" for package, spec in specs.items()]
     store = query.context.store
     try:
-        bounds = uv.Bounds(constraints=(f"{TORCH}{torch_spec}",))
+        bounds = uv.ResolverBounds(constraints=(f"{TORCH}{torch_spec}",))
         return uv.ask(facts.catalogue, requirements, bounds, store, _amend)
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies the request on {query.arch}"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild.system.syntax import parse_source
+
 FILES_LIMIT = 2_000
 SIZE_LIMIT = 1 << 20  # bytes of a file
 SKIPPED = frozenset(
@@ -41,7 +43,7 @@ def sites(folder: Path, modules: frozenset[str]) -> dict[str, tuple[ImportSite, 
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of invalid escapes, in files of others
-                tree = ast.parse(data)
+                tree = parse_source(data)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         name = path.relative_to(folder).as_posix()

@@ -66,7 +66,7 @@ class SdistWheels:
     ) -> None:
         self._sdists = sdists
         self._catalogue = catalogue
-        self._bounds = uv.Bounds(constraints=tuple(constraints))
+        self._bounds = uv.ResolverBounds(constraints=tuple(constraints))
         self._root = root
         self._context = context
         self._store = context.store

@@ -472,7 +472,7 @@ def _ask(
         ) from error
 
 
-def bounds_of(prepared: PreparedTarget) -> uv.Bounds:
+def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:
     """What limits uv's choice: the CUDA release, and what the project's files say.
 
     Bounds of packages that a published target holds are not asked for again.
@@ -481,7 +481,7 @@ def bounds_of(prepared: PreparedTarget) -> uv.Bounds:
     held = prepared.published.versions if prepared.published is not None else {}
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
-    return uv.Bounds(
+    return uv.ResolverBounds(
         constraints=(
             *prepared.release.constraints,
             *prepared.bounds,

@@ -88,7 +88,7 @@ def _settings_file(variable: str) -> dict[str, str]:
     return {variable: str(Path(path).absolute())} if path else {}
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class ResolverBounds(msgspec.Struct, frozen=True, kw_only=True):
     """What limits uv's choice in addition to requirements; all are PEP 508 lines.
 
     `overrides` hold in place of what METADATA says of their packages. `preferences` are exact
@@ -111,7 +111,7 @@ class AddressRequired(Exception):
 def ask(
     catalogue: Catalogue,
     requirements: Sequence[str],
-    bounds: Bounds,
+    bounds: ResolverBounds,
     store: Store,
     amend: Amend = server.nothing,
 ) -> tuple[ChosenPackage, ...]:
@@ -138,7 +138,7 @@ def ask(
 
 def compile_requirements(
     requirements: Sequence[str],
-    bounds: Bounds,
+    bounds: ResolverBounds,
     *,
     index: str,
     python: str,

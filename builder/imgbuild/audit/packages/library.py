@@ -26,7 +26,7 @@ from imgbuild.audit.packages.content import WheelContent
 from imgbuild.audit.packages.extensions import modules_for
 from imgbuild.audit.packages.published import (
     PublishedFacts,
-    WheelFacts,
+    PublishedWheelFacts,
     published_facts,
 )
 from imgbuild.audit.packages.reading import (
@@ -111,7 +111,7 @@ class LibraryWheel:
         return open_content(self.where, self.wheel.file, self._library.http)
 
     @cached_property
-    def published(self) -> WheelFacts | None:
+    def published(self) -> PublishedWheelFacts | None:
         """The facts that came with imgbuild; None if it is no published wheel."""
         return self._library.published.wheel(self.package, self.wheel.sha256)
 
@@ -297,13 +297,13 @@ class LibraryWheel:
 
     # -- facts in the store
 
-    def stored_facts(self) -> WheelFacts:
+    def stored_facts(self) -> PublishedWheelFacts:
         """What the store has of it, to be published; the wheel itself has to be at hand.
 
         Without modules that cannot be parsed: another version of Python may parse them.
         """
         modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
-        return WheelFacts(
+        return PublishedWheelFacts(
             index=self.index,
             crcs={path: member.crc for path, member in self.content.members().items()},
             modules={

@@ -1,7 +1,8 @@
 """Facts about published wheels and Debian packages, from the file that comes with imgbuild.
 
 Each package has one entry with all of its wheels, since most of their files, modules and symbols
-are the same in several. `PackageFacts` is that form, `WheelFacts` the facts about one wheel.
+are the same in several. `PublishedPackageFacts` is that form, `PublishedWheelFacts` the facts about
+one wheel.
 
 What the file leaves out of a wheel is read from the wheel itself: modules, sources and mentions of
 words that no audit of a published target asks for. Exported symbols are kept as 40 bits of
@@ -68,7 +69,7 @@ class ElfLists(msgspec.Struct, frozen=True, array_like=True):
     defined: tuple[tuple[Numbers, bytes], ...]
 
 
-class PackageFacts(msgspec.Struct, frozen=True, array_like=True):
+class PublishedPackageFacts(msgspec.Struct, frozen=True, array_like=True):
     """The facts about all published wheels of one package; wheels are named by their numbers.
 
     `modules` are module, facts and wheels; `members` path, content and wheels; `imports` module,
@@ -93,7 +94,7 @@ class DebFacts(msgspec.Struct, frozen=True, array_like=True):
     elf_facts: ElfLists
 
 
-class WheelFacts(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about one wheel; None is what is not known.
 
     `crcs` are the CRCs of the files of `index`; `installed` as in `InstalledDifference`; `imports`
@@ -134,7 +135,7 @@ class PublishedFacts:
         self._packages: dict[str, _Package | None] = {}
         self._debs: Mapping[Sha256, tuple[ElfFacts, ...]] | None = None
 
-    def wheel(self, package: str, sha256: Sha256) -> WheelFacts | None:
+    def wheel(self, package: str, sha256: Sha256) -> PublishedWheelFacts | None:
         """The facts about a wheel, without its shared objects; None if it is not published."""
         known = self._package(package)
         return known.wheel(sha256, self._file) if known is not None else None
@@ -154,7 +155,7 @@ class PublishedFacts:
 
     def _package(self, package: str) -> _Package | None:
         if package not in self._packages:
-            facts = _decoded(self._file.entry(f"wheels/{package}"), PackageFacts)
+            facts = _decoded(self._file.entry(f"wheels/{package}"), PublishedPackageFacts)
             self._packages[package] = _Package(facts) if facts is not None else None
         return self._packages[package]
 
@@ -162,12 +163,12 @@ class PublishedFacts:
 class _Package:
     """The facts about the wheels of one package."""
 
-    def __init__(self, facts: PackageFacts) -> None:
+    def __init__(self, facts: PublishedPackageFacts) -> None:
         self._facts = facts
         self._numbers = {sha256: number for number, sha256 in enumerate(facts.wheels)}
         self._elf_facts: tuple[tuple[ElfFacts, ...] | None, ...] | None = None
 
-    def wheel(self, sha256: Sha256, file: FactsFile) -> WheelFacts | None:
+    def wheel(self, sha256: Sha256, file: FactsFile) -> PublishedWheelFacts | None:
         number = self._numbers.get(sha256)
         headers = file.fact(METADATA, sha256)
         if number is None or headers is None:
@@ -179,7 +180,7 @@ class _Package:
                 values = zip(group.sizes, group.crcs, strict=True)
                 files.update(zip(group.paths, values, strict=True))
         imports = {module: names for module, names, has in facts.imports if number in has}
-        return WheelFacts(
+        return PublishedWheelFacts(
             index=WheelIndex(
                 files={path: files[path][0] for path in sorted(files)},
                 metadata=parse_metadata(headers.decode("utf-8", "replace")),
@@ -210,11 +211,11 @@ def published_facts() -> PublishedFacts:
     return PublishedFacts(installed_facts())
 
 
-def package_facts(wheels: Mapping[Sha256, WheelFacts]) -> PackageFacts:
+def package_facts(wheels: Mapping[Sha256, PublishedWheelFacts]) -> PublishedPackageFacts:
     """The facts about the wheels of one package in the form of the file."""
     hashes = tuple(sorted(wheels))
     ordered = [wheels[sha256] for sha256 in hashes]
-    return PackageFacts(
+    return PublishedPackageFacts(
         wheels=hashes,
         files=_file_lists(ordered),
         installed=tuple(facts.installed for facts in ordered),
@@ -228,7 +229,7 @@ def package_facts(wheels: Mapping[Sha256, WheelFacts]) -> PackageFacts:
     )
 
 
-def _file_lists(wheels: Sequence[WheelFacts]) -> tuple[FileList, ...]:
+def _file_lists(wheels: Sequence[PublishedWheelFacts]) -> tuple[FileList, ...]:
     files: dict[tuple[str, int, int], list[int]] = {}
     for number, facts in enumerate(wheels):
         for path, size in facts.index.files.items():
