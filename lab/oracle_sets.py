@@ -22,6 +22,7 @@ from imgbuild.cache.download import Http
 from imgbuild.index.candidates import best
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.solve import uv
+from imgbuild.system import uv_program
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
@@ -180,7 +181,7 @@ class Shop:
         if "PIP_FIND_LINKS" in environment and arguments[:2] == ["pip", "install"]:
             environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"])
         return subprocess.run(
-            [uv.binary(), *arguments],
+            [uv_program.binary(), *arguments],
             input=text,
             capture_output=True,
             text=True,

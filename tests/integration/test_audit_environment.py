@@ -13,7 +13,7 @@ import pytest
 
 from imgbuild.audit.packages.environment import open_environment
 from imgbuild.errors import InputError
-from imgbuild.solve import uv
+from imgbuild.system import uv_program
 from tests.support import samples
 
 TRL = b"from vllm import LLM, Gone\n\nclass GRPOTrainer: ...\n"
@@ -39,10 +39,10 @@ class Machine:
         """A virtual environment with these packages, as uv makes it."""
         root = self.folder / "env"
         python = ["--python", sys.executable]
-        self._run([uv.binary(), "venv", "-q", "--offline", "--clear", *python, str(root)])
+        self._run([uv_program.binary(), "venv", "-q", "--offline", "--clear", *python, str(root)])
         chosen = ["--offline", "--no-index", "--find-links", str(self.wheels), "--no-deps"]
         python = ["--python", str(root / "bin" / "python")]
-        self._run([uv.binary(), "pip", "install", "-q", *chosen, *python, *pins])
+        self._run([uv_program.binary(), "pip", "install", "-q", *chosen, *python, *pins])
         return root
 
     def audit(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:

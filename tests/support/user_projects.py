@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from imgbuild import codec
 from imgbuild.errors import InputError, Problem
@@ -36,13 +37,10 @@ def declared(
 
 def problems(folder: Path, files: Mapping[str, str | bytes], *names: str) -> tuple[Problem, ...]:
     """The problems with which the reading of a project of `files` ends."""
-    try:
+    with pytest.raises(InputError) as caught:
         read(project(folder, files), names)
-    except InputError as error:
-        assert all(str(problem) in error.message for problem in error.problems)
-        return error.problems
-    message = "the project was read without a problem"
-    raise AssertionError(message)
+    assert all(str(problem) in caught.value.message for problem in caught.value.problems)
+    return caught.value.problems
 
 
 def texts(result: Declared, kind: str = "requirement") -> list[str]:
@@ -64,8 +62,5 @@ def _brief(value: Any) -> Any:
     if isinstance(value, dict):
         if set(value) == {"file", "line"}:
             return f"{value['file']}:{value['line']}" if value["line"] else value["file"]
-        kept = {
-            key: _brief(each) for key, each in value.items() if each not in ("", [], (), {}, None)
-        }
-        return {key: each for key, each in kept.items() if each is not False}
+        return {key: _brief(each) for key, each in value.items() if each}
     return [_brief(each) for each in value] if isinstance(value, list | tuple) else value

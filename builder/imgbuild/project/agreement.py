@@ -9,7 +9,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.project import platforms
+from imgbuild.project import addresses, platforms
 from imgbuild.project.model import DeclaredRequirement
 from imgbuild.values import normalize
 
@@ -54,10 +54,8 @@ def _specifier(requirement: Requirement) -> SpecifierSet | None:
 
 def url_version(url: str) -> Version | None:
     """The version in the name of a wheel by address."""
-    from urllib.parse import unquote, urlsplit
-
     try:
-        return parse_wheel_filename(unquote(urlsplit(url).path).rpartition("/")[2])[1]
+        return parse_wheel_filename(addresses.file_name(url))[1]
     except InvalidWheelFilename:
         return None
 

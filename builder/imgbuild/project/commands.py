@@ -8,19 +8,23 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from imgbuild.project import conda, releases, requirement_lines
+from imgbuild.project import conda, conda_packages, releases, requirement_lines
+from imgbuild.project.agreement import compatible
 from imgbuild.project.installers import CHOICES, FILE, INDEX, READ, WITH_VALUE, installer
 from imgbuild.project.model import Kind, Place
+from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import relative
+from imgbuild.project.requirement_lines import LineScope
+from imgbuild.values import normalize
 
 SEPARATORS = ";&|()"
 PREFIXES = frozenset({"sudo", "exec", "time", "nice", "command", "env", "do", "{", "!"})
+TESTS = frozenset({"[", "[[", "test"})
+MIRRORS = frozenset({"PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"})
+INDEXES = frozenset({"PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "PIP_FIND_LINKS"})
 SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 REDIRECTION = re.compile(r"(?<=\s)[\d&]?>{1,2}\s*(?:&\d|/dev/null|[\w./-]+\.(?:log|txt|out))")
-# Options of pip and uv whose next word is their value; of the others every word is read.
 # `$NAME`, `${NAME}`, `${NAME:-DEFAULT}`.
 VALUE = re.compile(
     r"\$(?:(?P<name>[A-Za-z_]\w*)"
@@ -28,7 +32,7 @@ VALUE = re.compile(
 )
 
 
-class Script:
+class ShellScript:
     """A script of a shell in `file`, whose commands are read one after the other.
 
     `variables` are those of the environment, `folder` is the current folder, relative to the
@@ -45,6 +49,7 @@ class Script:
         self.text = reading.sources.text(file)
         self._conditions = 0
         self._cloned = ""
+        self._downloads: dict[str, str] = {}  # addresses by the names of their files
 
     def run(self, script: str, start: int, end: int, *, condition: str = "") -> None:
         """Read the commands of `script`, which is in the lines `start` to `end` of the file.
@@ -57,8 +62,7 @@ class Script:
             self._line(REDIRECTION.sub(" ", line), start, end, condition)
 
     def _line(self, line: str, start: int, end: int, condition: str) -> None:
-        lexer = shlex.shlex(substituted(line, self.variables), posix=True,
-                            punctuation_chars=SEPARATORS)  # fmt: skip
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=SEPARATORS)
         lexer.whitespace_split = True
         lexer.commenters = ""
         try:
@@ -74,13 +78,15 @@ class Script:
             if set(word) <= set(SEPARATORS):
                 if command:
                     self._command(command, start, end, condition or alternative)
-                alternative = "the command before it fails" if word == "||" else ""
+                tested = word == "&&" and command[:1] and command[0] in TESTS
+                alternative = "the test before it succeeds" if tested else ""
+                alternative = "the command before it fails" if word == "||" else alternative
                 command = []
             else:
                 command.append(word)
 
     def _command(self, words: list[str], start: int, end: int, condition: str) -> None:
-        words = self._body(words)
+        words = self._body([part for word in words for part in self._expanded(word)])
         if not words:
             return
         if self._conditions and not condition:
@@ -94,6 +100,11 @@ class Script:
             self._enter(rest[0])
         elif name == "export":
             self._body(rest)
+            names = {word.partition("=")[0] for word in rest} & self.variables.keys()
+            self.settings({each: self.variables[each] for each in sorted(names)}, place)
+        elif name in ("wget", "curl"):
+            addresses = [word for word in rest if re.match(r"https?://", word)]
+            self._downloads |= {word.rpartition("/")[2]: word for word in addresses}
         elif name == "git" and "clone" in rest:
             self._cloned = next((word for word in rest if "://" in word or "@" in word), "")
         elif (call := installer(words)) is not None:
@@ -103,6 +114,11 @@ class Script:
                 self.reading.leave_out(place, text, f"only done if {condition}")
                 return
             getattr(self, f"_{kind}")(arguments, start, end)
+
+    def _expanded(self, word: str) -> list[str]:
+        """A word with the values of variables; one that is a variable alone may become several."""
+        value = substituted(word, self.variables)
+        return value.split() if value != word and VALUE.fullmatch(word) else [value]
 
     def _body(self, words: list[str]) -> list[str]:
         """The words without keywords and assignments, which are kept as variables."""
@@ -126,6 +142,16 @@ class Script:
                 break
         return rest
 
+    def settings(self, variables: Mapping[str, str], place: Place) -> None:
+        """Read the variables by which pip and uv are given indexes."""
+        for name, value in variables.items():
+            for url in value.split() if name in INDEXES | MIRRORS else ():
+                if name in INDEXES or releases.of_address(url):
+                    self.reading.index(url, place)
+                else:
+                    reason = "a mirror: the index that this machine is set up for is used"
+                    self.reading.leave_out(place, f"{name}={url}", reason)
+
     def _enter(self, folder: str) -> None:
         if self.folder is None and folder.startswith(".."):
             self.folder = "."
@@ -148,7 +174,8 @@ class Script:
 
     def _pip(self, arguments: Sequence[str], start: int, end: int) -> None:
         """The arguments of `pip install`, `uv pip install` and `uv add`."""
-        scope = Scope(no_deps="--no-deps" in arguments)
+        scope = LineScope(no_deps="--no-deps" in arguments)
+        before = len(self.reading.requirements)
         left = list(arguments)
         while left:
             word = left.pop(0)
@@ -165,8 +192,10 @@ class Script:
                 value = left.pop(0) if left else ""
             place = self._word_place(value or word, start, end)
             self._option(option, value, place, scope)
+        if "--no-build-isolation" in arguments:
+            requirement_lines.without_isolation(self.reading, before)
 
-    def _option(self, option: str, value: str, place: Place, scope: Scope) -> None:
+    def _option(self, option: str, value: str, place: Place, scope: LineScope) -> None:
         if option in INDEX:
             named = re.fullmatch(r"[\w-]+=(https?://.*)", value)  # uv's `--index NAME=URL`
             self.reading.index(named[1] if named else value, place)
@@ -176,6 +205,8 @@ class Script:
             self._file(option, value, place, msgspec.structs.replace(scope, kind=kind))
         elif option in ("-e", "--editable"):
             self._requirement(value, place, scope, editable=True)
+        elif option == "--no-build-isolation-package":
+            self.reading.no_build_isolation.append(normalize(value))
         elif option == "--torch-backend":
             release = releases.of_tag(value)
             if release:
@@ -187,40 +218,41 @@ class Script:
                 place, f"{option}={value}", "give it to imgbuild if it should count"
             )
 
-    def _file(self, option: str, value: str, place: Place, scope: Scope) -> None:
-        if self.folder is None:
-            self.reading.leave_out(place, f"{option} {value}", self._elsewhere())
-        elif "$" in value or "{" in value:
-            self.reading.leave_out(place, f"{option} {value}", "has a variable without a value")
+    def _file(self, option: str, value: str, place: Place, scope: LineScope) -> None:
+        text = f"{option} {value}"
+        if "$" in value or "{" in value:
+            self.reading.leave_out(place, text, "has a variable without a value")
+        elif self.folder is None and not value.startswith("/"):
+            self.reading.leave_out(place, text, self._elsewhere())
+        elif (name := self._present(value)) is None:
+            self.reading.leave_out(place, text, "no such file in the project")
+        elif name.rpartition("/")[2] in ("pyproject.toml", "setup.py", "setup.cfg"):
+            self.reading.local(LocalRequest(folder=above(name), place=place))
         else:
-            name = value
-            if value.startswith("/"):  # where the image has the project, or a copy of the file
-                base = value.rpartition("/")[2]
-                name = base if self.reading.sources.exists(base) else value.lstrip("/")
-                if not self.reading.sources.exists(name):
-                    self.reading.leave_out(place, f"{option} {value}", "a file of the image")
-                    return
-            elif not self.reading.sources.exists(relative(self.folder, value)):
-                base = value.rpartition("/")[2]
-                if not self.reading.sources.exists(base):
-                    self.reading.leave_out(
-                        place, f"{option} {value}", "no such file in the project"
-                    )
-                    return
-                name = base
-            folder = "." if name != value else self.folder
-            requirement_lines.nested_file(self.reading, name, folder, place, scope)
+            requirement_lines.nested_file(self.reading, name, ".", place, scope)
+
+    def _present(self, path: str) -> str | None:
+        """The file of the project that has this path in the image, into which it is copied."""
+        files = self.reading.sources
+        inner = [relative(self.folder or ".", path)] if not path.startswith("/") else []
+        parts = path.strip("/").split("/")
+        inner += ["/".join(parts[at:]) for at in range(len(parts))]
+        present = [name for name in inner if not name.startswith("..") and files.exists(name)]
+        return present[0] if present else None
 
     def _elsewhere(self) -> str:
         source = f" ({self._cloned})" if self._cloned else ""
         return f"is in a folder that is not among the files of the project{source}"
 
     def _requirement(
-        self, word: str, place: Place, scope: Scope, *, editable: bool = False
+        self, word: str, place: Place, scope: LineScope, *, editable: bool = False
     ) -> None:
         if "$" in word or "{" in word or "`" in word:
             self.reading.leave_out(place, word, "has a variable, whose value is not in the file")
             return
+        if word == "pip" or word.isdecimal():  # pip itself, and the value of an unknown option
+            return
+        word = self._downloads.get(word.rpartition("/")[2], word)
         local = editable or word.startswith((".", "/"))
         if local and self.folder is None and "://" not in word:
             self.reading.leave_out(place, f"install {word}", self._elsewhere())
@@ -257,7 +289,7 @@ class Script:
                     conda.read_file(self.reading, value)
                 continue
             if not word.startswith("-"):
-                conda.dependency(self.reading, word, self._word_place(word, start, end))
+                conda_packages.dependency(self.reading, word, self._word_place(word, start, end))
 
     def _setup(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place("setup.py", start, end)
@@ -278,6 +310,19 @@ class Script:
     def _uninstall(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place(arguments[-1] if arguments else "uninstall", start, end)
         self.reading.leave_out(place, shlex.join(arguments), "what is uninstalled is not followed")
+
+
+def keep_last(reading: Reading, file: str) -> None:
+    """Leave out what a later command of `file` installs in another version, as pip does."""
+    placed = [each for each in reading.requirements if each.place.file == file]
+    for at, earlier in enumerate(placed):
+        for later in placed[at + 1 :]:
+            same = later.package == earlier.package and later.kind == earlier.kind
+            if same and not compatible(earlier.requirement, later.requirement):
+                reading.requirements.remove(earlier)
+                reason = f"a later command installs {later.text} (line {later.place.line})"
+                reading.leave_out(earlier.place, earlier.text, reason)
+                break
 
 
 def substituted(text: str, variables: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from imgbuild.project import images
-from imgbuild.project.commands import Script, substituted
+from imgbuild.project.commands import ShellScript, keep_last, substituted
 from imgbuild.project.model import DeclaredName, Place
 from imgbuild.project.reading import Reading
 
@@ -28,7 +28,7 @@ class Instruction(msgspec.Struct, frozen=True, kw_only=True):
     body: str = ""
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class ImageStage(msgspec.Struct, frozen=True, kw_only=True):
     """A stage: the image or stage that it starts from, its name, its instructions."""
 
     base: str
@@ -56,10 +56,11 @@ def read_file(reading: Reading, name: str) -> None:
     images.read(reading, first.base, first.place)
     variables: dict[str, str] = {}
     for stage in chain:
-        script = Script(reading, name, variables=variables)
+        script = ShellScript(reading, name, variables=variables)
         for step in stage.instructions:
             _step(script, step, arguments)
         variables = script.variables
+    keep_last(reading, name)
 
 
 def instructions(text: str) -> list[Instruction]:
@@ -104,17 +105,17 @@ def _without_heredocs(text: str) -> tuple[str, dict[int, str]]:
     return "\n".join(lines), bodies
 
 
-def _stages(steps: list[Instruction], file: str) -> tuple[dict[str, str], list[Stage]]:
+def _stages(steps: list[Instruction], file: str) -> tuple[dict[str, str], list[ImageStage]]:
     """The arguments before the first FROM, and the stages."""
     arguments: dict[str, str] = {}
-    stages: list[Stage] = []
+    stages: list[ImageStage] = []
     for step in steps:
         if step.name == "FROM":
             words = substituted(FLAG.sub("", step.value), arguments).split()
             label = words[2] if len(words) > 2 and words[1].lower() == "as" else ""
             base = words[0].strip("\"'") if words else ""
             place = Place(file=file, line=step.start)
-            stages.append(Stage(base=base, name=label, place=place, instructions=()))
+            stages.append(ImageStage(base=base, name=label, place=place, instructions=()))
         elif not stages:
             if step.name == "ARG":
                 arguments |= _assignments(step.value, arguments)
@@ -124,7 +125,7 @@ def _stages(steps: list[Instruction], file: str) -> tuple[dict[str, str], list[S
     return arguments, stages
 
 
-def _chain(stages: list[Stage]) -> list[Stage]:
+def _chain(stages: list[ImageStage]) -> list[ImageStage]:
     """The last stage and those that it starts from, the first of them first."""
     chain = [stages[-1]]
     while True:
@@ -152,9 +153,11 @@ def _assignments(value: str, variables: dict[str, str]) -> dict[str, str]:
     return values
 
 
-def _step(script: Script, step: Instruction, arguments: dict[str, str]) -> None:
+def _step(script: ShellScript, step: Instruction, arguments: dict[str, str]) -> None:
     if step.name == "ENV":
-        script.variables |= _assignments(step.value, script.variables)
+        values = _assignments(step.value, script.variables)
+        script.variables |= values
+        script.settings(values, Place(file=script.file, line=step.start))
     elif step.name == "ARG":
         values = _assignments(step.value, script.variables)
         name = step.value.strip()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
 from imgbuild.errors import InputError
-from imgbuild.project import submodules
+from imgbuild.project import addresses, submodules
 from imgbuild.project.model import NotRead
-from imgbuild.project.sources import Sources, relative
+from imgbuild.project.project_files import ProjectFiles, relative
 from imgbuild.system import git
 
 FORMS = (
@@ -51,7 +51,7 @@ def is_address(text: str) -> bool:
 def parse(text: str) -> GitAddress:
     """The parts of `[git+]URL[@REVISION][#subdirectory=FOLDER]`; InputError for another form."""
     address, _, fragment = text.strip().removeprefix("git+").partition("#")
-    folder = parse_qs(fragment).get("subdirectory", ["."])[-1]
+    folder = addresses.fragment(f"#{fragment}").get("subdirectory", ".")
     short = not ADDRESS.match(address)
     if short and not SHORT.fullmatch(address):
         message = f"{text!r} is not the address of a git repository"
@@ -61,7 +61,10 @@ def parse(text: str) -> GitAddress:
         path, _, revision = path.partition("@")
         url = f"ssh://{head}/{path}" if colon else address
     else:
-        parts = urlsplit(address)
+        parts = addresses.split(address)
+        if parts is None:
+            message = f"{text!r} is not the address of a git repository"
+            raise InputError(message, hint=f"write {FORMS}")
         before, mark, revision = parts.path.rpartition("@")
         revision = unquote(revision) if mark else ""
         url = parts._replace(path=before if mark else parts.path).geturl()
@@ -84,7 +87,7 @@ def fetch(address: GitAddress, place: Path) -> Fetched:
     """
     commit = git.clone(address.url, address.revision, place)
     folder = place / address.folder
-    sources = Sources(place)
+    sources = ProjectFiles(place)
     if not sources.inside(address.folder) or not folder.is_dir():
         message = f"{address.url} has no folder {address.folder}"
         raise InputError(message, hint="name a folder of the repository after #subdirectory=")

@@ -83,7 +83,7 @@ def _package(reading: Reading, repository: str, tag: str, place: Place) -> bool:
 
 
 def _part(reading: Reading, part: str, place: Place) -> bool:
-    """Add what one part of a tag says: `cu124`, `cuda12.4`, `py310`, `torch2.6.0`."""
+    """Add what one part of a tag says: `cu124`, `cuda12.4`, a Python, `torch2.6.0`."""
     short = re.fullmatch(r"cu(?:da)?(\d{2})(\d)(?:\d)?", part)
     cuda = re.fullmatch(r"cu(?:da)?(\d{2}\.\d)(?:\.\d+)?", part)
     python = re.fullmatch(r"(?:py|python|cp)3\.?(\d{1,2})(?:\.\d+)?", part)

@@ -35,6 +35,7 @@ WITH_VALUE = frozenset(
         "--trusted-host",
         "--cache-dir",
         "--retries",
+        "--resume-retries",
         "--timeout",
         "--default-timeout",
         "--proxy",
@@ -137,4 +138,11 @@ def _pip(rest: list[str]) -> tuple[Kind, list[str]] | None:
     at = rest.index(verb) if verb else 0
     if verb == "install":
         return "pip", [*rest[:at], *rest[at + 1 :]]
+    if verb == "sync":  # of uv: the files of a whole environment
+        words = [*rest[:at], *rest[at + 1 :]]
+        return "pip", [
+            part
+            for word in words
+            for part in (("-r", word) if not word.startswith("-") else (word,))
+        ]
     return ("uninstall", rest) if verb == "uninstall" else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -12,19 +13,20 @@ from imgbuild.project import (
     dockerfile,
     local_package,
     notebook,
+    poetry,
     poetry_lock,
     pylock,
     pyproject,
     requirement_lines,
     uv_lock,
 )
-from imgbuild.project.commands import Script
+from imgbuild.project.commands import ShellScript, keep_last
 from imgbuild.project.model import Kind, Place
-from imgbuild.project.poetry import roots as poetry_roots
+from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import above, relative
-from imgbuild.project.uv_settings import DEVELOPMENT, Settings
+from imgbuild.project.requirement_lines import LineScope
+from imgbuild.project.uv_settings import DEVELOPMENT, UvSettings
+from imgbuild.values import normalize
 
 # Parts of names of files with packages for other hardware than NVIDIA's.
 HARDWARE = frozenset(
@@ -115,7 +117,7 @@ def read_requirements(reading: Reading, name: str) -> None:
     file = name.rpartition("/")[2].lower()
     kind: Kind = "override" if "override" in file else "requirement"
     kind = "constraint" if "constraint" in file else kind
-    requirement_lines.read_file(reading, name, Scope(kind=kind))
+    requirement_lines.read_file(reading, name, LineScope(kind=kind))
 
 
 def read_pyproject(reading: Reading, name: str) -> None:
@@ -131,7 +133,8 @@ def read_setup(reading: Reading, name: str) -> None:
         return
     if legacy.requires_python:
         reading.python(legacy.requires_python, Place(file=legacy.file))
-    local_package.add_legacy(reading, legacy, reading.extras & set(legacy.extras))
+    extras = {normalize(extra) for extra in reading.extras} & set(legacy.extras)
+    local_package.add_legacy(reading, legacy, sorted(extras))
     local_package.describe_into(reading, above(name))
 
 
@@ -143,8 +146,8 @@ def read_uv_lock(reading: Reading, name: str) -> None:
         reading.problem(Place(file=name), "a lock of uv is read with its pyproject.toml",
                         expected=file)  # fmt: skip
         return
-    tables = pyproject.Tables(reading, file, document)
-    settings = Settings(reading, file, document)
+    tables = pyproject.ProjectTables(reading, file, document)
+    settings = UvSettings(reading, file, document)
     probe = reading.child()
     probe.problems = []
     probe.conflicts = settings.conflict_sets(tables.name)
@@ -160,7 +163,23 @@ def read_poetry_lock(reading: Reading, name: str) -> None:
         reading.problem(Place(file=name), "a lock of Poetry is read with its pyproject.toml",
                         expected=file)  # fmt: skip
         return
-    poetry_lock.read_file(reading, name, poetry_roots(reading, file, document))
+    poetry_lock.read_file(reading, name, _poetry_roots(reading, file, document))
+
+
+def _poetry_roots(reading: Reading, file: str, document: dict[str, Any]) -> list[str]:
+    """What the chosen groups and extras require, as "NAME[EXTRA,…]" for the lock."""
+    probe = reading.child()
+    probe.problems = []
+    project = document.get("project")
+    if isinstance(project, dict):
+        pyproject.read_file(probe, file)
+    else:
+        poetry.read(probe, file, document, take=True)
+    names = [
+        f"{each.requirement.name}[{','.join(sorted(each.requirement.extras))}]"
+        for each in probe.requirements
+    ]
+    return [*names, *(request.name for request in probe.local_requests if request.name)]
 
 
 def read_apt(reading: Reading, name: str) -> None:
@@ -196,7 +215,7 @@ def read_script(reading: Reading, name: str) -> None:
     if text is None:
         return
     lines = text.split("\n")
-    script = Script(reading, name, variables={})
+    script = ShellScript(reading, name, variables={})
     start = 0
     while start < len(lines):
         end = start
@@ -204,6 +223,7 @@ def read_script(reading: Reading, name: str) -> None:
             end += 1
         script.run("\n".join(lines[start : end + 1]), start + 1, end + 1)
         start = end + 1
+    keep_last(reading, name)
 
 
 def parts(name: str) -> set[str]:

@@ -1,6 +1,6 @@
 """Where the modules of a package lie, and its version, as build backends find them.
 
-Sources: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
+ProjectFiles: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from imgbuild.project.sources import SourceProblem, Sources, relative
+from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative
 
 
 def roots(
-    sources: Sources,
+    sources: ProjectFiles,
     folder: str,
     document: dict[str, Any],
     name: str,
@@ -37,7 +37,7 @@ def roots(
     return tuple(dict.fromkeys(relative(folder, each) for each in chosen))
 
 
-def _discovers_src(sources: Sources, folder: str, document: dict[str, Any]) -> bool:
+def _discovers_src(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> bool:
     """Whether setuptools takes the folder `src`: no packages are named, and it exists."""
     setuptools = table(document, "tool", "setuptools")
     named = "packages" in setuptools or "py-modules" in setuptools
@@ -70,7 +70,7 @@ def _chosen(document: dict[str, Any]) -> list[str]:
     return [each for each in (pdm, maturin) if isinstance(each, str)]
 
 
-def version(sources: Sources, folder: str, document: dict[str, Any]) -> str | None:
+def version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str | None:
     """The version that a file of the project has as a text; None if that is computed."""
     setuptools = table(document, "tool", "setuptools", "dynamic", "version")
     hatch = table(document, "tool", "hatch", "version")
@@ -80,7 +80,7 @@ def version(sources: Sources, folder: str, document: dict[str, Any]) -> str | No
             folders = roots(sources, folder, document, module)
             return _attribute(sources, folders, setuptools["attr"])
         if isinstance(setuptools.get("file"), str):
-            return _line(sources, relative(folder, setuptools["file"]))
+            return version_line(sources, relative(folder, setuptools["file"]))
         if isinstance(hatch.get("path"), str):
             return _assigned(sources, relative(folder, hatch["path"]), None)
     except (SourceProblem, SyntaxError, ValueError, RecursionError):
@@ -88,25 +88,26 @@ def version(sources: Sources, folder: str, document: dict[str, Any]) -> str | No
     return None
 
 
-def _line(sources: Sources, file: str) -> str | None:
+def version_line(sources: ProjectFiles, file: str) -> str | None:
+    """The version that is all that `file` has; None if it has something else."""
     text = sources.text(file).strip() if sources.exists(file) else ""
     return text if re.fullmatch(r"[\w.!+-]{1,64}", text) else None
 
 
-def configured_version(sources: Sources, folder: str, written: str, base: str) -> str | None:
+def configured_version(sources: ProjectFiles, folder: str, written: str, base: str) -> str | None:
     """The version of a setup.cfg, whose modules are below `base`: a text, `attr:` or `file:`."""
     kind, colon, value = written.partition(":")
     try:
         if colon and kind == "attr":
             return _attribute(sources, [relative(folder, base or ".")], value.strip())
         if colon and kind == "file":
-            return _line(sources, relative(folder, value.strip()))
+            return version_line(sources, relative(folder, value.strip()))
     except (SourceProblem, SyntaxError, ValueError, RecursionError):
         return None
     return written or None
 
 
-def _attribute(sources: Sources, folders: Iterable[str], attribute: str) -> str | None:
+def _attribute(sources: ProjectFiles, folders: Iterable[str], attribute: str) -> str | None:
     module, _, name = attribute.rpartition(".")
     path = module.replace(".", "/")
     for folder in folders:
@@ -116,7 +117,7 @@ def _attribute(sources: Sources, folders: Iterable[str], attribute: str) -> str 
     return None
 
 
-def _assigned(sources: Sources, file: str, name: str | None) -> str | None:
+def _assigned(sources: ProjectFiles, file: str, name: str | None) -> str | None:
     """The text that the module `file` assigns to `name`; None: to a usual name of a version."""
     if not sources.exists(file):
         return None

@@ -11,11 +11,11 @@ import msgspec
 
 from imgbuild.project import layouts, poetry, pyproject, requirement_lines, setup_script
 from imgbuild.project.model import DeclaredRequirement, LocalPackage, Place
+from imgbuild.project.project_files import SourceProblem, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.setup_script import Packages, RequirementFile, SetupScript, Text
-from imgbuild.project.sources import SourceProblem, line_of, relative
-from imgbuild.project.uv_settings import Settings
+from imgbuild.project.requirement_lines import LineScope
+from imgbuild.project.setup_script import Packages, RequirementFile, ScriptText, SetupScript
+from imgbuild.project.uv_settings import UvSettings
 from imgbuild.values import normalize
 
 
@@ -80,7 +80,7 @@ def _texts(
             texts.append(item)
             continue
         child = Reading(reading.sources)
-        requirement_lines.nested_file(child, item.name, ".", place, Scope())
+        requirement_lines.nested_file(child, item.name, ".", place, LineScope())
         texts += [each.text for each in child.requirements if each.kind == "requirement"]
     return tuple(texts)
 
@@ -90,7 +90,7 @@ def _document(reading: Reading, file: str) -> dict[str, Any] | None:
 
 
 def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str) -> Metadata:
-    tables = pyproject.Tables(reading, file, document)
+    tables = pyproject.ProjectTables(reading, file, document)
     project = tables.project
     dynamic = project.get("dynamic")
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
@@ -241,14 +241,19 @@ def _of_script(script: SetupScript, file: str) -> Metadata:
 
     def _text(key: str) -> str:
         value = arguments.get(key)
-        if isinstance(value, Text):
+        if isinstance(value, ScriptText):
             return value.value
         if key in arguments:
             values.dynamic.append(key)
         return ""
 
     values.name = _text("name")
-    values.version = _text("version") or None
+    version = arguments.get("version")
+    if isinstance(version, RequirementFile):
+        values.version = layouts.version_line(script.sources, version.name)
+        values.dynamic += [] if values.version else ["version"]
+    else:
+        values.version = _text("version") or None
     values.requires_python = _text("python_requires")
     values.requires = _requirements(values, "install_requires", arguments, place)
     extras = arguments.get("extras_require", {})
@@ -263,7 +268,7 @@ def _of_script(script: SetupScript, file: str) -> Metadata:
     values.scripts = dict(setup_script.entry_points(arguments.get("entry_points")))
     directories = arguments.get("package_dir")
     base = directories.get("") if isinstance(directories, dict) else None
-    values.package_dir = base.value if isinstance(base, Text) else ""
+    values.package_dir = base.value if isinstance(base, ScriptText) else ""
     packages = arguments.get("packages")
     values.where = packages.where if isinstance(packages, Packages) else ""
     return values
@@ -279,7 +284,7 @@ def _requirements(
     items: Sequence[Any] = value if isinstance(value, list) else [value]
     result: list[tuple[str | RequirementFile, Place]] = []
     for item in _flat(items):
-        if isinstance(item, Text):
+        if isinstance(item, ScriptText):
             lines = [line.strip() for line in item.value.splitlines()]
             result += [(line, Place(file=place.file, line=item.line)) for line in lines if line]
         elif isinstance(item, RequirementFile):
@@ -338,8 +343,8 @@ def add_requirements(reading: Reading, package: LocalPackage, extras: Sequence[s
     file = relative(package.folder, "pyproject.toml")
     document = _document(reading, file) or {}
     if isinstance(document.get("project"), dict):
-        tables = pyproject.Tables(reading, file, document)
-        settings = Settings(reading, file, document)
+        tables = pyproject.ProjectTables(reading, file, document)
+        settings = UvSettings(reading, file, document)
         names = [normalize(extra) for extra in extras]
         for name in names:
             if name not in tables.extras:
@@ -385,9 +390,9 @@ def add_legacy(reading: Reading, metadata: Metadata, extras: Iterable[str]) -> N
         items += metadata.extras.get(extra, [])
     for item, place in items:
         if isinstance(item, RequirementFile):
-            requirement_lines.nested_file(reading, item.name, ".", place, Scope())
+            requirement_lines.nested_file(reading, item.name, ".", place, LineScope())
         else:
-            requirement_lines.read_line(reading, item, place, Scope())
+            requirement_lines.read_line(reading, item, place, LineScope())
     for field in metadata.dynamic:
         if "require" in field:
             reason = "computed by the script: only the build backend knows it"

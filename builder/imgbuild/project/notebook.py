@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from imgbuild.project.commands import Script
+from imgbuild.project.commands import ShellScript, keep_last
 from imgbuild.project.model import Place
+from imgbuild.project.project_files import CONTROL
 from imgbuild.project.reading import Reading
 
 MAGIC = re.compile(r"(?P<indent>\s*)(?:\w+\s*=\s*)?[!%]{1,2}\s*(?P<command>\S.*)")
@@ -45,21 +46,22 @@ def read_file(reading: Reading, name: str) -> None:
     if not isinstance(cells, list):
         reading.problem(Place(file=name), "has no list of cells", expected="a notebook of format 4")
         return
-    script = Script(reading, name, variables={})
+    script = ShellScript(reading, name, variables={})
     text = reading.sources.text(name)
     for cell in cells:
         if isinstance(cell, dict) and cell.get("cell_type") == "code":
             _cell(script, _source(cell), text)
+    keep_last(reading, name)
 
 
 def _source(cell: dict[str, Any]) -> str:
     source = cell.get("source", "")
     if isinstance(source, list):
-        return "".join(part for part in source if isinstance(part, str))
-    return source if isinstance(source, str) else ""
+        source = "".join(part for part in source if isinstance(part, str))
+    return CONTROL.sub(" ", source) if isinstance(source, str) else ""
 
 
-def _cell(script: Script, source: str, text: str) -> None:
+def _cell(script: ShellScript, source: str, text: str) -> None:
     lines = re.sub(r"\\[ \t]*\n\s*", " ", source.replace("\t", "    ")).split("\n")
     if lines[0].strip().startswith(SHELLS):
         for line in lines[1:]:

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from imgbuild.project.model import Place
+from imgbuild.project.project_files import above, key_line, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.sources import above, line_of, relative
 from imgbuild.project.uv_settings import DEVELOPMENT
 from imgbuild.values import normalize
 
@@ -84,21 +84,12 @@ def _group(
     chosen: set[str],
 ) -> None:
     for name, value in table.items() if isinstance(table, dict) else ():
-        place = Place(file=file, line=_line(text, name, header))
+        place = Place(file=file, line=key_line(text, name, after=header))
         if normalize(name) == "python":
             _python(reading, value, place)
             continue
         for constraint in value if isinstance(value, list) else [value]:
             _dependency(reading, name, constraint, place, sources, chosen)
-
-
-def _line(text: str, name: str, header: str) -> int:
-    lines = text.split("\n")
-    start = next((at for at, line in enumerate(lines) if line.strip().startswith(header)), 0)
-    for number, line in enumerate(lines[start:], start=start + 1):
-        if line.partition("=")[0].strip().strip("\"'") == name:
-            return number
-    return start + 1
 
 
 def _python(reading: Reading, value: object, place: Place) -> None:
@@ -140,7 +131,7 @@ def _dependency(
         if "path" in value:
             _folder(reading, name, value, place)
             return
-        if value.get("source") in sources:
+        if str(value.get("source")) in sources:
             url, spot = sources[str(value["source"])]
             reading.index_for(url, spot, name)
     elif not isinstance(value, str):
@@ -150,12 +141,12 @@ def _dependency(
 
     settings: Any = dict(value, optional=False) if isinstance(value, dict) else value
     try:
-        dependency = Factory.create_dependency(name, settings)
+        text = Factory.create_dependency(name, settings).to_pep_508(with_extras=False)
     except Exception as error:  # noqa: BLE001 - poetry-core raises many kinds
-        message = f"not a requirement of Poetry: {str(error).splitlines()[0]}"
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        message = f"not a requirement of Poetry: {cause}"
         reading.problem(place, message, value=f"{name} = {value}")
         return
-    text = dependency.to_pep_508(with_extras=False)
     if re.search(r"\|\|", text):
         reading.leave_out(place, f"{name} = {value}", "versions that pip cannot express")
         return
@@ -180,21 +171,3 @@ def _folder(reading: Reading, name: str, value: dict[str, Any], place: Place) ->
     else:
         reason = "no such folder: a submodule that is not fetched?"
         reading.leave_out(place, f"{name} = {value}", reason)
-
-
-def roots(reading: Reading, file: str, document: dict[str, Any]) -> list[str]:
-    """What the chosen groups and extras require, as "NAME[EXTRA,…]" for the lock."""
-    probe = reading.child()
-    probe.problems = []
-    project = document.get("project")
-    if isinstance(project, dict):
-        from imgbuild.project import pyproject
-
-        pyproject.read_file(probe, file)
-    else:
-        read(probe, file, document, take=True)
-    names = [
-        f"{each.requirement.name}[{','.join(sorted(each.requirement.extras))}]"
-        for each in probe.requirements
-    ]
-    return [*names, *(request.name for request in probe.local_requests if request.name)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
 from packaging.markers import InvalidMarker, Marker
 
 from imgbuild.project import platforms, pylock
@@ -14,18 +15,45 @@ from imgbuild.project.reading import Reading
 from imgbuild.values import normalize
 
 
+class PoetryFile(msgspec.Struct):
+    """A wheel or an sdist in a poetry.lock."""
+
+    hash: str = ""
+
+
+class PoetryPackage(msgspec.Struct):
+    """A package in a poetry.lock."""
+
+    name: str
+    version: str
+    files: list[PoetryFile] = []
+    dependencies: dict[str, str | dict[str, Any] | list[str | dict[str, Any]]] = {}
+    extras: dict[str, list[str]] = {}
+    source: dict[str, str] = {}
+    markers: str | dict[str, str] = ""
+
+
+class PoetryMetadata(msgspec.Struct):
+    """The table `[metadata]`, with the files of all packages in locks of Poetry 1.2 and before."""
+
+    files: dict[str, list[PoetryFile]] = {}
+
+
+class PoetryLock(msgspec.Struct):
+    """What a poetry.lock has that is read. Source: poetry.lock files of formats 1.1 to 2.1."""
+
+    package: list[PoetryPackage]
+    metadata: PoetryMetadata = msgspec.field(default_factory=PoetryMetadata)
+
+
 def read_file(reading: Reading, name: str, roots: Iterable[str]) -> None:
     """Read the packages of the lock `name` that the packages `roots` ("NAME[EXTRA,…]") need."""
     document = reading.toml(name)
     if document is None:
         return
-    entries = document.get("package")
-    if not isinstance(entries, list) or not all(
-        isinstance(each, dict) and "name" in each and "version" in each for each in entries
-    ):
-        reading.problem(Place(file=name), "not a lock file of Poetry",
-                        expected="packages with names and versions")  # fmt: skip
+    if not reading.fits(document, PoetryLock, Place(file=name), "Poetry"):
         return
+    entries = document["package"]
     metadata = document.get("metadata")
     old_files = metadata.get("files") if isinstance(metadata, dict) else None
     lines = Lines(name, reading.sources.text(name))
@@ -74,7 +102,9 @@ def _needs(entry: dict[str, Any], extras: frozenset[str]) -> list[tuple[str, fro
                 continue
             marker = str(settings.get("markers") or "").partition("extra ==")[0]
             if _possible(marker.strip().removesuffix("and").strip()):
-                names = frozenset(normalize(str(extra)) for extra in settings.get("extras", ()))
+                listed = settings.get("extras")
+                listed = listed if isinstance(listed, list) else []
+                names = frozenset(normalize(str(extra)) for extra in listed)
                 needs.append((normalize(name), names))
     return needs
 
@@ -88,7 +118,7 @@ def _possible(marker: str) -> bool:
 
 def _add(reading: Reading, package: dict[str, Any], files: list[Any], lines: Lines) -> None:
     name, version = str(package["name"]), str(package["version"])
-    place = lines.place(name)
+    place = lines.place(name, version)
     source = package.get("source")
     source = source if isinstance(source, dict) else {}
     url = str(source.get("url", ""))

@@ -11,9 +11,9 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 
 from imgbuild.project import platforms, requirement_lines
 from imgbuild.project.model import DeclaredDay, Place
+from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import above, relative
+from imgbuild.project.requirement_lines import LineScope
 from imgbuild.project.uv_settings import SUBMODULES
 from imgbuild.values import normalize
 
@@ -27,15 +27,22 @@ class Lines:
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
-        self._lines: dict[str, int] = {}
+        self._lines: dict[tuple[str, str], int] = {}
+        name, at = "", 0
         for number, line in enumerate(text.split("\n"), start=1):
-            key, _, value = line.partition("=")
+            key, _, written = line.partition("=")
+            value = written.strip().strip("\"'")
             if key.strip() == "name":
-                self._lines.setdefault(normalize(value.strip().strip("\"'")), number)
+                name, at = normalize(value), number
+                self._lines.setdefault((name, ""), at)
+            elif key.strip() == "version" and name:
+                self._lines.setdefault((name, value), at)
 
-    def place(self, name: str) -> Place:
-        """The line with the name of the package."""
-        return Place(file=self.file, line=self._lines.get(normalize(name), 0))
+    def place(self, name: str, version: object = "") -> Place:
+        """The line with the name of the package, at its version if there are several."""
+        first = self._lines.get((normalize(name), ""), 0)
+        line = self._lines.get((normalize(name), str(version)), first)
+        return Place(file=self.file, line=line)
 
 
 def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> None:
@@ -43,12 +50,13 @@ def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> Non
     document = reading.toml(name)
     if document is None:
         return
-    for each in document.get("extras", []):
-        if each not in reading.available_extras:
-            reading.available_extras.append(each)
-    for each in document.get("dependency-groups", []):
-        if each not in reading.available_groups:
-            reading.available_groups.append(each)
+    for key, available in (
+        ("extras", reading.available_extras),
+        ("dependency-groups", reading.available_groups),
+    ):
+        listed = document.get(key)
+        names = listed if isinstance(listed, list) else []
+        available += [str(each) for each in names if str(each) not in available]
     add(reading, document, Lines(name, reading.sources.text(name)), groups=groups)
 
 
@@ -77,7 +85,7 @@ def add(
         marker = _marker(package.marker, context)
         if marker is None:
             continue
-        _add(reading, package, marker, lines.place(package.name), usual)
+        _add(reading, package, marker, lines.place(package.name, package.version), usual)
         uploads = [
             each.upload_time
             for each in (package.sdist, *(package.wheels or ()))
@@ -172,6 +180,6 @@ def local(
             LocalRequest(folder=target, place=place, name=name, editable=editable, marker=marker)
         )
     elif reading.sources.exists(target):
-        requirement_lines.requirement_word(reading, f"./{target}", ".", place, scope=Scope())
+        requirement_lines.requirement_word(reading, f"./{target}", ".", place, scope=LineScope())
     else:
         reading.leave_out(place, f"{name} ({path})", f"does not exist: {SUBMODULES}")

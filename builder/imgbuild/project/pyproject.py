@@ -1,6 +1,6 @@
 """pyproject.toml: dependencies, extras and groups by the standards; `[tool.uv]`, `[tool.poetry]`.
 
-Sources: PEP 621 (project), PEP 735 (dependency groups), uv's and Poetry's documentation.
+ProjectFiles: PEP 621 (project), PEP 735 (dependency groups), uv's and Poetry's documentation.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from imgbuild.project import poetry, requirement_lines
 from imgbuild.project.layouts import table
 from imgbuild.project.model import Place
+from imgbuild.project.project_files import above, key_line, line_of, relative
 from imgbuild.project.reading import Reading
-from imgbuild.project.requirement_lines import Scope
-from imgbuild.project.sources import above, line_of, relative
-from imgbuild.project.uv_settings import Settings
+from imgbuild.project.requirement_lines import LineScope
+from imgbuild.project.uv_settings import UvSettings
 from imgbuild.values import normalize
 
 
-class Tables:
+class ProjectTables:
     """The tables of a pyproject.toml that hold requirements."""
 
     def __init__(self, reading: Reading, file: str, document: dict[str, Any]) -> None:
@@ -63,31 +63,31 @@ class Tables:
         """The line that has `text` in quotes, from the table that begins with `after`."""
         return Place(file=self.file, line=line_of(self.text, text, after=after))
 
+    def _below(self, text: str, key: str, header: str) -> Place:
+        """The line that has `text` in quotes, from that of a key in the table `header`."""
+        start = key_line(self.text, key, after=header)
+        rest = self.text.split("\n", max(start - 1, 0))[-1]
+        return Place(file=self.file, line=max(start - 1 + line_of(rest, text), start))
+
     def extra_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
         """The requirements of an extra; `PACKAGE[a,b]` of this package itself are replaced."""
         if name in seen:
             return []
         taken: list[tuple[str, Place]] = []
         for text in self.extras.get(name, []):
-            place = self.place(text, self._extra_line(name))
+            place = self._below(text, name, "[project.optional-dep")
             taken += self.expanded(text, place, (*seen, name))
         return taken
 
-    def _extra_line(self, name: str) -> str:
-        for line in self.text.split("\n"):
-            key, equals, _ = line.partition("=")
-            if equals and normalize(key.strip().strip("\"'")) == name:
-                return line.strip()
-        return "[project.optional-dep"
-
     def group_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
         """The requirements of a dependency group, included groups among them."""
-        place = self.place(name, "[dependency-groups]")
+        place = Place(file=self.file, line=key_line(self.text, name, after="[dependency-groups]"))
         if name in seen:
             chain = " -> ".join((*seen, name))
             self.reading.problem(place, f"dependency groups include each other: {chain}")
             return []
         if name not in self.groups:
+            place = self.place(name, "[dependency-groups]")
             self.reading.problem(place, "includes a dependency group that does not exist",
                                  value=name, expected=", ".join(self.groups) or None)  # fmt: skip
             return []
@@ -95,22 +95,12 @@ class Tables:
         items = self.groups[name]
         for item in items if isinstance(items, list) else [items]:
             if isinstance(item, str):
-                taken += self.expanded(item, self.place(item, self._group_line(name)), ())
+                taken += self.expanded(item, self._below(item, name, "[dependency-groups]"), ())
             elif isinstance(item, dict) and isinstance(item.get("include-group"), str):
                 taken += self.group_items(normalize(item["include-group"]), (*seen, name))
             else:
                 self.reading.problem(place, "not an item of a dependency group", value=str(item))
         return taken
-
-    def _group_line(self, name: str) -> str:
-        lines = self.text.split("\n")
-        start = next(
-            (at for at, line in enumerate(lines) if line.strip() == "[dependency-groups]"), 0
-        )
-        for line in lines[start:]:
-            if normalize(line.partition("=")[0].strip().strip("\"'")) == name and "=" in line:
-                return line.strip()
-        return "[dependency-groups]"
 
     def expanded(self, text: str, place: Place, seen: tuple[str, ...]) -> list[tuple[str, Place]]:
         """The requirement, or in place of one of this package itself those of its extras."""
@@ -138,8 +128,8 @@ def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
     document = reading.toml(name)
     if document is None:
         return
-    tables = Tables(reading, name, document)
-    settings = Settings(reading, name, document)
+    tables = ProjectTables(reading, name, document)
+    settings = UvSettings(reading, name, document)
     reading.available_extras += [
         each for each in tables.extras if each not in reading.available_extras
     ]
@@ -159,7 +149,7 @@ def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
 
 
 def requirements(
-    tables: Tables, settings: Settings, extras: Iterable[str], groups: Iterable[str]
+    tables: ProjectTables, settings: UvSettings, extras: Iterable[str], groups: Iterable[str]
 ) -> None:
     """Add the dependencies, and those of `extras` and `groups`."""
     reading = tables.reading
@@ -176,7 +166,9 @@ def requirements(
     _dynamic(reading, tables, extras)
 
 
-def chosen(reading: Reading, tables: Tables, settings: Settings) -> tuple[list[str], list[str]]:
+def chosen(
+    reading: Reading, tables: ProjectTables, settings: UvSettings
+) -> tuple[list[str], list[str]]:
     """The extras and groups that are taken: those of the user, and the default groups.
 
     A default group that excludes one of the user's is not taken.
@@ -216,7 +208,7 @@ def check_choice(reading: Reading) -> None:
                             expected=f"{near[0]}?" if near else expected)  # fmt: skip
 
 
-def _dynamic(reading: Reading, tables: Tables, extras: Iterable[str]) -> None:
+def _dynamic(reading: Reading, tables: ProjectTables, extras: Iterable[str]) -> None:
     """Requirements that setuptools or a hook of hatch read from files."""
     dynamic = tables.project.get("dynamic")
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
@@ -242,13 +234,13 @@ def _dynamic(reading: Reading, tables: Tables, extras: Iterable[str]) -> None:
                     _nested(reading, tables, file)
 
 
-def _nested(reading: Reading, tables: Tables, file: str) -> None:
+def _nested(reading: Reading, tables: ProjectTables, file: str) -> None:
     place = tables.place(file, "dynamic")
     target = relative(above(tables.file), file)
     if not reading.sources.exists(target):
         reading.problem(place, "names a file that does not exist", value=target)
         return
-    requirement_lines.nested_file(reading, target, ".", place, Scope())
+    requirement_lines.nested_file(reading, target, ".", place, LineScope())
 
 
 def _files(value: object) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from imgbuild.errors import InputError
 from imgbuild.project import discovery, kinds, local_package, pyproject
 from imgbuild.project.model import Declared, Place
+from imgbuild.project.project_files import ProjectFiles, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.sources import Sources, relative
 
 PACKAGES = 100  # local packages that require each other
 
@@ -30,7 +30,7 @@ def read(
     if not folder.is_dir():
         message = f"{folder} is not a folder"
         raise InputError(message, hint="name the folder of a project")
-    reading = Reading(Sources(folder), extras=extras, groups=groups)
+    reading = Reading(ProjectFiles(folder), extras=extras, groups=groups)
     if files:
         _named(reading, files)
     else:

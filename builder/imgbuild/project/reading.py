@@ -12,7 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.errors import Problem
-from imgbuild.project import platforms, releases
+from imgbuild.project import addresses, platforms, releases
 from imgbuild.project.model import (
     Declared,
     DeclaredDay,
@@ -26,7 +26,7 @@ from imgbuild.project.model import (
     NotRead,
     Place,
 )
-from imgbuild.project.sources import SourceProblem, Sources
+from imgbuild.project.project_files import ProjectFiles, SourceProblem
 from imgbuild.values import normalize
 
 SHOWN = 200  # characters of a line in a report
@@ -60,7 +60,7 @@ class Reading:
     """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose."""
 
     def __init__(
-        self, sources: Sources, *, extras: Iterable[str] = (), groups: Iterable[str] = ()
+        self, sources: ProjectFiles, *, extras: Iterable[str] = (), groups: Iterable[str] = ()
     ) -> None:
         self.sources = sources
         self.extras = frozenset(extras)
@@ -133,6 +133,15 @@ class Reading:
             self.files.append(name)
         return value
 
+    def fits(self, document: object, kind: type[msgspec.Struct], place: Place, what: str) -> bool:
+        """Whether a document has the form of `kind`, a lock of `what`; else a problem."""
+        try:
+            msgspec.convert(document, kind)
+        except msgspec.ValidationError as error:
+            self.problem(place, f"not a lock file of {what}: {error}")
+            return False
+        return True
+
     def problem(
         self, place: Place, message: str, *, value: str | None = None, expected: str | None = None
     ) -> None:
@@ -180,6 +189,9 @@ class Reading:
                 value=text,
                 expected="a requirement such as transformers>=4.50,<5",
             )
+            return None
+        if requirement.url is not None and addresses.split(requirement.url) is None:
+            self.problem(place, "not an address", value=requirement.url)
             return None
         if marker:
             from packaging.markers import Marker
@@ -231,7 +243,7 @@ class Reading:
         if VARIABLE.search(url):
             self.leave_out(place, url, "the address has a variable, whose value is not in the file")
             return
-        if not re.match(r"(https?|file)://", url):
+        if not re.match(r"(https?|file)://", url) or addresses.split(url) is None:
             self.leave_out(place, url, "not the address of an index")
             return
         release = releases.of_address(url)

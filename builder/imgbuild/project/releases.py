@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote, urlsplit
+
+from imgbuild.project import addresses
 
 # Packages of PyTorch's own index: there the local version names the CUDA release alone, and
 # the images have the same version as built for their own release.
@@ -32,7 +33,7 @@ def of_local(local: str | None) -> str | None:
 
 def of_address(url: str) -> str | None:
     """The release in the path of an index: `…/whl/cu124`, `…/0.19.1/cu130`."""
-    for part in unquote(urlsplit(url).path).split("/"):
+    for part in addresses.path(url).split("/"):
         release = of_tag(part)
         if release:
             return release

@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -20,9 +19,10 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
+from imgbuild.project import addresses, conda_packages
 from imgbuild.project.model import Kind, Place
+from imgbuild.project.project_files import above, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.sources import above, line_of, relative
 
 NESTED = 50  # files that name each other by -r or -c
 REPOSITORIES = ("git+", "hg+", "svn+", "bzr+")
@@ -33,7 +33,7 @@ CONDA_LINE = re.compile(r"[A-Za-z0-9_.-]+=[A-Za-z0-9_.!+-]+(=[A-Za-z0-9_.]+)?")
 HASH = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class LineScope(msgspec.Struct, frozen=True, kw_only=True):
     """How the lines of a file or a command are taken."""
 
     kind: Kind = "requirement"
@@ -41,7 +41,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     above: tuple[str, ...] = ()  # the files that led to this one by -r or -c
 
 
-def read_file(reading: Reading, name: str, scope: Scope = Scope()) -> None:  # noqa: B008 - frozen
+def read_file(reading: Reading, name: str, scope: LineScope = LineScope()) -> None:  # noqa: B008 - frozen
     """Read the requirements file `name` and those that it names."""
     if name in scope.above or len(scope.above) > NESTED:
         chain = " -> ".join((*scope.above[-3:], name))
@@ -70,47 +70,49 @@ def _joined(preprocess: Any, text: str, comment: type) -> Iterable[tuple[int, st
 
 
 def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]]) -> None:
-    from imgbuild.project import conda
-
     for number, line in lines:
         package, version = line.split("=")[:2]
-        conda.dependency(reading, f"{package}={version}", Place(file=name, line=number))
+        conda_packages.dependency(reading, f"{package}={version}", Place(file=name, line=number))
 
 
-def read_line(reading: Reading, line: str, place: Place, scope: Scope) -> Scope:
+def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> LineScope:
     """Read one line; the scope of the lines after it."""
     if VARIABLE.search(line):
-        reading.leave_out(
-            place, line, "has an environment variable, whose value is not in the file"
-        )
+        reason = "has an environment variable, whose value is not in the file"
+        reading.leave_out(place, line, reason)
         return scope
     options, words, requirement = _options(line)
-    if options is None:
-        reading.leave_out(place, line, "an option that pip does not read in a requirements file")
-        return scope
     folder = above(place.file)
+    if options is None:
+        unknown = line.removeprefix(requirement).strip()
+        if requirement:
+            requirement_word(reading, requirement, folder, place, scope=scope)
+        reading.leave_out(place, unknown, "an option that pip does not read in a requirements file")
+        return scope
+    inner = msgspec.structs.replace(scope, no_deps=True) if options.no_deps else scope
+    _index_options(reading, options, place)
     if requirement or words:
-        hashes = _hashes(options)
-        one_line = scope
-        if options.no_deps:
-            one_line = msgspec.structs.replace(scope, no_deps=True)
-        requirement_word(
-            reading, requirement or " ".join(words), folder, place, scope=one_line, hashes=hashes
-        )
-        _index_options(reading, options, place)
+        before = len(reading.requirements)
+        text = requirement or " ".join(words)
+        requirement_word(reading, text, folder, place, scope=inner, hashes=_hashes(options))
+        if options.no_build_isolation:
+            without_isolation(reading, before)
         return scope
     for target in options.editables or ():
         requirement_word(reading, target, folder, place, scope=scope, editable=True)
     for nested in options.requirements or ():
         nested_file(reading, nested, folder, place, scope)
+    bounds = msgspec.structs.replace(scope, kind="constraint")
     for nested in options.constraints or ():
-        nested_file(
-            reading, nested, folder, place, msgspec.structs.replace(scope, kind="constraint")
-        )
-    _index_options(reading, options, place)
-    if options.no_deps:
-        return msgspec.structs.replace(scope, no_deps=True)
-    return scope
+        nested_file(reading, nested, folder, place, bounds)
+    return inner
+
+
+def without_isolation(reading: Reading, before: int) -> None:
+    """Note that the requirements from number `before` on are built without isolation."""
+    for each in reading.requirements[before:]:
+        if each.package not in reading.no_build_isolation:
+            reading.no_build_isolation.append(each.package)
 
 
 def _options(line: str) -> tuple[Any, list[str], str]:
@@ -118,12 +120,13 @@ def _options(line: str) -> tuple[Any, list[str], str]:
     from pip_requirements_parser import break_args_options, build_parser
 
     parser = build_parser()
-    parser.add_option("--no-deps", dest="no_deps", action="store_true")
+    for option in ("--no-deps", "--no-build-isolation"):
+        parser.add_option(option, action="store_true")
     requirement, option_text = break_args_options(line)
     try:
         options, words = parser.parse_args(shlex.split(option_text))
     except Exception:  # noqa: BLE001 - its parser has errors of several kinds
-        return None, [], requirement
+        return None, [], requirement.strip()
     return options, words, requirement.strip()
 
 
@@ -140,7 +143,7 @@ def _index_options(reading: Reading, options: Any, place: Place) -> None:
         reading.leave_out(place, "--no-index", "the indexes of imgbuild's own settings are used")
 
 
-def nested_file(reading: Reading, name: str, folder: str, place: Place, scope: Scope) -> None:
+def nested_file(reading: Reading, name: str, folder: str, place: Place, scope: LineScope) -> None:
     """Read the file of `-r name` or `-c name`, relative to `folder`."""
     if re.match(r"https?://", name):
         option = "-c" if scope.kind == "constraint" else "-r"
@@ -162,32 +165,145 @@ def requirement_word(
     folder: str,
     place: Place,
     *,
-    scope: Scope = Scope(),  # noqa: B008 - frozen
+    scope: LineScope = LineScope(),  # noqa: B008 - frozen
     hashes: Iterable[str] = (),
     editable: bool = False,
 ) -> None:
     """Read a requirement as pip takes it: PEP 508, an address, or a path relative to `folder`."""
     text = text.strip()
     pep508 = _pep508(text)
-    if pep508 is not None and not (pep508.url and pep508.url.startswith("file:")):
-        _add(reading, _text(pep508), place, scope, hashes)
+    url = pep508.url if pep508 is not None else None
+    if pep508 is not None and (url is None or (":" in url and not url.startswith("file:"))):
+        if url is not None:
+            pep508.url = _without_egg(url)
+        reading.requirement(
+            str(pep508), place, kind=scope.kind, no_deps=scope.no_deps, hashes=hashes
+        )
         return
-    address, _, marker = text.partition(" ; ") if " ; " in text else text.partition("; ")
-    if pep508 is not None:
-        address = str(pep508.url)
-    address = address.strip()
-    if address.startswith(REPOSITORIES) or re.match(r"(git|ssh)://", address):
-        _repository(reading, address, marker, place, scope, hashes)
-    elif re.match(r"https?://", address):
-        _archive(reading, address, marker, place, scope, hashes)
-    elif editable or _is_path(address):
-        _path(reading, address, marker, folder, place, scope, editable=editable)
-    else:
-        _add(reading, text, place, scope, hashes)
+    word = _Word(reading, text, place, scope, tuple(hashes))
+    if pep508 is not None:  # a path with a name
+        word.address, word.name = str(url), pep508.name
+        word.marker = str(pep508.marker or "")
+        word.extras = tuple(sorted(pep508.extras))
+    word.read(folder, editable=editable)
 
 
-def _add(reading: Reading, text: str, place: Place, scope: Scope, hashes: Iterable[str]) -> None:
-    reading.requirement(text, place, kind=scope.kind, no_deps=scope.no_deps, hashes=hashes)
+class _Word:
+    """A requirement by an address or a path: what is known of it."""
+
+    def __init__(
+        self, reading: Reading, text: str, place: Place, scope: LineScope, hashes: tuple[str, ...]
+    ) -> None:
+        self.reading = reading
+        self.text = text
+        self.place = place
+        self.scope = scope
+        self.hashes = hashes
+        address, _, marker = text.partition(" ; ") if " ; " in text else text.partition("; ")
+        self.address = address.strip()
+        self.marker = marker.strip()
+        self.name = ""
+        self.extras: tuple[str, ...] = ()
+
+    def read(self, folder: str, *, editable: bool) -> None:
+        """Add it to the reading."""
+        if self.address.startswith(REPOSITORIES) or re.match(r"(git|ssh)://", self.address):
+            self._repository()
+        elif re.match(r"https?://", self.address):
+            self._archive()
+        elif editable or self.name or _is_path(self.address):
+            self._path(folder, editable=editable)
+        else:
+            self._add(self.text)
+
+    def _add(self, text: str) -> None:
+        scope = self.scope
+        self.reading.requirement(
+            text, self.place, kind=scope.kind, no_deps=scope.no_deps, hashes=self.hashes
+        )
+
+    def _add_address(self, name: str, address: str) -> None:
+        text = f"{name} @ {_without_egg(address)}"
+        self._add(f"{text} ; {self.marker}" if self.marker else text)
+
+    def _leave_out(self, reason: str) -> None:
+        self.reading.leave_out(self.place, self.text, reason)
+
+    def _repository(self) -> None:
+        address = self.address
+        if not address.startswith("git+"):
+            if address.startswith(REPOSITORIES):
+                self._leave_out("only repositories of git are read")
+                return
+            address = f"git+{address}"
+        address = without_short_form(address)
+        egg = addresses.fragment(address).get("egg")
+        if egg:
+            self._add_address(egg, address)
+        else:
+            self._leave_out("has no name: write it as `NAME @ git+https://…`, or add #egg=NAME")
+
+    def _archive(self) -> None:
+        fragment = addresses.fragment(self.address)
+        if re.fullmatch(r"[0-9a-f]{64}", fragment.get("sha256", "")):
+            self.hashes = (*self.hashes, f"sha256:{fragment['sha256']}")
+        name = fragment.get("egg") or _archive_name(self.address)
+        if name:
+            self._add_address(name, self.address.partition("#")[0])
+        else:
+            self._leave_out("has no name: write it as `NAME @ https://…`")
+
+    def _path(self, folder: str, *, editable: bool) -> None:
+        match = re.fullmatch(r"(.*?)(?:\[([\w.,\s-]*)\])?", self.address, flags=re.DOTALL)
+        path, listed = (match[1], match[2] or "") if match else (self.address, "")
+        if path.startswith("file:"):
+            path = addresses.path(path)
+        path = path.partition("#")[0]
+        target = relative(folder, path)
+        files = self.reading.sources
+        if path.startswith(("/", "~")) or target.startswith(".."):
+            self._leave_out("a path outside of the project")
+        elif target.endswith(ARCHIVES):
+            self._file(target)
+        elif not files.inside(target):
+            self._leave_out("a path that leads out of the project")
+        elif not files.is_folder(target):
+            self._leave_out("no such folder: a submodule that is not fetched?")
+        else:
+            names = [name.strip() for name in listed.split(",") if name.strip()]
+            self.reading.local(
+                LocalRequest(
+                    folder=target,
+                    place=self.place,
+                    name=self.name,
+                    extras=(*self.extras, *names),
+                    editable=editable,
+                    no_deps=self.scope.no_deps,
+                    marker=self.marker,
+                )
+            )
+
+    def _file(self, target: str) -> None:
+        """A wheel or an sdist among the files of the project."""
+        name = _archive_name(target)
+        if name is None or not self.reading.sources.exists(target):
+            reason = "no such file" if name else "its name does not say which package it is"
+            self.reading.leave_out(self.place, target, reason)
+            return
+        added = self.reading.requirement(
+            name, self.place, kind=self.scope.kind, marker=self.marker, hashes=self.hashes
+        )
+        if added is not None:
+            at = self.reading.requirements.index(added)
+            self.reading.requirements[at] = msgspec.structs.replace(added, path=target)
+
+
+def without_short_form(address: str) -> str:
+    """`git+USER@HOST:PATH`, git's own short form, as an address of ssh; others as they are."""
+    if not re.match(r"git\+[\w.-]+@[\w.-]+:", address):
+        return address
+    host, _, path = address.removeprefix("git+").partition(":")
+    return f"git+ssh://{host}/{path}"
 
 
 def _pep508(text: str) -> Requirement | None:
@@ -197,68 +313,19 @@ def _pep508(text: str) -> Requirement | None:
         return None
 
 
-def _text(requirement: Requirement) -> str:
-    """The requirement with an address without `#egg=`, and https in place of bare git."""
-    if requirement.url:
-        requirement.url = _without_egg(requirement.url)
-    return str(requirement)
-
-
-def _fragment(address: str) -> dict[str, str]:
-    pairs = (part.partition("=") for part in urlsplit(address).fragment.split("&"))
-    return {key: unquote(value) for key, _, value in pairs if key}
-
-
 def _without_egg(address: str) -> str:
     before, mark, _ = address.partition("#")
     rest = "&".join(
-        f"{key}={value}" for key, value in _fragment(address).items() if key and key != "egg"
+        f"{key}={value}"
+        for key, value in addresses.fragment(address).items()
+        if key and key != "egg"
     )
     return f"{before}{mark}{rest}" if rest else before
 
 
-def _named(name: str, address: str, marker: str) -> str:
-    text = f"{name} @ {_without_egg(address)}"
-    return f"{text} ; {marker}" if marker.strip() else text
-
-
-def _repository(
-    reading: Reading, address: str, marker: str, place: Place, scope: Scope, hashes: Iterable[str]
-) -> None:
-    if not address.startswith("git+"):
-        if address.startswith(REPOSITORIES):
-            reading.leave_out(place, address, "only repositories of git are read")
-            return
-        address = f"git+{address}"
-    if re.match(r"git\+[\w.-]+@[\w.-]+:", address):  # git's own short form
-        host, _, path = address.removeprefix("git+").partition(":")
-        address = f"git+ssh://{host}/{path}"
-    egg = _fragment(address).get("egg")
-    if not egg:
-        reading.leave_out(
-            place, address, "has no name: write it as `NAME @ git+https://…`, or add #egg=NAME"
-        )
-        return
-    _add(reading, _named(egg, address, marker), place, scope, hashes)
-
-
-def _archive(
-    reading: Reading, address: str, marker: str, place: Place, scope: Scope, hashes: Iterable[str]
-) -> None:
-    fragment = _fragment(address)
-    if re.fullmatch(r"[0-9a-f]{64}", fragment.get("sha256", "")):
-        hashes = (*hashes, f"sha256:{fragment['sha256']}")
-    name = fragment.get("egg") or _archive_name(address)
-    if name is None:
-        reason = "has no name: write it as `NAME @ https://…`"
-        reading.leave_out(place, address, reason)
-        return
-    _add(reading, _named(name, address.partition("#")[0], marker), place, scope, hashes)
-
-
 def _archive_name(address: str) -> str | None:
     """The package of a wheel or an sdist, by its file name; None if that does not say it."""
-    file = unquote(urlsplit(address).path.rpartition("/")[2])
+    file = addresses.file_name(address)
     try:
         if file.endswith(".whl"):
             return str(parse_wheel_filename(file)[0])
@@ -270,61 +337,6 @@ def _archive_name(address: str) -> str | None:
 def _is_path(text: str) -> bool:
     head = text.partition("[")[0]
     return text.startswith((".", "/", "~", "file:")) or "/" in head or head.endswith(ARCHIVES)
-
-
-def _path(
-    reading: Reading,
-    text: str,
-    marker: str,
-    folder: str,
-    place: Place,
-    scope: Scope,
-    *,
-    editable: bool,
-) -> None:
-    match = re.fullmatch(r"(.*?)(?:\[([\w.,\s-]*)\])?", text, flags=re.DOTALL)
-    path, extras = (match[1], match[2] or "") if match else (text, "")
-    if path.startswith("file:"):
-        address = urlsplit(path)
-        path = unquote(address.path)
-        if not path.startswith("/"):
-            path = f"./{path}"
-    path = path.partition("#")[0]
-    target = relative(folder, path)
-    if path.startswith(("/", "~")) or target.startswith(".."):
-        reading.leave_out(place, text, "a path outside of the project")
-    elif target.endswith(ARCHIVES):
-        _file(reading, target, place, scope, marker)
-    elif not reading.sources.inside(target):
-        reading.leave_out(place, text, "a path that leads out of the project")
-    elif not reading.sources.is_folder(target):
-        reading.leave_out(place, text, "no such folder: a submodule that is not fetched?")
-    else:
-        names = tuple(name.strip() for name in extras.split(",") if name.strip())
-        reading.local(
-            LocalRequest(
-                folder=target,
-                place=place,
-                extras=names,
-                editable=editable,
-                no_deps=scope.no_deps,
-                marker=marker.strip(),
-            )
-        )
-
-
-def _file(reading: Reading, target: str, place: Place, scope: Scope, marker: str) -> None:
-    """A wheel or an sdist among the files of the project."""
-    name = _archive_name(target)
-    if name is None or not reading.sources.exists(target):
-        reason = "no such file" if name else "its name does not say which package it is"
-        reading.leave_out(place, target, reason)
-        return
-    added = reading.requirement(name, place, kind=scope.kind, marker=marker.strip())
-    if added is not None:
-        reading.requirements[reading.requirements.index(added)] = msgspec.structs.replace(
-            added, path=target
-        )
 
 
 def text_line(text: str, value: str, start: int, end: int) -> int:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
 
-from imgbuild.project.sources import Sources, above, relative
+from imgbuild.project.project_files import ProjectFiles, above, relative
 
 CALLS = 20  # functions of the script in each other
 # Calls that return their first argument, as far as requirements are concerned.
@@ -64,7 +65,7 @@ class RequirementFile(msgspec.Struct, frozen=True):
     name: str
 
 
-class Text(msgspec.Struct, frozen=True):
+class ScriptText(msgspec.Struct, frozen=True):
     """A text, and its line in the script."""
 
     value: str
@@ -80,13 +81,13 @@ class Packages(msgspec.Struct, frozen=True):
 class SetupScript:
     """The arguments of `setup()` in the script `file`. SyntaxError if it is not Python."""
 
-    def __init__(self, sources: Sources, file: str) -> None:
+    def __init__(self, sources: ProjectFiles, file: str) -> None:
         self.sources = sources
         self.file = file
         self.folder = above(file)
         self._functions: dict[str, ast.FunctionDef] = {}
         self.arguments: dict[str, Any] = {}
-        self.conditional: list[Text] = []
+        self.conditional: list[ScriptText] = []
         self.line = 0
         tree = ast.parse(sources.text(file))
         self._run(tree.body, {}, 0)
@@ -146,13 +147,13 @@ class SetupScript:
     def _bind(self, target: ast.expr, value: Any, names: dict[str, Any], guard: str) -> None:
         if isinstance(target, ast.Name):
             if guard and names.get(target.id) is not None:
-                self.conditional.append(Text(f"{target.id} ({guard})", target.lineno))
+                self.conditional.append(ScriptText(f"{target.id} ({guard})", target.lineno))
                 return
             names[target.id] = value
         elif isinstance(target, ast.Subscript):
             table = self._value(target.value, names, 0)
             key = self._value(target.slice, names, 0)
-            if isinstance(table, dict) and isinstance(key, Text):
+            if isinstance(table, dict) and isinstance(key, ScriptText):
                 table[key.value] = value
         elif isinstance(target, ast.Tuple):
             values = value if isinstance(value, list) else [value]
@@ -164,7 +165,9 @@ class SetupScript:
         if guard:
             for text in flattened(added):
                 self.conditional.append(
-                    Text(f"{getattr(text, 'value', text)} ({guard})", getattr(text, "line", 0))
+                    ScriptText(
+                        f"{getattr(text, 'value', text)} ({guard})", getattr(text, "line", 0)
+                    )
                 )
         elif isinstance(before, list | RequirementFile) and added is not None:
             parts = [before] if isinstance(before, RequirementFile) else before
@@ -203,17 +206,17 @@ class SetupScript:
                 self.arguments[keyword.arg] = value
 
     def _value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
-        """Text, list, dict, RequirementFile or Packages; None if it is not known."""
+        """ScriptText, list, dict, RequirementFile or Packages; None if it is not known."""
         value: Any = None
         match node:
             case ast.Constant(value=str() as text):
-                value = Text(text, node.lineno)
+                value = ScriptText(text, node.lineno)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
                 value = self._items(items, names, depth)
             case ast.Dict(keys=keys, values=values):
                 value = self._dict(keys, values, names, depth)
             case ast.Name(id=name):
-                value = Text("", node.lineno) if name == "__file__" else names.get(name)
+                value = ScriptText("", node.lineno) if name == "__file__" else names.get(name)
             case ast.Call():
                 value = self._call(node, names, depth)
             case _:
@@ -230,9 +233,11 @@ class SetupScript:
             case ast.JoinedStr(values=values):
                 value = self._joined(values, names, depth, node.lineno)
             case ast.Attribute(attr="parent"):
-                value = Text("", node.lineno)
+                value = ScriptText("", node.lineno)
             case ast.Subscript(value=table, slice=key):
                 value = self._item(table, key, names, depth)
+            case ast.DictComp(generators=[each]):
+                value = self._by_name(each, names, depth)
             case (
                 ast.ListComp(elt=element, generators=[ast.comprehension() as each])
                 | ast.GeneratorExp(elt=element, generators=[ast.comprehension() as each])
@@ -266,25 +271,25 @@ class SetupScript:
                 table |= result if isinstance(result, dict) else {}
                 continue
             name = self._value(key, names, depth)
-            if isinstance(name, Text):
+            if isinstance(name, ScriptText):
                 table[name.value] = result
         return table
 
     def _joined(
         self, values: Sequence[ast.expr], names: dict[str, Any], depth: int, line: int
-    ) -> Text | None:
+    ) -> ScriptText | None:
         parts = []
         for value in values:
             inner = value.value if isinstance(value, ast.FormattedValue) else value
             part = self._value(inner, names, depth)
-            if not isinstance(part, Text):
+            if not isinstance(part, ScriptText):
                 return None
             parts.append(part.value)
-        return Text("".join(parts), line)
+        return ScriptText("".join(parts), line)
 
     def _item(self, table: ast.expr, key: ast.expr, names: dict[str, Any], depth: int) -> Any:
         values, name = self._value(table, names, depth), self._value(key, names, depth)
-        if isinstance(values, dict) and isinstance(name, Text):
+        if isinstance(values, dict) and isinstance(name, ScriptText):
             return values.get(name.value)
         if isinstance(values, list) and isinstance(key, ast.Constant) and key.value == 0:
             return values[0] if values else None
@@ -294,19 +299,19 @@ class SetupScript:
         """The path of joined parts, relative to the script; unknown parts are its folder."""
         values = [self._value(part, names, depth) for part in parts]
         texts = [
-            value.value if isinstance(value, Text) else value.name
+            value.value if isinstance(value, ScriptText) else value.name
             for value in values
-            if isinstance(value, Text | RequirementFile)
+            if isinstance(value, ScriptText | RequirementFile)
         ]
         return self._file("/".join(text for text in texts if text), parts[0].lineno)
 
-    def _file(self, path: str, line: int) -> Text | RequirementFile:
+    def _file(self, path: str, line: int) -> ScriptText | RequirementFile:
         """A file of the project by its path, else the text."""
         target = relative(self.folder, path.lstrip("/")) if path else ""
         known = path and len(path) < 256 and "\n" not in path and not target.startswith("..")
         if known and self.sources.inside(target) and self.sources.exists(target):
             return RequirementFile(target)
-        return Text(path, line)
+        return ScriptText(path, line)
 
     def _call(self, call: ast.Call, names: dict[str, Any], depth: int) -> Any:
         function = call.func
@@ -320,23 +325,23 @@ class SetupScript:
         if attribute == "join":
             return self._path(call.args, names, depth) if len(call.args) > 1 else None
         if label in FOLDERS:
-            return Text("", call.lineno)
+            return ScriptText("", call.lineno)
         if label in PLAIN and call.args:
             value = self._value(call.args[0], names, depth)
-            return self._file(value.value, value.line) if isinstance(value, Text) else value
+            return self._file(value.value, value.line) if isinstance(value, ScriptText) else value
         if isinstance(function, ast.Attribute) and attribute in KEPT:
             return self._method(function, names, depth)
         # A reader that is imported: its argument names the file.
         values = [self._value(argument, names, depth) for argument in call.args]
-        files = [self._file(v.value, v.line) for v in values if isinstance(v, Text)]
+        files = [self._file(v.value, v.line) for v in values if isinstance(v, ScriptText)]
         return next((each for each in files if isinstance(each, RequirementFile)), None)
 
     def _method(self, function: ast.Attribute, names: dict[str, Any], depth: int) -> Any:
         value = self._value(function.value, names, depth)
-        if not isinstance(value, Text):
+        if not isinstance(value, ScriptText):
             return value
         if function.attr in ("split", "splitlines"):
-            return [Text(part, value.line) for part in value.value.split() if part]
+            return [ScriptText(part, value.line) for part in value.value.split() if part]
         if function.attr in ("open", "read_text"):
             return self._file(value.value, value.line)
         return value
@@ -344,7 +349,7 @@ class SetupScript:
     def _packages(self, call: ast.Call, names: dict[str, Any], depth: int) -> Packages:
         given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "where")]
         where = self._value(given[0], names, depth) if given else None
-        return Packages(where.value if isinstance(where, Text) and where.value else ".")
+        return Packages(where.value if isinstance(where, ScriptText) and where.value else ".")
 
     def _called(self, name: str, call: ast.Call, names: dict[str, Any], depth: int) -> Any:
         """What a function of the script returns: of one that reads a file, that file."""
@@ -367,7 +372,7 @@ class SetupScript:
             return result
         opened = [self._opened(node, inner, depth) for node in ast.walk(function)]
         files = [each for each in opened if isinstance(each, RequirementFile)]
-        given = [self._file(v.value, v.line) for v in inner.values() if isinstance(v, Text)]
+        given = [self._file(v.value, v.line) for v in inner.values() if isinstance(v, ScriptText)]
         files += [each for each in given if isinstance(each, RequirementFile)
                   and each.name.endswith((".txt", ".in"))]  # fmt: skip
         return files[0] if files else None
@@ -379,6 +384,21 @@ class SetupScript:
             if "open" in (name, attribute) or attribute == "read_text":
                 return self._call(node, names, depth + 1)
         return None
+
+    def _by_name(
+        self, each: ast.comprehension, names: dict[str, Any], depth: int
+    ) -> dict[str, Any] | None:
+        """A table of requirements by their names, which scripts make of a list of them."""
+        iterated = each.iter
+        while isinstance(iterated, ast.ListComp | ast.GeneratorExp):
+            iterated = iterated.generators[0].iter
+        items = self._value(iterated, names, depth)
+        if not isinstance(items, list) or not all(isinstance(item, ScriptText) for item in items):
+            return None
+        try:
+            return {Requirement(item.value).name: item for item in items}
+        except InvalidRequirement:
+            return None
 
     def _comprehension(
         self, element: ast.expr, each: ast.comprehension, names: dict[str, Any], depth: int
@@ -403,8 +423,8 @@ def entry_points(value: Any) -> Iterator[tuple[str, str]]:
     lines: list[str] = []
     if isinstance(value, dict):
         scripts = value.get("console_scripts")
-        lines = [item.value for item in flattened(scripts) if isinstance(item, Text)]
-    elif isinstance(value, Text):
+        lines = [item.value for item in flattened(scripts) if isinstance(item, ScriptText)]
+    elif isinstance(value, ScriptText):
         section = ""
         for line in value.value.splitlines():
             header = re.fullmatch(r"\s*\[(.+)\]\s*", line)
@@ -422,8 +442,8 @@ def _is_main(test: ast.expr) -> bool:
 
 
 def _sum(left: Any, right: Any) -> Any:
-    if isinstance(left, Text) and isinstance(right, Text):
-        return Text(left.value + right.value, left.line)
+    if isinstance(left, ScriptText) and isinstance(right, ScriptText):
+        return ScriptText(left.value + right.value, left.line)
     lists = (list, RequirementFile)
     if isinstance(left, lists) and isinstance(right, lists):
         first = left if isinstance(left, list) else [left]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from imgbuild.project.model import NotRead, Place
-from imgbuild.project.sources import SourceProblem, Sources, relative
+from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative
 
 FILE = ".gitmodules"
 
 
-def missing(sources: Sources) -> list[NotRead]:
+def missing(sources: ProjectFiles) -> list[NotRead]:
     """The submodules whose folder is empty or not there."""
     if not sources.exists(FILE):
         return []

@@ -13,20 +13,59 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from packaging.markers import InvalidMarker, Marker
 
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.project import platforms, pylock
 from imgbuild.project.model import DeclaredDay, Place
+from imgbuild.project.project_files import above, relative
 from imgbuild.project.pylock import Lines
 from imgbuild.project.reading import Reading
-from imgbuild.project.sources import above, relative
 from imgbuild.project.uv_settings import absolute_day
 from imgbuild.system import process
 from imgbuild.system.uv_program import binary, clean
 from imgbuild.values import normalize
 
 LIMIT = 60.0  # seconds; an export takes less than one
+
+
+class UvFile(msgspec.Struct, rename="kebab"):
+    """A wheel or an sdist in a uv.lock."""
+
+    hash: str = ""
+    upload_time: Any = None  # a text, or a moment of TOML
+
+
+class UvEdge(msgspec.Struct, rename="kebab"):
+    """A dependency of a package in a uv.lock."""
+
+    name: str
+    version: str | None = None
+    source: dict[str, str] | None = None
+    marker: str = ""
+    extra: list[str] = []
+
+
+class UvPackage(msgspec.Struct, rename="kebab"):
+    """A package in a uv.lock."""
+
+    name: str
+    version: str | None = None
+    source: dict[str, str] = {}
+    dependencies: list[UvEdge] = []
+    optional_dependencies: dict[str, list[UvEdge]] = {}
+    dev_dependencies: dict[str, list[UvEdge]] = {}
+    sdist: UvFile | None = None
+    wheels: list[UvFile] = []
+
+
+class UvLock(msgspec.Struct, rename="kebab"):
+    """What a uv.lock has that is read. Source: uv.lock files of uv 0.4 to 0.13."""
+
+    version: int
+    package: list[UvPackage]
+    requires_python: str = ""
 
 
 def read_file(
@@ -36,12 +75,9 @@ def read_file(
     document = reading.toml(name)
     if document is None:
         return
-    packages = [each for each in document.get("package", []) if isinstance(each, dict)]
-    if not isinstance(document.get("version"), int) or not all(
-        isinstance(each.get("name"), str) for each in packages
-    ):
-        reading.problem(Place(file=name), "not a lock file of uv", expected="packages with names")
+    if not reading.fits(document, UvLock, Place(file=name), "uv"):
         return
+    packages = document["package"]
     _cut_off(reading, document, name)
     lines = Lines(name, reading.sources.text(name))
     exported = _exported(reading, name, pyproject, packages, extras, groups)
@@ -50,12 +86,17 @@ def read_file(
         return
     root = _root(packages, reading, pyproject)
     if root is None:
-        reading.problem(Place(file=name), "has no entry for the project itself",
-                        expected="a lock of this pyproject.toml: run `uv lock`")  # fmt: skip
+        reason = (
+            "has no entry for this pyproject.toml: name the member of the workspace with --from"
+        )
+        reading.leave_out(Place(file=name), name, reason)
         return
-    for package, markers in _closure(packages, root, set(extras), set(groups)):
+    if document.get("requires-python"):
+        reading.python(document["requires-python"], Place(file=name))
+    taken = list(_closure(packages, root, set(extras), set(groups)))
+    for package, markers in taken:
         _add(reading, package, markers, lines)
-    _newest(reading, packages, name)
+    _newest(reading, [package for package, _ in taken], name)
 
 
 def _cut_off(reading: Reading, document: dict[str, Any], name: str) -> None:
@@ -141,7 +182,7 @@ def _closure(
     by_name: dict[str, list[dict[str, Any]]] = {}
     for package in packages:
         by_name.setdefault(normalize(package["name"]), []).append(package)
-    found: dict[int, tuple[dict[str, Any], set[str]]] = {}
+    reached: dict[int, tuple[dict[str, Any], set[str]]] = {}
     queue: list[tuple[dict[str, Any], frozenset[str], str]] = [(root, frozenset(extras), "")]
     seen: set[tuple[int, frozenset[str], str]] = set()
     while queue:
@@ -150,7 +191,7 @@ def _closure(
             continue
         seen.add((id(package), chosen, marker))
         if package is not root:
-            found.setdefault(id(package), (package, set()))[1].add(marker)
+            reached.setdefault(id(package), (package, set()))[1].add(marker)
         for edge in _edges(package, chosen, groups if package is root else set()):
             both = _both(marker, str(edge.get("marker") or ""))
             if not platforms.possible(both):
@@ -162,7 +203,7 @@ def _closure(
                 if edge.get("source") is not None and target.get("source") != edge["source"]:
                     continue
                 queue.append((target, frozenset(map(str, edge.get("extra", ()))), both))
-    yield from found.values()
+    yield from (reached[id(each)] for each in packages if id(each) in reached)
 
 
 def _edges(
@@ -184,13 +225,21 @@ def _both(first: str, second: str) -> str:
         return first
 
 
+def _is_marker(text: str) -> bool:
+    try:
+        Marker(text)
+    except InvalidMarker:
+        return False
+    return True
+
+
 def _add(reading: Reading, package: dict[str, Any], markers: set[str], lines: Lines) -> None:
     name, version = package["name"], package.get("version")
-    place = lines.place(name)
+    place = lines.place(name, version)
     source = package.get("source")
     source = source if isinstance(source, dict) else {}
     marker = "" if "" in markers else " or ".join(f"({each})" for each in sorted(markers))
-    marker = str(Marker(marker)) if marker else ""
+    marker = marker if _is_marker(marker) else ""
     hashes = [
         str(each["hash"])
         for each in (package.get("sdist"), *package.get("wheels", ()))

@@ -16,8 +16,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from imgbuild.project import platforms
 from imgbuild.project.layouts import table
 from imgbuild.project.model import DeclaredDay, DeclaredMetadata, DeclaredName, Kind, Place
+from imgbuild.project.project_files import SourceProblem, above, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
-from imgbuild.project.sources import SourceProblem, above, line_of, relative
+from imgbuild.project.requirement_lines import (
+    LineScope,
+    requirement_word,
+    without_short_form,
+)
 from imgbuild.values import normalize
 
 # Groups by which tools of development are installed, whatever a project's defaults are.
@@ -40,10 +45,31 @@ DEVELOPMENT = frozenset(
         "quality",
     ]
 )
+# Settings that change what uv resolves or builds, and have no counterpart here. Those that
+# only change how uv works are not listed.
+NOT_TAKEN = frozenset(
+    [
+        "prerelease",
+        "resolution",
+        "index-strategy",
+        "no-index",
+        "no-binary",
+        "no-binary-package",
+        "no-build",
+        "no-build-package",
+        "no-sources",
+        "build-constraint-dependencies",
+        "extra-build-dependencies",
+        "extra-build-variables",
+        "config-settings",
+        "config-settings-package",
+    ]
+)
+NOT_TAKEN_REASON = "a setting of uv that is not taken: targets have their own"
 SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches them"
 
 
-class Settings:
+class UvSettings:
     """`[tool.uv]` of the pyproject.toml `file`, applied to its requirements.
 
     `extras` and `groups` are those whose requirements are taken.
@@ -103,9 +129,9 @@ class Settings:
             return
         name = normalize(requirement.name)
         root = self.reading.root
-        if isinstance(root, Settings) and name in root.sources.keys() - self.sources.keys():
+        if isinstance(root, UvSettings) and name in root.sources.keys() - self.sources.keys():
             root.requirement(text, place, kind=kind)
-            root.finish_indexes()  # one package has one source, whoever requires it
+            root.finish_indexes()  # a package has one source in all of a project
             return
         sources = list(self._active(name))
         if requirement.url is not None or not sources:
@@ -116,11 +142,9 @@ class Settings:
             self.reading.requirement(text, place, kind=kind, marker=rest)
 
     def _plain(self, text: str, place: Place, kind: Kind, requirement: Requirement) -> None:
-        url = requirement.url or ""
-        if url.startswith("file:"):
-            from imgbuild.project.requirement_lines import Scope, requirement_word
-
-            requirement_word(self.reading, text, self.folder, place, scope=Scope(kind=kind))
+        url = requirement.url or "https:"
+        if url.startswith("file:") or ":" not in url:
+            requirement_word(self.reading, text, self.folder, place, scope=LineScope(kind=kind))
             return
         self.reading.requirement(text, place, kind=kind)
 
@@ -211,10 +235,8 @@ class Settings:
                 place, f"{requirement} ({path})", "a path outside of the project"
             )
         elif sources.exists(target):
-            from imgbuild.project.requirement_lines import Scope, requirement_word
-
             suffix = f" ; {marker}" if marker else ""
-            requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=Scope())
+            requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=LineScope())
         elif sources.is_folder(target):
             self._local(target, source, requirement, place, marker)
         else:
@@ -246,7 +268,7 @@ class Settings:
         for pattern in _list(self.workspace.get("members")):
             base = sources.root / self.folder
             text = str(pattern)
-            if text.startswith("/") or ".." in text.split("/") or "**" in text:
+            if not text or text.startswith("/") or ".." in text.split("/") or "**" in text:
                 continue
             for path in sorted(base.glob(text)):
                 folder = relative(self.folder, str(path.relative_to(base)))
@@ -284,7 +306,7 @@ class Settings:
         self.finish_indexes()
         named = {name for name, _ in self._named}
         for entry in _list(self.table.get("index")):
-            if isinstance(entry, dict) and entry.get("name") not in named:
+            if isinstance(entry, dict) and str(entry.get("name")) not in named:
                 self._general_index(entry)
         for key in ("index-url", "extra-index-url", "find-links"):
             for url in _list(self.table.get(key)):
@@ -299,6 +321,8 @@ class Settings:
             self.reading.leave_out(
                 self.place("dev-dependencies"), "dev-dependencies", "packages for development"
             )
+        for key in sorted(NOT_TAKEN & self.table.keys()):
+            self.reading.leave_out(self.place(key), f"tool.uv.{key}", NOT_TAKEN_REASON)
         self._metadata()
 
     def _general_index(self, entry: dict[str, Any]) -> None:
@@ -394,9 +418,7 @@ def absolute_day(value: object) -> datetime.date | None:
 def _git_address(source: dict[str, Any]) -> str:
     address = str(source["git"])
     address = address if address.startswith("git+") else f"git+{address}"
-    if re.match(r"git\+[\w.-]+@[\w.-]+:", address):
-        host, _, path = address.removeprefix("git+").partition(":")
-        address = f"git+ssh://{host}/{path}"
+    address = without_short_form(address)
     revision = next((str(source[key]) for key in ("rev", "tag", "branch") if source.get(key)), "")
     address += f"@{revision}" if revision else ""
     directory = source.get("subdirectory")

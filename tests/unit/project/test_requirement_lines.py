@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
 from imgbuild.project.model import Place
+from imgbuild.project.project_files import ProjectFiles
 from imgbuild.project.reading import Reading
-from imgbuild.project.requirement_lines import Scope, read_line, requirement_word
-from imgbuild.project.sources import Sources
+from imgbuild.project.requirement_lines import LineScope, read_line, requirement_word
 from tests.support.source_code import ROOT
 from tests.support.user_projects import declared, problems, reasons, shown, texts
 
@@ -170,8 +170,8 @@ LINES = st.builds(
 
 @given(LINES)
 def test_a_line_means_what_packaging_reads_in_it(tmp_path_factory, line):
-    reading = Reading(Sources(tmp_path_factory.getbasetemp()))
-    read_line(reading, line, Place(file="requirements.txt", line=1), Scope())
+    reading = Reading(ProjectFiles(tmp_path_factory.getbasetemp()))
+    read_line(reading, line, Place(file="requirements.txt", line=1), LineScope())
     assert [each.requirement for each in reading.requirements] == [Requirement(line)]
     assert not reading.problems
     assert not reading.left_out
@@ -179,6 +179,6 @@ def test_a_line_means_what_packaging_reads_in_it(tmp_path_factory, line):
 
 @given(st.text(max_size=60))
 def test_any_text_is_read_left_out_or_a_problem(tmp_path_factory, text):
-    reading = Reading(Sources(tmp_path_factory.getbasetemp()))
+    reading = Reading(ProjectFiles(tmp_path_factory.getbasetemp()))
     requirement_word(reading, text, ".", Place(file="a", line=1))
     assert reading.requirements or reading.problems or reading.left_out or reading.local_requests

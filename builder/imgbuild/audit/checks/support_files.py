@@ -32,7 +32,7 @@ _LIBRARY = re.compile(r"(?:^|/)libbitsandbytes_cuda(\d+)\.so")
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 
 
-class Declared(msgspec.Struct, frozen=True, kw_only=True):
+class SupportDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """A declaration of a package about another; `spec` are its supported versions of `other`."""
 
     package: str
@@ -44,7 +44,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     raises: bool = False
 
 
-def declared(package_set: PackageSet) -> Iterator[Declared]:
+def declared(package_set: PackageSet) -> Iterator[SupportDeclaration]:
     """The declarations in files of this package set that do not hold."""
     for package in package_set.packages:
         for file in package_set.files(package):
@@ -56,7 +56,7 @@ def declared(package_set: PackageSet) -> Iterator[Declared]:
     yield from _of_bitsandbytes(package_set)
 
 
-def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Declared]:
+def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[SupportDeclaration]:
     """`deps` of the table in the same folder, for the names that the checker lists."""
     table = f"{file.removesuffix(CHECKER)}{TABLE}"
     names = _literals(package_set.read(package, file)).get("pkgs_to_check_at_runtime", [])
@@ -77,7 +77,7 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Decl
         missing = version is None and not package_set.partial and name not in (*OPTIONAL, "python")
         if missing or (version is not None and not within(version, str(requirement.specifier))):
             have = f"{other} is {version}" if version else f"{other} is not installed"
-            yield Declared(
+            yield SupportDeclaration(
                 package=package,
                 file=table,
                 line=_line(source, str(dependencies[name])),
@@ -120,7 +120,7 @@ def _line(source: bytes | None, text: str) -> int:
     return next((number for number, line in enumerate(lines, 1) if text.encode() in line), 0)
 
 
-def _of_build(package_set: PackageSet, package: str, file: str) -> Iterator[Declared]:
+def _of_build(package_set: PackageSet, package: str, file: str) -> Iterator[SupportDeclaration]:
     """The torch recorded by the build, unless METADATA allows another one."""
     version = package_set.version("torch")
     try:
@@ -129,7 +129,7 @@ def _of_build(package_set: PackageSet, package: str, file: str) -> Iterator[Decl
     except (ValueError, KeyError, TypeError):
         return
     if not same and not _allows_torch(package_set, package, version or ""):
-        yield Declared(
+        yield SupportDeclaration(
             package=package,
             file=file,
             line=1,
@@ -151,7 +151,7 @@ def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
     return False
 
 
-def _of_name(package_set: PackageSet, package: str) -> Iterator[Declared]:
+def _of_name(package_set: PackageSet, package: str) -> Iterator[SupportDeclaration]:
     """`flashinfer_python-0.2.5+cu124torch2.6`: compiled for one minor release of torch."""
     version = package_set.version("torch")
     try:
@@ -161,7 +161,7 @@ def _of_name(package_set: PackageSet, package: str) -> Iterator[Declared]:
     built = _BUILT.search(local)
     if built is None or version is None or within(version, f"=={built[1]}.*"):
         return
-    yield Declared(
+    yield SupportDeclaration(
         package=package,
         file=package_set.metadata_file(package),
         line=0,
@@ -172,7 +172,7 @@ def _of_name(package_set: PackageSet, package: str) -> Iterator[Declared]:
     )
 
 
-def _of_bitsandbytes(package_set: PackageSet) -> Iterator[Declared]:
+def _of_bitsandbytes(package_set: PackageSet) -> Iterator[SupportDeclaration]:
     """Bitsandbytes loads the library that is named after torch's CUDA release."""
     runtime = next((name for name in package_set.packages if _RUNTIME.fullmatch(name)), None)
     releases = {
@@ -182,7 +182,7 @@ def _of_bitsandbytes(package_set: PackageSet) -> Iterator[Declared]:
         return
     release = "".join((package_set.version(runtime) or "").split(".")[:2])
     if release not in releases:
-        yield Declared(
+        yield SupportDeclaration(
             package="bitsandbytes",
             file="bitsandbytes",
             line=0,

@@ -6,14 +6,16 @@ import codecs
 import json
 import os
 import re
+import stat
 import tomllib
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from imgbuild.errors import InputError, Problem
 from imgbuild.system.folder import regular_file
+from imgbuild.values import normalize
 
 LIMIT = 64 << 20  # bytes of a file; a uv.lock of a large project has 3 MB
 DEPTH = 100  # lists and mappings in each other
@@ -31,7 +33,7 @@ class SourceProblem(Exception):
         self.problem = problem
 
 
-class Sources:
+class ProjectFiles:
     """The files below `root`, by names relative to it; each is read once.
 
     The methods raise SourceProblem for what is broken. A symbolic link may lead to another place of
@@ -45,15 +47,25 @@ class Sources:
 
     def exists(self, name: str) -> bool:
         """Whether `name` is a file of the project (or a link to one)."""
-        return (self.root / name).is_file()
+        return stat.S_ISREG(self._mode(name))
 
     def is_folder(self, name: str) -> bool:
         """Whether `name` is a folder of the project."""
-        return (self.root / name).is_dir()
+        return stat.S_ISDIR(self._mode(name))
+
+    def _mode(self, name: str) -> int:
+        """The mode of what `name` leads to; 0 if there is nothing, or no file has such a name."""
+        try:
+            return (self.root / name).stat().st_mode
+        except (OSError, ValueError):
+            return 0
 
     def inside(self, name: str) -> bool:
         """Whether `name`, links followed, is below the project."""
-        return Path(os.path.realpath(self.root / name)).is_relative_to(self._real)
+        try:
+            return Path(os.path.realpath(self.root / name)).is_relative_to(self._real)
+        except (OSError, ValueError):
+            return False
 
     def names(self, folder: str = ".") -> list[str]:
         """The names in `folder`, sorted; none if it is no folder or leads out of the project."""
@@ -73,7 +85,7 @@ class Sources:
     def toml(self, name: str) -> dict[str, Any]:
         """The TOML document `name`."""
         try:
-            return tomllib.loads(self.text(name))
+            return _printable(name, tomllib.loads(self.text(name)))
         except tomllib.TOMLDecodeError as error:
             found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
             message = str(error)[: found.start()].strip() if found else str(error)
@@ -107,7 +119,7 @@ class Sources:
             if node is None:
                 return None
             _measure(name, node)
-            return yaml.load(self.text(name), Loader=yaml.SafeLoader)
+            return _printable(name, yaml.load(self.text(name), Loader=yaml.SafeLoader))
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             problem = Problem(
@@ -199,11 +211,44 @@ def line_of(text: str, value: str, *, after: str = "") -> int:
     return start + 1 if after and start else 0
 
 
+def key_line(text: str, key: str, *, after: str) -> int:
+    """The line of TOML that gives the normalized `key` a value, below one that starts with `after`.
+
+    The line that starts with `after` if there is none.
+    """
+    lines = text.split("\n")
+    start = next((at for at, line in enumerate(lines) if line.strip().startswith(after)), 0)
+    for number, line in enumerate(lines[start:], start=start + 1):
+        name, equals, _ = line.partition("=")
+        if equals and normalize(name.strip().strip("\"'")) == normalize(key):
+            return number
+    return start + 1
+
+
 def _target(path: Path) -> str | None:
     try:
         return str(path.readlink())
     except OSError:
         return None
+
+
+T = TypeVar("T")
+
+
+def _printable(name: str, value: T) -> T:
+    """The value; SourceProblem if one of its texts has a control character by an escape."""
+    queue: list[object] = [value]
+    while queue:
+        item = queue.pop()
+        if isinstance(item, dict):
+            queue += [*item, *item.values()]
+        elif isinstance(item, list):
+            queue += item
+        elif isinstance(item, str) and (control := CONTROL.search(item)):
+            message = "an escape sequence is a control character"
+            code = f"U+{ord(control[0]):04X}"
+            raise SourceProblem(Problem(file=name, message=message, value=code))
+    return value
 
 
 def _too_deep(name: str, error: BaseException) -> SourceProblem:

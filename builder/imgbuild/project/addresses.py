@@ -1,0 +1,33 @@
+"""The parts of the addresses that requirements and indexes have; none of a broken one."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, unquote, urlsplit
+
+
+def split(url: str) -> SplitResult | None:
+    """The parts of an address, None if it is none that Python reads."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # is checked when it is read
+    except ValueError:
+        return None
+    return parts
+
+
+def path(url: str) -> str:
+    """The path of an address, its escapes replaced; empty if there is none."""
+    parts = split(url)
+    return unquote(parts.path) if parts else ""
+
+
+def file_name(url: str) -> str:
+    """The last part of the path."""
+    return path(url).rpartition("/")[2]
+
+
+def fragment(url: str) -> dict[str, str]:
+    """The values after `#`, as in `#egg=NAME&subdirectory=FOLDER`."""
+    parts = split(url)
+    pairs = (part.partition("=") for part in (parts.fragment if parts else "").split("&"))
+    return {key: unquote(value) for key, _, value in pairs if key}

@@ -1,0 +1,123 @@
+"""Packages of conda: which of the Python index, of Debian, or which CUDA release they are.
+
+What conda packages are called elsewhere is a table: only what is the same software.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import resources
+
+import msgspec
+
+from imgbuild.project.model import Place
+from imgbuild.project.reading import Reading
+from imgbuild.system import yaml_data
+
+INSTALLERS = ("pip", "setuptools", "wheel")
+SPEC = re.compile(
+    r"(?:(?P<channel>[^:\s]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
+    r"(?P<version>[^\[]*?)\s*(?:\[(?P<keys>.*)\])?"
+)
+
+
+class CondaTable(msgspec.Struct, frozen=True, kw_only=True):
+    """What packages of conda are elsewhere: `data/project/conda.yaml`."""
+
+    renamed: dict[str, str]
+    debian: dict[str, str]
+    absent: dict[str, str]
+    cuda: frozenset[str]
+    libraries: frozenset[str]
+    library_prefixes: tuple[str, ...]
+    not_libraries: frozenset[str]
+
+    def is_library(self, name: str) -> bool:
+        """Whether the package is a library of conda's own environments."""
+        by_prefix = name.startswith(self.library_prefixes) and name not in self.not_libraries
+        return by_prefix or name in self.libraries
+
+
+@functools.cache
+def table() -> CondaTable:
+    """The table that comes with imgbuild."""
+    text = resources.files("imgbuild").joinpath("data", "project", "conda.yaml").read_bytes()
+    return msgspec.convert(yaml_data.read(text), CondaTable)
+
+
+def dependency(reading: Reading, text: str, place: Place) -> None:
+    """Read a package as conda writes it: `numpy=1.26`, `conda-forge::git`, `python>=3.10`."""
+    match = SPEC.fullmatch(text.strip())
+    if match is None:
+        reading.leave_out(place, text, "not a package as conda writes it")
+        return
+    name = match["name"].lower()
+    written = match["version"] or _key(match["keys"], "version")
+    version = specifier(written)
+    known = table()
+    if version is None:
+        reading.leave_out(place, text, "versions that pip cannot express")
+    elif name == "python":
+        reading.python(_minor(version), place)
+    elif name in known.cuda:
+        _cuda(reading, written, text, place)
+    elif name in INSTALLERS:
+        return
+    elif name in known.debian:
+        package = known.debian[name]
+        if written:
+            reading.leave_out(place, text, f"Debian's own version of {package} is installed")
+        reading.debian_package(package, place)
+    elif name in known.absent:
+        reading.leave_out(place, text, known.absent[name])
+    elif known.is_library(name) and name not in known.renamed:
+        reading.leave_out(place, text, "a library of conda: wheels and the image have their own")
+    else:
+        reading.requirement(f"{known.renamed.get(name, name)}{version}", place)
+
+
+def _cuda(reading: Reading, written: str, text: str, place: Place) -> None:
+    release = re.search(r"(\d+\.\d+)", written)
+    if release:
+        reading.cuda_release(release[1], place)
+    else:
+        reading.leave_out(place, text, "names no CUDA release")
+
+
+def _key(keys: str | None, name: str) -> str:
+    match = re.search(rf"{name}\s*=\s*(['\"]?)([^'\"\]]*)\1", keys or "")
+    return match[2] if match else ""
+
+
+def _minor(version: str) -> str:
+    """`==3.10.*` for an exact release of Python: images have the newest of each minor version."""
+    match = re.fullmatch(r"==(\d+\.\d+)\.[\d.]+", version)
+    return f"=={match[1]}.*" if match else version
+
+
+def specifier(version: str) -> str | None:
+    """Conda's versions as PEP 440 has them; None if it has no such form.
+
+    `=1.26` and `1.26` are any release that begins so, `=1.26.4=BUILD` and `==1.26.4` are exact.
+    Source: conda's documentation of match specifications.
+    """
+    version = version.strip().replace(" ", "=") if re.match(r"\s*[\d.]+\s", version) else version
+    version = version.replace(" ", "").strip()
+    if not version or version == "*":
+        return ""
+    if "|" in version:
+        return None
+    exact = re.fullmatch(r"={0,2}([\w.!+]+)=[\w.*]+", version)
+    if exact:
+        return f"=={exact[1]}"
+    fuzzy = re.fullmatch(r"=?([\d.]+)(\.?\*)?", version)
+    if fuzzy:
+        number = fuzzy[1].rstrip(".")
+        return f"=={number}" if number.count(".") > 1 and not fuzzy[2] else f"=={number}.*"
+    if re.fullmatch(r"=[\w.!+]+", version):
+        return f"={version}"
+    parts = version.split(",")
+    if all(re.fullmatch(r"(==|!=|<=|>=|<|>|~=)[\w.*!+]+", part) for part in parts):
+        return ",".join(parts)
+    return None

@@ -1,0 +1,158 @@
+"""Scripts of a shell, Dockerfiles and notebooks: which commands install what, and when."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.user_projects import declared, reasons, texts
+
+
+def _script(tmp_path, text, **files):
+    return declared(tmp_path, {"install.sh": text, **files}, "install.sh")
+
+
+@pytest.mark.parametrize(
+    ("command", "installed"),
+    [
+        ("pip install torch", ["torch"]),
+        ("pip3.11 -q install --upgrade 'torch>=2.6'", ["torch>=2.6"]),
+        ("sudo -E /opt/venv/bin/pip install torch", ["torch"]),
+        ("MAX_JOBS=4 python3 -u -m pip install torch", ["torch"]),
+        ("uv pip install --system torch --python 3.11", ["torch"]),
+        ("uv --quiet add torch", ["torch"]),
+        ("bash -lc 'pip install torch && pip install trl'", ["torch", "trl"]),
+        ("export V=2.6.0; pip install torch==$V", ["torch==2.6.0"]),
+        ('pip install "torch==${V:-2.5.1}"', ["torch==2.5.1"]),
+        ("pip install torch -t /opt --retries 3 trl", ["torch", "trl"]),
+        ("pip install --unknown 3 torch pip", ["torch"]),
+        ("pip install torch 2>&1 | tee log.txt", ["torch"]),
+        (
+            "pip install 'git+https://git.example/a.git#egg=a'",
+            ["a @ git+https://git.example/a.git"],
+        ),
+        ("conda install -y -c pytorch pytorch=2.6.0 numpy", ["torch==2.6.0", "numpy"]),
+        ("echo pip install nothing", []),
+        ("pip list; pip download torch", []),
+        ("# pip install torch", []),
+    ],
+)
+def test_the_packages_of_a_command_are_read(tmp_path, command, installed):
+    assert texts(_script(tmp_path, command)) == installed
+
+
+@pytest.mark.parametrize(
+    ("script", "text", "reason"),
+    [
+        ("if test -f x; then\npip install torch\nfi", "pip install torch", "a condition"),
+        ("[ -f x ] && pip install torch", "pip install torch", "the test before it succeeds"),
+        ("pip check || pip install torch", "pip install torch", "the command before it fails"),
+        ("pip install $PACKAGES", "$PACKAGES", "has a variable"),
+        ("pip install 'torch", "pip install 'torch", "a quotation that does not end"),
+        ("git clone https://git.example/a && cd a && pip install -e .", "install .",
+         "(https://git.example/a)"),
+        ("pip uninstall -y torch", "uninstall -y torch", "not followed"),
+        ("pip install -r gone.txt", "-r gone.txt", "no such file in the project"),
+        ("uv sync --extra vllm", "--extra vllm", "--extra"),
+        ("apt-get install -y ./cuda.deb", "./cuda.deb", "a file"),
+    ],
+)  # fmt: skip
+def test_a_command_that_is_not_followed_is_named_with_the_reason(tmp_path, script, text, reason):
+    result = _script(tmp_path, script)
+    assert reason in reasons(result)[text]
+    assert result.requirements == ()
+
+
+def test_what_a_later_command_installs_wins(tmp_path):
+    result = _script(tmp_path, "pip install trl==0.23.0 torch\npip install --no-deps trl==0.22.2\n")
+    assert [(each.text, each.no_deps) for each in result.requirements] == [
+        ("torch", False),
+        ("trl==0.22.2", True),
+    ]
+    assert "a later command installs trl==0.22.2 (line 2)" in reasons(result)["trl==0.23.0"]
+
+
+def test_a_wheel_that_was_downloaded_is_required_by_its_address(tmp_path):
+    file = "flash_attn-2.7.4+cu12-cp311-cp311-linux_x86_64.whl"
+    script = f"wget https://files.example/{file}\npip install ./{file} --no-build-isolation\n"
+    result = _script(tmp_path, script)
+    assert texts(result) == [f"flash-attn @ https://files.example/{file}"]
+    assert result.no_build_isolation == ("flash-attn",)
+
+
+def test_options_name_indexes_constraints_and_cuda_releases(tmp_path):
+    script = (
+        "export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu121\n"
+        "export PIP_INDEX_URL=https://mirror.example/simple\n"
+        "pip install -c bounds.txt torch --index-url https://download.pytorch.org/whl/cu124\n"
+        "uv pip install trl --torch-backend=cu126 --index own=https://own.example/simple\n"
+        "uv pip install --overrides over.txt -f https://files.example/wheels peft\n"
+    )
+    files = {"bounds.txt": "numpy<2\n", "over.txt": "protobuf>=5\n"}
+    result = _script(tmp_path, script, **files)
+    assert [each.url for each in result.indexes] == [
+        "https://download.pytorch.org/whl/cu121",
+        "https://download.pytorch.org/whl/cu124",
+        "https://own.example/simple",
+        "https://files.example/wheels",
+    ]
+    assert [each.name for each in result.cuda] == ["12.1", "12.4", "12.6"]
+    assert texts(result, "constraint") == ["numpy<2"]
+    assert texts(result, "override") == ["protobuf>=5"]
+    assert "a mirror" in reasons(result)["PIP_INDEX_URL=https://mirror.example/simple"]
+
+
+@pytest.mark.parametrize(
+    ("image", "requirements", "cuda", "python"),
+    [
+        ("nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04", [], ["12.4"], []),
+        ("docker.io/pytorch/pytorch:2.6.0-cuda12.4-cudnn9-devel", ["torch==2.6.0"], ["12.4"], []),
+        ("vllm/vllm-openai:v0.8.5", ["vllm==0.8.5"], [], []),
+        ("python:3.11-slim", [], [], ["==3.11.*"]),
+        ("anyscale/ray:2.57.0-py312-cu130", ["ray==2.57.0"], ["13.0"], ["==3.12.*"]),
+        ("verlai/verl:base-th2.6.0-cu124-vllm0.8.5", ["torch==2.6.0", "vllm==0.8.5"], ["12.4"], []),
+        ("nvcr.io/nvidia/pytorch:25.11-py3", [], [], []),
+        ("ubuntu:22.04", [], [], []),
+    ],
+)
+def test_the_tag_of_a_known_image_names_versions(tmp_path, image, requirements, cuda, python):
+    result = declared(tmp_path, {"Dockerfile": f"FROM {image}\n"})
+    assert texts(result) == requirements
+    assert [each.name for each in result.cuda] == cuda
+    assert [each.spec for each in result.python] == python
+    unknown = image.startswith("nvcr")
+    assert [note.text for note in result.not_read] == ([f"FROM {image}"] if unknown else [])
+
+
+def test_stages_and_arguments_choose_the_image(tmp_path):
+    text = (
+        "ARG CUDA=12\nFROM nvidia/cuda:12.8.1-devel AS cuda12\n"
+        "FROM nvidia/cuda:13.0.3-devel AS cuda13\n"
+        "FROM cuda${CUDA} AS last\nRUN apt-get install -y git\n"
+    )
+    result = declared(tmp_path, {"Dockerfile": text})
+    assert [each.name for each in result.images] == ["nvidia/cuda:12.8.1-devel"]
+    assert [each.name for each in result.cuda] == ["12.8"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "installed"),
+    [
+        ("!pip install trl", ["trl"]),
+        ("%pip install -U trl", ["trl"]),
+        ("out = !pip install trl", ["trl"]),
+        ("if True:\n    !pip install trl\nelse:\n    !pip install peft", ["trl"]),
+        ("if 'google.colab' in sys.modules:\n    !pip install peft\nelse:\n    !pip install trl",
+         ["trl"]),
+        ("try:\n    import trl\nexcept ImportError:\n    !pip install trl", ["trl"]),
+        ("if 'COLAB_' in x: !pip install peft\n!pip install trl", ["trl"]),
+        ("%%bash\npip install trl", ["trl"]),
+        ("print('pip install trl')\n#!pip install trl", []),
+        ("!pip install trl {extra}", ["trl"]),
+    ],
+)  # fmt: skip
+def test_cells_install_packages_by_their_branch(tmp_path, cell, installed):
+    notebook = {"cells": [{"cell_type": "code", "source": cell.splitlines(keepends=True)}]}
+    result = declared(tmp_path, {"train.ipynb": json.dumps(notebook)})
+    assert texts(result) == installed

@@ -1,0 +1,194 @@
+"""Which files of a project are read by themselves, and which of two wins."""
+
+from __future__ import annotations
+
+import json
+
+from imgbuild.project import uv_lock
+from tests.support.user_projects import declared, reasons, texts
+
+RANGES = """\
+[project]
+name = "app"
+version = "1"
+dependencies = ["torch>=2.6", "click==8.2.1", "numpy<2"]
+"""
+
+
+def test_metadata_and_requirements_that_agree_are_both_read(tmp_path):
+    result = declared(
+        tmp_path, {"pyproject.toml": RANGES, "requirements.txt": "torch==2.6.0\nwandb\n"}
+    )
+    assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2", "torch==2.6.0", "wandb"]
+    assert not any(each.locked for each in result.requirements)
+
+
+def test_a_pinned_requirements_file_within_the_ranges_is_a_lock(tmp_path):
+    pins = "torch==2.6.0\nclick==8.2.1\nnumpy==1.26.4\nsympy==1.13.1\n"
+    result = declared(tmp_path, {"pyproject.toml": RANGES, "requirements.txt": pins})
+    locked = [each.text for each in result.requirements if each.locked]
+    assert locked == pins.split()
+    assert result.not_read == ()
+
+
+def test_a_requirements_file_that_contradicts_the_metadata_is_left_out_with_places(tmp_path):
+    pins = "torch==2.5.1\nclick==8.1.8\nnumpy==2.2.5\npeft\n"
+    result = declared(tmp_path, {"pyproject.toml": RANGES, "requirements.txt": pins})
+    assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
+    reason = reasons(result)["requirements.txt"]
+    assert "torch==2.5.1 (requirements.txt:1) against torch>=2.6 (pyproject.toml:4)" in reason
+    assert "click==8.1.8 (requirements.txt:2)" in reason
+    assert "numpy==2.2.5 (requirements.txt:3)" in reason
+    assert result.files == ("pyproject.toml",)
+
+
+def test_files_for_development_hardware_and_alternatives_are_listed(tmp_path):
+    files = {
+        "requirements.txt": "torch\n",
+        "requirements-dev.txt": "ruff\n",
+        "requirements_npu.txt": "torch-npu\n",
+        "requirements-sglang.txt": "sglang\n",
+        "requirements/vllm.txt": "vllm\n",
+        "requirements/docs.txt": "sphinx\n",
+        "constraints.txt": "numpy<2\n",
+    }
+    result = declared(tmp_path, files)
+    assert texts(result) == ["torch"]
+    assert texts(result, "constraint") == ["numpy<2"]
+    assert {text: reason.partition(";")[0] for text, reason in reasons(result).items()} == {
+        "requirements-dev.txt": "packages for development",
+        "requirements_npu.txt": "packages for other hardware",
+        "requirements-sglang.txt": "an alternative or an addition",
+        "requirements/docs.txt": "packages for development",
+        "requirements/vllm.txt": "an alternative or an addition",
+    }
+
+
+def test_named_files_are_read_and_no_others(tmp_path):
+    files = {
+        "pyproject.toml": RANGES,
+        "requirements/vllm.txt": "vllm\n-r base.txt\n",
+        "requirements/base.txt": "peft\n",
+        "requirements.txt": "wandb\n",
+    }
+    result = declared(tmp_path, files, "requirements/vllm.txt")
+    assert texts(result) == ["vllm", "peft"]
+    assert result.files == ("requirements/vllm.txt", "requirements/base.txt")
+    assert result.packages == ()
+
+
+def test_a_dockerfile_beside_metadata_gives_debian_packages_and_notes_the_rest(tmp_path):
+    docker = (
+        "FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\n"
+        "RUN apt-get install -y git-lfs\n"
+        "RUN pip install torch flash-attn==2.7.4.post1 -e .[train]\n"
+    )
+    result = declared(tmp_path, {"pyproject.toml": RANGES, "docker/Dockerfile": docker})
+    assert [each.name for each in result.debian] == ["git-lfs"]
+    assert [each.name for each in result.cuda] == ["12.4"]
+    assert "torch" not in reasons(result)
+    assert "named by no other file" in reasons(result)["flash-attn==2.7.4.post1"]
+    assert "--extra" in reasons(result)[".[train]"]
+    assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
+
+
+def test_a_file_that_only_the_dockerfile_installs_is_one_note(tmp_path):
+    files = {
+        "pyproject.toml": RANGES,
+        "Dockerfile": "FROM ubuntu\nCOPY . /app\nRUN pip install -r /app/requirements/serve.txt\n",
+        "requirements/serve.txt": "fastapi\nuvicorn\nray\nvllm\n",
+    }
+    note = reasons(declared(tmp_path, files))["-r requirements/serve.txt"]
+    assert "Dockerfile; only it names fastapi, uvicorn, ray and 1 more" in note
+
+
+def test_a_workspace_without_a_project_leaves_its_lock_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(uv_lock, "_exported", lambda *_: None)
+    files = {
+        "pyproject.toml": '[tool.uv.workspace]\nmembers = ["a"]\n',
+        "uv.lock": "version = 1\npackage = []\n",
+    }
+    assert "no entry" in reasons(declared(tmp_path, files))["uv.lock"]
+
+
+def test_of_several_dockerfiles_the_usual_one_is_read(tmp_path):
+    files = {
+        "requirements.txt": "torch\n",
+        "Dockerfile": "FROM ubuntu:22.04\nRUN apt-get install -y git\n",
+        "Dockerfile.rocm": "FROM ubuntu:22.04\nRUN apt-get install -y rocm\n",
+        "docker/Dockerfile": "FROM ubuntu:22.04\nRUN apt-get install -y vim\n",
+    }
+    result = declared(tmp_path, files)
+    assert [each.name for each in result.debian] == ["git"]
+    assert {"Dockerfile.rocm", "docker/Dockerfile"} <= set(reasons(result))
+
+
+def test_a_notebook_counts_only_if_nothing_else_declares(tmp_path):
+    cell = {"cell_type": "code", "source": "!pip install trl\n"}
+    notebook = json.dumps({"cells": [cell]})
+    assert texts(declared(tmp_path / "a", {"train.ipynb": notebook})) == ["trl"]
+    both = declared(tmp_path / "b", {"train.ipynb": notebook, "requirements.txt": "torch\n"})
+    assert texts(both) == ["torch"]
+    several = declared(tmp_path / "c", {"a.ipynb": notebook, "b.ipynb": notebook})
+    assert texts(several) == []
+    assert set(reasons(several)) == {"a.ipynb", "b.ipynb"}
+
+
+def test_projects_in_folders_are_left_alone(tmp_path):
+    files = {
+        "requirements.txt": "torch\n",
+        "agent/pyproject.toml": '[project]\nname = "agent"\ndependencies = ["vllm==0.8.5"]\n',
+        "tools/requirements.txt": "openai==0.28\n",
+    }
+    result = declared(tmp_path, files)
+    assert texts(result) == ["torch"]
+    assert set(reasons(result)) == {"agent/pyproject.toml", "tools/requirements.txt"}
+
+
+def test_submodules_that_are_not_fetched_and_foreign_files_are_named(tmp_path):
+    files = {
+        "requirements.txt": "torch\n",
+        ".gitmodules": '[submodule "verl"]\n\tpath = verl\n\turl = https://git.example/verl\n',
+        "Pipfile": "[packages]\n",
+        "install.sh": "pip install vllm\n",
+    }
+    result = declared(tmp_path, files)
+    assert set(reasons(result)) == {"verl", "Pipfile", "install.sh"}
+    assert texts(declared(tmp_path, {}, "install.sh")) == ["vllm"]
+
+
+def test_an_environment_of_conda_that_contradicts_the_metadata_is_left_out(tmp_path):
+    conda = "dependencies: [python=3.9, numpy=2.1]\n"
+    result = declared(tmp_path, {"pyproject.toml": RANGES, "environment.yml": conda})
+    assert "numpy==2.1.*" in reasons(result)["environment.yml"]
+    assert result.python == ()
+
+
+def test_setup_py_counts_where_pyproject_has_no_project(tmp_path):
+    files = {
+        "pyproject.toml": "[tool.black]\nline-length = 100\n",
+        "setup.py": "from setuptools import setup\nsetup(name='x', install_requires=['torch'])\n",
+    }
+    result = declared(tmp_path, files)
+    assert texts(result) == ["torch"]
+    assert [each.name for each in result.packages] == ["x"]
+
+
+def test_dynamic_dependencies_are_those_of_their_file_or_script(tmp_path):
+    head = '[project]\nname = "x"\ndynamic = ["version", "dependencies"]\n'
+    by_file = head + '[tool.setuptools.dynamic]\ndependencies = {file = ["reqs.txt"]}\n'
+    result = declared(tmp_path / "a", {"pyproject.toml": by_file, "reqs.txt": "torch\n"})
+    assert [(each.text, str(each.place)) for each in result.requirements] == [
+        ("torch", "reqs.txt:1")
+    ]
+    script = "from setuptools import setup\nsetup(install_requires=['peft'])\n"
+    result = declared(tmp_path / "b", {"pyproject.toml": head, "setup.py": script})
+    assert texts(result) == ["peft"]
+    result = declared(tmp_path / "c", {"pyproject.toml": head})
+    assert "build backend" in reasons(result)["dependencies"]
+
+
+def test_an_empty_project_declares_nothing(tmp_path):
+    result = declared(tmp_path, {"train.py": "import torch\n"})
+    assert result.requirements == ()
+    assert result.files == ()
