@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild import __version__, project_paths
-from imgbuild.lock import published
 from imgbuild.project_paths import Project
 from imgbuild.render import templates
 from imgbuild.system.console import console
@@ -37,10 +36,16 @@ def _holding(project: Project, names: Sequence[str]) -> Project:
     local = project.locked_targets()
     if any(fnmatch.filter(local, name) for name in names):
         return project
-    targets = published.load(project.matrix).targets
-    if any(fnmatch.filter(targets, name) for name in names):
+    if any(fnmatch.filter(targets(project), name) for name in names):
         return project
     return catalogue
+
+
+def targets(project: Project) -> list[str]:
+    """The targets of a project's matrix, locked or not."""
+    from imgbuild.lock import published  # reads YAML, which most verbs need not
+
+    return list(published.load(project.matrix).targets)
 
 
 def report_templates(project: Project) -> None:
