@@ -62,7 +62,7 @@ def test_a_project_as_they_are_published(tmp_path: Path) -> None:
 
 
 def test_a_project_that_no_index_can_meet(tmp_path: Path) -> None:
-    lines = ("torch==2.6.0", "vllm==0.8.99", "trasformers-nosuch", "numpy==1.21.0")
+    lines = ("torch==2.6.0", "vllm==0.8.99", "nosuch-package-of-anyone", "numpy==1.21.0")
     (tmp_path / "requirements.txt").write_text("\n".join(lines))
     answer = imgbuild(tmp_path, "init", status=8)
     places = [reason.partition(": ")[0] for reason in answer["reasons"]]

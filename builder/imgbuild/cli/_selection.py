@@ -17,6 +17,7 @@ import msgspec
 from imgbuild.errors import InputError, LockStale, NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.pipeline.opened import targets
 from imgbuild.project_paths import Project
 from imgbuild.registry.image_reference import is_host, parse_repository
 from imgbuild.values import Arch
@@ -65,9 +66,7 @@ def choose(
 
 def _only(project: Project) -> Sequence[str]:
     """The only target of the matrix of a user's project; none if there are several."""
-    from imgbuild.lock.published import load
-
-    names = list(load(project.matrix).targets) if project.writable else []
+    names = targets(project) if project.writable else []
     return names if len(names) == 1 else []
 
 

@@ -317,17 +317,28 @@ def _start(
     debs = [*(item.name for item in declared.debian), *system]
     base = matrix.targets[choice.chosen.target].base
     lacking = choose_target.unknown_debs(matrix, base, debs, ask.arch, context)
+    absent = {}
     for item in declared.debian:
         if item.name in lacking and item.name not in system:
             near = f"; nearest: {lacking[item.name]}" if lacking[item.name] else ""
             console.warn(f"left out {item.place}: Debian has no package {item.name}{near}")
+            absent[item.name] = f"Debian has no such package{near}"
     lacking = {name: near for name, near in lacking.items() if name in system}
     _refuse(choice, ask, lacking)
     target = choice.chosen.target
     row = _row(f"{name}-project" if name == target else name, files, choice, ask, additions)
-    below = init.begin(path, row, extends=target, place=init.INSTALLED, image=image, http=Http())
+    row = msgspec.structs.replace(row, exclude={**row.exclude, **absent})
+    copies = declared_files.copy(files, path.parent)
+    try:
+        below = init.begin(
+            path, row, extends=target, place=init.INSTALLED, image=image, http=Http()
+        )
+    except BaseException:
+        for copy in copies:
+            copy.unlink()
+        raise
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
-    wrote += [*init.write_beside(path.parent), *declared_files.copy(files, path.parent)]
+    wrote += [*init.write_beside(path.parent), *copies]
     console.info("next: imgbuild lock && imgbuild run -- python SCRIPT")
     return Started(
         name=row.name,

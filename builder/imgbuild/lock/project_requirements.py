@@ -118,7 +118,9 @@ def requirements_of(
         DeclaredRequirement(text=str(parse_requirement(line)), place=Place(file=MATRIX))
         for line in row.add
     ]
-    excluded = {normalize(package) for package in row.exclude}
+    excluded = {
+        normalize(package) for package in (*row.exclude, *(each.name for each in declared.excluded))
+    }
     relaxed = {normalize(package): item.spec for package, item in row.relax.items()}
     applying = [
         item
@@ -148,7 +150,14 @@ def requirements_of(
         versions=_versions(direct, bounds, overridden),
         direct=tuple(item for item in applying if has_address(item)),
         hashes=_hashes(applying),
-        debian=tuple(sorted({*row.packages, *(item.name for item in declared.debian)})),
+        debian=tuple(
+            sorted(
+                {
+                    *row.packages,
+                    *(item.name for item in declared.debian if item.name not in row.exclude),
+                }
+            )
+        ),
         python=(
             ((relaxed[PYTHON], Place(file=MATRIX)),)
             if PYTHON in relaxed

@@ -13,7 +13,17 @@ from typing import Annotated
 import msgspec
 
 from imgbuild.matrix.accepted import AcceptedCves, Waivers
-from imgbuild.matrix.fields import CudaVersion, Form, Line, Name, Package, Prose, Reason, Version
+from imgbuild.matrix.fields import (
+    CudaVersion,
+    DebianPackage,
+    Form,
+    Line,
+    Name,
+    Package,
+    Prose,
+    Reason,
+    Version,
+)
 from imgbuild.matrix.model import (
     Drops,
     Labels,
@@ -112,8 +122,11 @@ class Extension(_Strict, frozen=True):
         ),
     ] = ()
     exclude: Annotated[
-        dict[Package, Reason],
-        msgspec.Meta(description="packages that are left out although they are required, and why"),
+        dict[DebianPackage, Reason],
+        msgspec.Meta(
+            description="packages, of Python or Debian, that are left out although the files"
+            " require them, and why"
+        ),
     ] = {}
     relax: Annotated[
         dict[Package, Wanted],

@@ -1,4 +1,4 @@
-"""Opens the project of a verb, or the catalogue; names the templates that it replaces."""
+"""Finds the project that a verb works on, and reports if it is the catalogue of imgbuild."""
 
 from __future__ import annotations
 
@@ -36,12 +36,16 @@ def _holding(project: Project, names: Sequence[str]) -> Project:
     local = project.locked_targets()
     if any(fnmatch.filter(local, name) for name in names):
         return project
-    from imgbuild.lock import published  # reading a matrix takes longer than most verbs
-
-    targets = published.load(project.matrix).targets
-    if any(fnmatch.filter(targets, name) for name in names):
+    if any(fnmatch.filter(targets(project), name) for name in names):
         return project
     return catalogue
+
+
+def targets(project: Project) -> list[str]:
+    """The targets of a project's matrix, locked or not."""
+    from imgbuild.lock import published  # reads YAML, which most verbs need not
+
+    return list(published.load(project.matrix).targets)
 
 
 def report_templates(project: Project) -> None:

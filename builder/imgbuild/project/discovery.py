@@ -102,7 +102,7 @@ def _beside(reading: Reading, name: str, *, lock: bool = False) -> None:
             for declared, other in pairs[:SHOWN]
         )
         more = f" and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
-        reason = f"contradicts the package's own metadata: {shown}{more}"
+        reason = f"contradicts other files of the project: {shown}{more}"
         reading.leave_out(Place(file=name), name, reason)
         return
     if not lock and _declares(reading) and agreement.is_lock(child.requirements):
@@ -192,10 +192,7 @@ def _dockerfile(reading: Reading, name: str) -> None:
     if not _declares(reading):
         reading.absorb(child)
         return
-    reason = "installed by the Dockerfile, named by no other file; add it if it is needed"
-    for each in agreement.missing(child.requirements, reading.requirements):
-        if each.package not in {request.name for request in reading.local_requests}:
-            reading.leave_out(each.place, each.text, reason)
+    _note_missing(reading, child, name)
     for request in child.local_requests:
         if request.extras:
             text = f"{request.folder}[{','.join(request.extras)}]"
@@ -206,6 +203,21 @@ def _dockerfile(reading: Reading, name: str) -> None:
         child.pythons = []
     child.files = [name]
     reading.absorb(child)
+
+
+def _note_missing(reading: Reading, child: Reading, name: str) -> None:
+    """Note what the Dockerfile `name` installs and no other file declares: each line, each file."""
+    by_file: dict[str, list[str]] = {}
+    for each in agreement.missing(child.requirements, reading.requirements):
+        if each.place.file == name:
+            reason = "installed by the Dockerfile, named by no other file; add it if it is needed"
+            reading.leave_out(each.place, each.text, reason)
+        elif each.kind == "requirement":
+            by_file.setdefault(each.place.file, []).append(each.package)
+    for file, packages in by_file.items():
+        more = f" and {len(packages) - SHOWN} more" if len(packages) > SHOWN else ""
+        reason = f"installed by {name}; only it names {', '.join(packages[:SHOWN])}{more}; {NAMED}"
+        reading.leave_out(Place(file=file), f"-r {file}", reason)
 
 
 def _notebooks(reading: Reading, names: list[str]) -> None:

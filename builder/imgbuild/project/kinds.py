@@ -26,6 +26,7 @@ from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import Reading
 from imgbuild.project.requirement_lines import LineScope
 from imgbuild.project.uv_settings import DEVELOPMENT, UvSettings
+from imgbuild.values import normalize
 
 # Parts of names of files with packages for other hardware than NVIDIA's.
 HARDWARE = frozenset(
@@ -132,7 +133,8 @@ def read_setup(reading: Reading, name: str) -> None:
         return
     if legacy.requires_python:
         reading.python(legacy.requires_python, Place(file=legacy.file))
-    local_package.add_legacy(reading, legacy, reading.extras & set(legacy.extras))
+    extras = {normalize(extra) for extra in reading.extras} & set(legacy.extras)
+    local_package.add_legacy(reading, legacy, sorted(extras))
     local_package.describe_into(reading, above(name))
 
 

@@ -86,8 +86,10 @@ def read_file(
         return
     root = _root(packages, reading, pyproject)
     if root is None:
-        reading.problem(Place(file=name), "has no entry for the project itself",
-                        expected="a lock of this pyproject.toml: run `uv lock`")  # fmt: skip
+        reason = (
+            "has no entry for this pyproject.toml: name the member of the workspace with --from"
+        )
+        reading.leave_out(Place(file=name), name, reason)
         return
     if document.get("requires-python"):
         reading.python(document["requires-python"], Place(file=name))

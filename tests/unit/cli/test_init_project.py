@@ -118,7 +118,7 @@ def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: Loca
     index.wheel("peft", "0.15.0")
     index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
     index.add("nat", "nat-1.0.tar.gz", sdist_bytes("nat", "1.0", {"setup.py": b"ext_modules"}))
-    require(f"{MET}peft==0.99\nnosuch\nold==1.0\ntrasformers\nnat\n")
+    require(f"{MET}peft==0.99\nnosuch\nold==1.0\ntranzformers\nnat\n")
     done = imgbuild("init")
     assert done.status == 8
     message = words(done.stderr)
@@ -126,7 +126,7 @@ def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: Loca
     assert "requirements.txt:5: peft==0.99: the index has no such version" in message
     assert "requirements.txt:6: nosuch: the index has no such package" in message
     assert "requirements.txt:7: old==1.0: no wheel for Python 3.11" in message
-    assert "trasformers: the index has no such package; nearest: transformers" in message
+    assert "tranzformers: the index has no such package; nearest: transformers" in message
     assert "requirements.txt:9: nat: only an sdist exists" in message
     assert "--exclude PACKAGE" in message
     assert {path.name for path in Path().iterdir()} == {"requirements.txt"}
@@ -171,12 +171,12 @@ def test_a_daily_build_is_named_as_such(imgbuild: Command, index: LocalIndex) ->
 
 
 def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalIndex) -> None:
-    index.add("rouge", "rouge-1.0.tar.gz", sdist_bytes("rouge", "1.0", {"setup.py": b"setup()"}))
-    require(f"{MET}rouge\n")
+    index.add("scorer", "scorer-1.0.tar.gz", sdist_bytes("scorer", "1.0", {"setup.py": b"setup()"}))
+    require(f"{MET}scorer\n")
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    reason = yaml.safe_load(Path("matrix.yaml").read_text())["sdists"]["rouge"]["reason"]
-    assert reason == "rouge 1.0 is published only as an sdist of Python code"
+    reason = yaml.safe_load(Path("matrix.yaml").read_text())["sdists"]["scorer"]["reason"]
+    assert reason == "scorer 1.0 is published only as an sdist of Python code"
 
 
 def test_a_pin_is_moved_only_when_told(imgbuild: Command, index: LocalIndex) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from imgbuild.project import uv_lock
 from tests.support.user_projects import declared, reasons, texts
 
 RANGES = """\
@@ -89,6 +90,25 @@ def test_a_dockerfile_beside_metadata_gives_debian_packages_and_notes_the_rest(t
     assert "named by no other file" in reasons(result)["flash-attn==2.7.4.post1"]
     assert "--extra" in reasons(result)[".[train]"]
     assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
+
+
+def test_a_file_that_only_the_dockerfile_installs_is_one_note(tmp_path):
+    files = {
+        "pyproject.toml": RANGES,
+        "Dockerfile": "FROM ubuntu\nCOPY . /app\nRUN pip install -r /app/requirements/serve.txt\n",
+        "requirements/serve.txt": "fastapi\nuvicorn\nray\nvllm\n",
+    }
+    note = reasons(declared(tmp_path, files))["-r requirements/serve.txt"]
+    assert "Dockerfile; only it names fastapi, uvicorn, ray and 1 more" in note
+
+
+def test_a_workspace_without_a_project_leaves_its_lock_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(uv_lock, "_exported", lambda *_: None)
+    files = {
+        "pyproject.toml": '[tool.uv.workspace]\nmembers = ["a"]\n',
+        "uv.lock": "version = 1\npackage = []\n",
+    }
+    assert "no entry" in reasons(declared(tmp_path, files))["uv.lock"]
 
 
 def test_of_several_dockerfiles_the_usual_one_is_read(tmp_path):
