@@ -1,4 +1,4 @@
-"""How a project and the targets for it are printed; `init` itself is full of options."""
+"""Prints a project and the targets for it (separate: `init` is full of options)."""
 
 from __future__ import annotations
 

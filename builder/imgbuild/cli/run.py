@@ -1,4 +1,4 @@
-"""`imgbuild run`: a command in an image: mounts, variables, ports, GPUs, user, shm size."""
+"""`imgbuild run`: mounts, variables, ports, GPUs, user, shm size (separate: a verb of its own)."""
 
 from __future__ import annotations
 

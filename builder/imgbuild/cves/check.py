@@ -1,4 +1,4 @@
-"""Known vulnerabilities of an image: which count, which are accepted and until when."""
+"""Known vulnerabilities of an image: which count, in which order, which are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks from inside a container whether the host suits an image: `doctor TARGET --through`.
+"""Runs `smoke_tests/doctor.py` in a container: whether the host suits an image.
 
 A script that imports nothing of imgbuild (smoke_tests/doctor.py) is shown to the container, not put
 into the image. It runs as a user would run the image there, with nothing corrected: with Apptainer

@@ -1,4 +1,4 @@
-"""Which targets this machine can run, and why not the others.
+"""Which targets this machine can run, why not the others; remarks on memory and shared memory.
 
 Without a GPU or its driver only the other requirements are checked, with a remark, and `best` is
 empty.

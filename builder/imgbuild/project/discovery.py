@@ -1,4 +1,4 @@
-"""Which files of a project say what it needs, and which of them wins where they differ."""
+"""Which files of a project count where several say what it needs (separate: the policy)."""
 
 from __future__ import annotations
 

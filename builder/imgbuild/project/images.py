@@ -1,4 +1,4 @@
-"""What the tag of a well-known image says of its Python, torch and CUDA."""
+"""What the tag of an image says of Python, torch and CUDA (separate: a table of images)."""
 
 from __future__ import annotations
 

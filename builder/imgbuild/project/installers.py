@@ -1,4 +1,4 @@
-"""Which installer a command line calls, with which arguments, and which options have a value."""
+"""Which installer a command line calls, and its arguments (separate: a table of programs)."""
 
 from __future__ import annotations
 

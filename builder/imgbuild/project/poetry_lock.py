@@ -1,4 +1,4 @@
-"""poetry.lock as locked requirements: what the chosen groups and extras of its project need."""
+"""poetry.lock as locked requirements of groups and extras (separate: a file format)."""
 
 from __future__ import annotations
 

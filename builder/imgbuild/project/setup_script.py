@@ -1,4 +1,4 @@
-"""setup.py, read without running it: literals, and lists that come from requirements files.
+"""setup.py, read without running it (separate: an evaluator of literals and lists).
 
 A small interpreter of assignments. What it cannot tell is None; the build backend would know it.
 """

@@ -1,4 +1,4 @@
-"""uv.lock as locked requirements: through `uv export` of the pinned uv, else from its tables.
+"""uv.lock as locked requirements, through `uv export` or its tables (separate: a file format).
 
 uv runs in a folder of its own with the project's pyproject.toml files and its lock alone: offline,
 without configuration, variables and builds.

@@ -1,4 +1,4 @@
-"""What extras of requested packages require: a row names packages, without extras."""
+"""What extras of requested packages require: rows name no extras (separate: reads METADATA)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slurm's commands (sbatch, squeue, sacct, scancel): submit, query, wait, cancel.
+"""Slurm's commands (sbatch, squeue, sacct, scancel): submit, query, how often, wait, cancel.
 
 All nodes must see the same files at the same paths. A task is a pair: the number of its job, and
 its number there; a job that is not an array has the task 0.

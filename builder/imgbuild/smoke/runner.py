@@ -1,4 +1,4 @@
-"""Runs the smoke tests in a built image, or in the active environment.
+"""Runs the smoke tests (`smoke_tests/`, with their time limits) in an image or environment.
 
 The tests are scripts that import nothing of imgbuild. They are copied into a container (there is no
 shared folder, so that an engine on another machine works as well) or mounted in a root folder,

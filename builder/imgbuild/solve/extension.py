@@ -1,4 +1,4 @@
-"""What a published target adds to the solve of its extension (separate: one kind of target).
+"""What a published target adds to the solve of its extension.
 
 System packages are added to the base; METADATA of published wheels that were built from sdists is
 read from the wheels, built again if they are not in the cache.

@@ -1,4 +1,4 @@
-"""Whether a package compiles, by what its files say: only pure wheels are built from source."""
+"""Whether a package compiles, by what its files say (separate: a table of signs)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool of threads for downloads and uploads: runs a function for many items, stops on errors.
+"""A pool of threads for downloads and uploads: how many at once, and how it stops on errors.
 
 The threads are daemons that share one list: an executor would wait for slow reads after Ctrl-C.
 """

@@ -1,4 +1,4 @@
-"""Findings of `imports` and `calls`: the place in the file, the severity and the message."""
+"""The order of all findings; those of `imports` and `calls`: place, severity, message."""
 
 from __future__ import annotations
 
