@@ -7,6 +7,7 @@ over both.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +28,8 @@ from imgbuild.values import normalize
 MATRIX = "matrix.yaml"
 NEVER = "python_version < '0'"  # the marker of an override that leaves a package out
 PYTHON = "python"  # in `relax`
-PREFERENCE = ".python-version"  # of developers; what the project accepts says its metadata
+# Files whose Python is that of developers or of an older image; metadata says what is accepted.
+PREFERENCE = re.compile(r"^\.python-version$|dockerfile|containerfile|\.ipynb$")
 UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend knows
 
 
@@ -150,21 +152,14 @@ def requirements_of(
         versions=_versions(direct, bounds, overridden),
         direct=tuple(item for item in applying if has_address(item)),
         hashes=_hashes(applying),
-        debian=tuple(
-            sorted(
-                {
-                    *row.packages,
-                    *(item.name for item in declared.debian if item.name not in row.exclude),
-                }
-            )
-        ),
+        debian=_debian(row, declared),
         python=(
             ((relaxed[PYTHON], Place(file=MATRIX)),)
             if PYTHON in relaxed
             else tuple(
                 (item.spec, item.place)
                 for item in declared.python
-                if posixpath.basename(item.place.file) != PREFERENCE
+                if not PREFERENCE.search(posixpath.basename(item.place.file).lower())
             )
         ),
         places={item.package: item.place for item in reversed(direct)},
@@ -174,6 +169,12 @@ def requirements_of(
         },
         declared=declared,
     )
+
+
+def _debian(row: Extension, declared: Declared) -> tuple[str, ...]:
+    """The Debian packages that the row and the files name."""
+    of_files = {item.name for item in declared.debian} - row.exclude.keys()
+    return tuple(sorted({*row.packages, *of_files}))
 
 
 def _overrides(

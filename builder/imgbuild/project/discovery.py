@@ -170,7 +170,7 @@ def _dockerfiles(reading: Reading, names: list[str]) -> None:
     candidates = usual or (plain if len(plain) == 1 else [])
     for name in (*at_root, *below):
         if candidates and name == candidates[0]:
-            _dockerfile(reading, name)
+            read_dockerfile(reading, name)
         else:
             reading.leave_out(Place(file=name), name, f"another Dockerfile; {NAMED}")
 
@@ -185,7 +185,11 @@ def _files(reading: Reading, folder: str, levels: int) -> Iterable[str]:
             yield from _files(reading, path, levels - 1)
 
 
-def _dockerfile(reading: Reading, name: str) -> None:
+def read_dockerfile(reading: Reading, name: str) -> None:
+    """Read a Dockerfile after all other files: of these alone it adds Debian packages and bounds.
+
+    Where no other file declares anything, what it installs counts.
+    """
     child = reading.child()
     child.files = list(reading.files)
     dockerfile.read_file(child, name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imgbuild.errors import InputError
-from imgbuild.project import discovery, kinds, local_package, pyproject
+from imgbuild.project import discovery, dockerfile, kinds, local_package, pyproject
 from imgbuild.project.model import Declared, Place
 from imgbuild.project.project_files import ProjectFiles, relative
 from imgbuild.project.reading import LocalRequest, Reading
@@ -44,7 +44,7 @@ def read(
 
 def _named(reading: Reading, files: Sequence[str]) -> None:
     names = [relative(".", name) for name in files]
-    for name in names:
+    for name in sorted(names, key=dockerfile.is_dockerfile):
         place = Place(file=name)
         if name.startswith(("/", "..")) or not reading.sources.inside(name):
             reading.problem(place, "is outside of the project", expected="a file of the project")
@@ -55,6 +55,8 @@ def _named(reading: Reading, files: Sequence[str]) -> None:
         elif (kind := kinds.kind_of(name)) is None:
             expected = "a requirements file, pyproject.toml, a lock, setup.py, environment.yml, …"
             reading.problem(place, "a kind of file that is not read", expected=expected)
+        elif dockerfile.is_dockerfile(name):
+            discovery.read_dockerfile(reading, name)
         else:
             kind.read(reading, name)
 
