@@ -163,7 +163,7 @@ def requirements(
     for group in groups:
         for text, place in tables.group_items(group):
             settings.requirement(text, place)
-    _dynamic(reading, tables, extras)
+    dynamic_requirements(reading, tables, extras)
 
 
 def chosen(
@@ -208,8 +208,8 @@ def check_choice(reading: Reading) -> None:
                             expected=f"{near[0]}?" if near else expected)  # fmt: skip
 
 
-def _dynamic(reading: Reading, tables: ProjectTables, extras: Iterable[str]) -> None:
-    """Requirements that setuptools or a hook of hatch read from files."""
+def dynamic_requirements(reading: Reading, tables: ProjectTables, extras: Iterable[str]) -> None:
+    """Add the requirements that setuptools or a hook of hatch read from files."""
     dynamic = tables.project.get("dynamic")
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
     tool = tables.document.get("tool")
