@@ -37,11 +37,13 @@ def compatible(first: Requirement, second: Requirement) -> bool:
     )
     if not together:
         return True
-    one, two = _specifier(first), _specifier(second)
-    if one is None or two is None:
+    specifier, other = _specifier(first), _specifier(second)
+    if specifier is None or other is None:
         return True
-    both = one & two
-    return any(both.contains(version, prereleases=True) for version in _candidates(one, two))
+    both = specifier & other
+    return any(
+        both.contains(version, prereleases=True) for version in _candidates(specifier, other)
+    )
 
 
 def _specifier(requirement: Requirement) -> SpecifierSet | None:

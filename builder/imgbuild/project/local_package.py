@@ -99,13 +99,13 @@ def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str
         version = layouts.version(reading.sources, folder, document)
     scripts = project.get("scripts")
     requires = [(text, tables.place(text, "dependencies")) for text in tables.dependencies]
-    known = {"version"} if version is not None else set()
+    static = {"version"} if version is not None else set()
     if "dependencies" in names:
         child = Reading(reading.sources)
         pyproject.dynamic_requirements(child, tables, ())
         add_dynamic(child, folder, document)
         requires += [(each.text, each.place) for each in child.requirements]
-        known |= {"dependencies"} if child.requirements else set()
+        static |= {"dependencies"} if child.requirements else set()
     return Metadata(
         file=file,
         name=str(project.get("name", "")),
@@ -119,7 +119,7 @@ def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str
         scripts={str(key): str(value) for key, value in scripts.items()}
         if isinstance(scripts, dict)
         else {},
-        dynamic=[name for name in names if name not in known],
+        dynamic=[name for name in names if name not in static],
     )
 
 
@@ -157,9 +157,9 @@ def read_legacy(reading: Reading, folder: str) -> Metadata | None:
     script.scripts = {**script.scripts, **configured.scripts}
     script.package_dir = configured.package_dir or script.package_dir
     script.where = configured.where or script.where
-    said = {"install_requires": script.requires, "version": script.version}
+    values = {"install_requires": script.requires, "version": script.version}
     names = [*script.dynamic, *configured.dynamic]
-    script.dynamic = [name for name in names if not said.get(name)]
+    script.dynamic = [name for name in names if not values.get(name)]
     return script
 
 

@@ -227,9 +227,9 @@ def dynamic_requirements(reading: Reading, tables: ProjectTables, extras: Iterab
         by_extra = {**(optional if isinstance(optional, dict) else {}),
                     **hook.get("optional-dependencies", {})}  # fmt: skip
         reading.available_extras += [normalize(name) for name in by_extra]
-        wanted = {normalize(name) for name in reading.extras} | set(extras)
+        chosen_extras = {normalize(name) for name in reading.extras} | set(extras)
         for extra, value in by_extra.items():
-            if normalize(extra) in wanted:
+            if normalize(extra) in chosen_extras:
                 for file in _files(value) or [str(each) for each in value if isinstance(each, str)]:
                     _nested(reading, tables, file)
 

@@ -316,8 +316,8 @@ class SetupScript:
     def _file(self, path: str, line: int) -> ScriptText | RequirementFile:
         """A file of the project by its path, else the text."""
         target = relative(self.folder, path.lstrip("/")) if path else ""
-        known = path and len(path) < 256 and "\n" not in path and not target.startswith("..")
-        if known and self.sources.inside(target) and self.sources.exists(target):
+        is_path = path and len(path) < 256 and "\n" not in path and not target.startswith("..")
+        if is_path and self.sources.inside(target) and self.sources.exists(target):
             return RequirementFile(target)
         return ScriptText(path, line)
 

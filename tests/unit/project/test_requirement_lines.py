@@ -70,11 +70,11 @@ def test_a_line_that_is_not_understood_is_left_out_with_its_place(tmp_path, line
 
 
 def test_all_broken_lines_are_named_at_once(tmp_path):
-    found = problems(
+    result = problems(
         tmp_path,
         {"requirements.txt": "torch=2.6\n-r missing.txt\nnumpy\ntransformers>>4\n"},
     )
-    assert [(each.line, each.value) for each in found] == [
+    assert [(each.line, each.value) for each in result] == [
         (1, "torch=2.6"),
         (2, "missing.txt"),
         (4, "transformers>>4"),
