@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.project import addresses, platforms
@@ -50,16 +49,8 @@ def _specifier(requirement: Requirement) -> SpecifierSet | None:
     """The versions; for a wheel by address its own, None for another address."""
     if requirement.url is None:
         return requirement.specifier
-    version = url_version(requirement.url)
+    version = addresses.wheel_version(requirement.url)
     return None if version is None else SpecifierSet(f"=={version}")
-
-
-def url_version(url: str) -> Version | None:
-    """The version in the name of a wheel by address."""
-    try:
-        return parse_wheel_filename(addresses.file_name(url))[1]
-    except InvalidWheelFilename:
-        return None
 
 
 def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:

@@ -144,6 +144,14 @@ def test_builds_for_other_hardware_lose_their_local_version_and_are_noted(tmp_pa
     assert result.cuda == ()
 
 
+def test_a_wheel_of_pytorch_s_index_means_its_version_and_cuda_release(tmp_path):
+    file = "torch-2.6.0%2Bcu124-cp311-cp311-linux_x86_64.whl"
+    line = f"https://download.pytorch.org/whl/cu124/{file}#sha256={HASH}\n"
+    result = declared(tmp_path, {"requirements.txt": line})
+    assert [(each.text, each.hashes) for each in result.requirements] == [("torch==2.6.0", ())]
+    assert [each.name for each in result.cuda] == ["12.4"]
+
+
 NAMES = st.from_regex(r"[A-Za-z](?:[A-Za-z0-9._-]{0,8}[A-Za-z0-9])?", fullmatch=True)
 VERSIONS = st.from_regex(r"[0-9]{1,3}(?:\.[0-9]{1,3}){0,2}", fullmatch=True)
 CLAUSES = st.builds(
