@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
 
 def split(url: str) -> SplitResult | None:
     """The parts of an address, None if it is none that Python reads."""
@@ -31,3 +34,11 @@ def fragment(url: str) -> dict[str, str]:
     parts = split(url)
     pairs = (part.partition("=") for part in (parts.fragment if parts else "").split("&"))
     return {key: unquote(value) for key, _, value in pairs if key}
+
+
+def wheel_version(url: str) -> Version | None:
+    """The version in the name of a wheel; None for another file."""
+    try:
+        return parse_wheel_filename(file_name(url))[1]
+    except InvalidWheelFilename:
+        return None

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.project import addresses, platforms
@@ -37,27 +36,21 @@ def compatible(first: Requirement, second: Requirement) -> bool:
     )
     if not together:
         return True
-    one, two = _specifier(first), _specifier(second)
-    if one is None or two is None:
+    specifier, other = _specifier(first), _specifier(second)
+    if specifier is None or other is None:
         return True
-    both = one & two
-    return any(both.contains(version, prereleases=True) for version in _candidates(one, two))
+    both = specifier & other
+    return any(
+        both.contains(version, prereleases=True) for version in _candidates(specifier, other)
+    )
 
 
 def _specifier(requirement: Requirement) -> SpecifierSet | None:
     """The versions; for a wheel by address its own, None for another address."""
     if requirement.url is None:
         return requirement.specifier
-    version = url_version(requirement.url)
+    version = addresses.wheel_version(requirement.url)
     return None if version is None else SpecifierSet(f"=={version}")
-
-
-def url_version(url: str) -> Version | None:
-    """The version in the name of a wheel by address."""
-    try:
-        return parse_wheel_filename(addresses.file_name(url))[1]
-    except InvalidWheelFilename:
-        return None
 
 
 def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:

@@ -184,11 +184,11 @@ class ShellScript:
             if not option:
                 self._requirement(word, place, scope)
                 continue
-            known = READ | CHOICES | WITH_VALUE
-            short = option[:2] in known and not option.startswith("--") and len(option) > 2
+            options_read = READ | CHOICES | WITH_VALUE
+            short = option[:2] in options_read and not option.startswith("--") and len(option) > 2
             if short:  # -rrequirements.txt
                 option, value = word[:2], word[2:].lstrip("=")
-            elif option in known and not equals:
+            elif option in options_read and not equals:
                 value = left.pop(0) if left else ""
             place = self._word_place(value or word, start, end)
             self._option(option, value, place, scope)

@@ -55,26 +55,26 @@ def dependency(reading: Reading, text: str, place: Place) -> None:
     name = match["name"].lower()
     written = match["version"] or _key(match["keys"], "version")
     version = specifier(written)
-    known = table()
+    packages = table()
     if version is None:
         reading.leave_out(place, text, "versions that pip cannot express")
     elif name == "python":
         reading.python(_minor(version), place)
-    elif name in known.cuda:
+    elif name in packages.cuda:
         _cuda(reading, written, text, place)
     elif name in INSTALLERS:
         return
-    elif name in known.debian:
-        package = known.debian[name]
+    elif name in packages.debian:
+        package = packages.debian[name]
         if written:
             reading.leave_out(place, text, f"Debian's own version of {package} is installed")
         reading.debian_package(package, place)
-    elif name in known.absent:
-        reading.leave_out(place, text, known.absent[name])
-    elif known.is_library(name) and name not in known.renamed:
+    elif name in packages.absent:
+        reading.leave_out(place, text, packages.absent[name])
+    elif packages.is_library(name) and name not in packages.renamed:
         reading.leave_out(place, text, "a library of conda: wheels and the image have their own")
     else:
-        reading.requirement(f"{known.renamed.get(name, name)}{version}", place)
+        reading.requirement(f"{packages.renamed.get(name, name)}{version}", place)
 
 
 def _cuda(reading: Reading, written: str, text: str, place: Place) -> None:

@@ -119,7 +119,7 @@ def _requirements(reading: Reading, names: list[str]) -> None:
     inner = [f"requirements/{name}" for name in reading.sources.names("requirements")]
     inner = [name for name in inner if name.endswith((".txt", ".in", ".pip"))]
     main = _main_file(reading, files, inner)
-    if main:
+    if main and main not in reading.files:  # as the dependencies of the package
         _beside(reading, main)
     for name in names:
         if name.lower().startswith("constraint") and name.endswith(".txt"):

@@ -48,10 +48,10 @@ def read(reading: Reading, image: str, place: Place) -> None:
         )
         reading.leave_out(place, f"FROM {image}", reason)
         return
-    known = _package(reading, repository, tag, place)
+    understood = _package(reading, repository, tag, place)
     for part in re.split(r"[-_]", tag):
-        known = _part(reading, part, place) or known
-    if not known and repository not in PLAIN:
+        understood = _part(reading, part, place) or understood
+    if not understood and repository not in PLAIN:
         reading.leave_out(place, f"FROM {image}", "what is in this image is not known")
 
 

@@ -126,8 +126,8 @@ def _assigned(sources: ProjectFiles, file: str, name: str | None) -> str | None:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
             continue
         targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        wanted = [name] if name else ["__version__", "VERSION", "version"]
-        if set(targets) & set(wanted) and isinstance(node.value.value, str):
+        names = [name] if name else ["__version__", "VERSION", "version"]
+        if set(targets) & set(names) and isinstance(node.value.value, str):
             return node.value.value
     return None
 

@@ -99,7 +99,13 @@ def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str
         version = layouts.version(reading.sources, folder, document)
     scripts = project.get("scripts")
     requires = [(text, tables.place(text, "dependencies")) for text in tables.dependencies]
-    known = {"version"} if version is not None else set()
+    static = {"version"} if version is not None else set()
+    if "dependencies" in names:
+        child = Reading(reading.sources)
+        pyproject.dynamic_requirements(child, tables, ())
+        add_dynamic(child, folder, document)
+        requires += [(each.text, each.place) for each in child.requirements]
+        static |= {"dependencies"} if child.requirements else set()
     return Metadata(
         file=file,
         name=str(project.get("name", "")),
@@ -113,7 +119,7 @@ def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str
         scripts={str(key): str(value) for key, value in scripts.items()}
         if isinstance(scripts, dict)
         else {},
-        dynamic=[name for name in names if name not in known],
+        dynamic=[name for name in names if name not in static],
     )
 
 
@@ -151,9 +157,9 @@ def read_legacy(reading: Reading, folder: str) -> Metadata | None:
     script.scripts = {**script.scripts, **configured.scripts}
     script.package_dir = configured.package_dir or script.package_dir
     script.where = configured.where or script.where
-    said = {"install_requires": script.requires, "version": script.version}
+    values = {"install_requires": script.requires, "version": script.version}
     names = [*script.dynamic, *configured.dynamic]
-    script.dynamic = [name for name in names if not said.get(name)]
+    script.dynamic = [name for name in names if not values.get(name)]
     return script
 
 
@@ -218,11 +224,12 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
         return None
     try:
         script = SetupScript(reading.sources, file)
+        metadata = _of_script(script, file)
     except SyntaxError as error:
         reading.problem(Place(file=file, line=error.lineno or 0), f"not Python: {error.msg}")
         return None
     except (ValueError, RecursionError, MemoryError):
-        reading.problem(Place(file=file), "is nested too deeply to be read")
+        reading.problem(Place(file=file), "is too large, or nested too deeply, to be read")
         return None
     if not script.line:
         reading.leave_out(Place(file=file), "setup.py", "calls no setup() that can be seen")
@@ -231,7 +238,7 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
         reading.leave_out(
             Place(file=file, line=text_value.line), text_value.value, "only under a condition"
         )
-    return _of_script(script, file)
+    return metadata
 
 
 def _of_script(script: SetupScript, file: str) -> Metadata:
@@ -280,10 +287,9 @@ def _requirements(
     """The requirements of an argument of `setup()`; its name is noted if they are not known."""
     if key not in arguments:
         return []
-    value = arguments[key]
-    items: Sequence[Any] = value if isinstance(value, list) else [value]
+    items = setup_script.flattened(arguments[key], unknown=True)
     result: list[tuple[str | RequirementFile, Place]] = []
-    for item in _flat(items):
+    for item in items:
         if isinstance(item, ScriptText):
             lines = [line.strip() for line in item.value.splitlines()]
             result += [(line, Place(file=place.file, line=item.line)) for line in lines if line]
@@ -292,14 +298,6 @@ def _requirements(
         elif key not in values.dynamic:
             values.dynamic.append(key)
     return result
-
-
-def _flat(items: Sequence[Any]) -> Iterable[Any]:
-    for item in items:
-        if isinstance(item, list):
-            yield from _flat(item)
-        else:
-            yield item
 
 
 def add(reading: Reading, request: LocalRequest) -> None:

@@ -43,9 +43,9 @@ def read(reading: Reading, file: str, document: dict[str, Any], *, take: bool) -
         label = normalize(name)
         if label not in reading.available_groups:
             reading.available_groups.append(label)
-        wanted = label in map(normalize, reading.groups)
+        chosen_group = label in map(normalize, reading.groups)
         by_default = not group.get("optional") and label not in DEVELOPMENT
-        if wanted or (take and by_default):
+        if chosen_group or (take and by_default):
             header = f"[tool.poetry.group.{name}"
             _group(reading, file, text, group.get("dependencies"), header, sources, chosen)
 

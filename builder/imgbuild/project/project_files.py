@@ -87,9 +87,9 @@ class ProjectFiles:
         try:
             return _printable(name, tomllib.loads(self.text(name)))
         except tomllib.TOMLDecodeError as error:
-            found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-            message = str(error)[: found.start()].strip() if found else str(error)
-            line, column = (int(found[1]), int(found[2])) if found else (None, None)
+            position = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+            message = str(error)[: position.start()].strip() if position else str(error)
+            line, column = (int(position[1]), int(position[2])) if position else (None, None)
             problem = Problem(
                 file=name, message=f"not valid TOML: {message}", line=line, column=column
             )

@@ -164,7 +164,7 @@ def requirements(
     for group in groups:
         for text, place in tables.group_items(group):
             settings.requirement(text, place)
-    _dynamic(reading, tables, extras)
+    dynamic_requirements(reading, tables, extras)
 
 
 def chosen(
@@ -209,8 +209,8 @@ def check_choice(reading: Reading) -> None:
                             expected=f"{near[0]}?" if near else expected)  # fmt: skip
 
 
-def _dynamic(reading: Reading, tables: ProjectTables, extras: Iterable[str]) -> None:
-    """Requirements that setuptools or a hook of hatch read from files."""
+def dynamic_requirements(reading: Reading, tables: ProjectTables, extras: Iterable[str]) -> None:
+    """Add the requirements that setuptools or a hook of hatch read from files."""
     dynamic = tables.project.get("dynamic")
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
     tool = tables.document.get("tool")
@@ -228,9 +228,9 @@ def _dynamic(reading: Reading, tables: ProjectTables, extras: Iterable[str]) -> 
         by_extra = {**(optional if isinstance(optional, dict) else {}),
                     **hook.get("optional-dependencies", {})}  # fmt: skip
         reading.available_extras += [normalize(name) for name in by_extra]
-        wanted = {normalize(name) for name in reading.extras} | set(extras)
+        chosen_extras = {normalize(name) for name in reading.extras} | set(extras)
         for extra, value in by_extra.items():
-            if normalize(extra) in wanted:
+            if normalize(extra) in chosen_extras:
                 for file in _files(value) or [str(each) for each in value if isinstance(each, str)]:
                     _nested(reading, tables, file)
 

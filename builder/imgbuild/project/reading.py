@@ -199,7 +199,10 @@ class Reading:
 
             extra = str(requirement.marker) if requirement.marker else None
             requirement.marker = Marker(platforms.both(extra, marker))
+        by_address = requirement.url is not None
         self._without_torch_build(requirement, place)
+        if by_address and requirement.url is None:
+            hashes = ()  # of a file that is not the one of the images
         added = DeclaredRequirement(
             text=str(requirement),
             place=place,
@@ -215,6 +218,11 @@ class Reading:
     def _without_torch_build(self, requirement: Requirement, place: Place) -> None:
         """Note the CUDA release of a local version; PyTorch's own packages lose the latter."""
         clauses, changed = [], False
+        wheel = addresses.wheel_version(requirement.url) if requirement.url else None
+        local = wheel.local if wheel and requirement.name in releases.TORCH else None
+        if releases.of_local(local):
+            requirement.url = None
+            requirement.specifier = SpecifierSet(f"=={wheel}")
         for clause in requirement.specifier:
             local = _local(clause.version)
             release = releases.of_local(local)

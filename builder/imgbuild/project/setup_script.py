@@ -17,6 +17,8 @@ from imgbuild.project.project_files import ProjectFiles, above, relative
 from imgbuild.system.syntax import parse_requirement, parse_source
 
 CALLS = 20  # functions of the script in each other
+STEPS = 200_000  # expressions that are evaluated, and items of a list or letters of a text
+TOO_LARGE = "the script is too large to be read"
 # Calls that return their first argument, as far as requirements are concerned.
 PLAIN = frozenset(
     [
@@ -80,7 +82,10 @@ class Packages(msgspec.Struct, frozen=True):
 
 
 class SetupScript:
-    """The arguments of `setup()` in the script `file`. SyntaxError if it is not Python."""
+    """The arguments of `setup()` in the script `file`.
+
+    SyntaxError if it is not Python, ValueError if it is too large.
+    """
 
     def __init__(self, sources: ProjectFiles, file: str) -> None:
         self.sources = sources
@@ -90,6 +95,7 @@ class SetupScript:
         self.arguments: dict[str, Any] = {}
         self.conditional: list[ScriptText] = []
         self.line = 0
+        self._steps = 0
         tree = parse_source(sources.text(file))
         self._run(tree.body, {}, 0)
 
@@ -162,14 +168,11 @@ class SetupScript:
                 self._bind(each, part, names, guard)
 
     def _add(self, name: str, added: Any, names: dict[str, Any], guard: str) -> None:
+        """Add to a list. The lines of a file are taken with whatever condition chooses them."""
         before = names.get(name)
-        if guard:
-            for text in flattened(added):
-                self.conditional.append(
-                    ScriptText(
-                        f"{getattr(text, 'value', text)} ({guard})", getattr(text, "line", 0)
-                    )
-                )
+        texts = [item for item in flattened(added) if isinstance(item, ScriptText)]
+        if guard and texts:
+            self.conditional += [ScriptText(f"{t.value} ({guard})", t.line) for t in texts]
         elif isinstance(before, list | RequirementFile) and added is not None:
             parts = [before] if isinstance(before, RequirementFile) else before
             names[name] = [*parts, *(added if isinstance(added, list) else [added])]
@@ -222,6 +225,11 @@ class SetupScript:
                 value = self._call(node, names, depth)
             case _:
                 value = self._compound(node, names, depth)
+        self._steps += 1
+        size = len(value.value) if isinstance(value, ScriptText) else 0
+        size = len(value) if isinstance(value, list) else size
+        if max(self._steps, size) > STEPS:
+            raise ValueError(TOO_LARGE)
         return value
 
     def _compound(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
@@ -309,8 +317,8 @@ class SetupScript:
     def _file(self, path: str, line: int) -> ScriptText | RequirementFile:
         """A file of the project by its path, else the text."""
         target = relative(self.folder, path.lstrip("/")) if path else ""
-        known = path and len(path) < 256 and "\n" not in path and not target.startswith("..")
-        if known and self.sources.inside(target) and self.sources.exists(target):
+        is_path = path and len(path) < 256 and "\n" not in path and not target.startswith("..")
+        if is_path and self.sources.inside(target) and self.sources.exists(target):
             return RequirementFile(target)
         return ScriptText(path, line)
 
@@ -369,7 +377,8 @@ class SetupScript:
         if function.args.vararg is not None:
             inner[function.args.vararg.arg] = self._items(call.args, names, depth)
         result = self._run(function.body, inner, depth + 1)
-        if flattened(result) and None not in flattened(result):
+        items = flattened(result, unknown=True)
+        if items and None not in items:
             return result
         opened = [self._opened(node, inner, depth) for node in ast.walk(function)]
         files = [each for each in opened if isinstance(each, RequirementFile)]
@@ -412,11 +421,22 @@ class SetupScript:
         return [self._value(element, {**names, each.target.id: item}, depth) for item in iterated]
 
 
-def flattened(value: Any) -> list[Any]:
-    """The items of lists in lists; a value that is none as the only one."""
-    if isinstance(value, list):
-        return [item for part in value for item in flattened(part)]
-    return [] if value is None else [value]
+def flattened(value: Any, *, unknown: bool = False) -> list[Any]:
+    """The items of lists in lists; a value that is none as the only one.
+
+    None stands for what is not known, and is left out unless `unknown`.
+    """
+    items: list[Any] = []
+    queue = [value]
+    for _ in range(STEPS):
+        if not queue:
+            return items
+        item = queue.pop()
+        if isinstance(item, list):
+            queue += reversed(item)
+        elif item is not None or unknown:
+            items.append(item)
+    raise ValueError(TOO_LARGE)
 
 
 def entry_points(value: Any) -> Iterator[tuple[str, str]]:

@@ -63,10 +63,10 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_file_is_named_with_its_line(tmp_path, name):
     files, file, line, text = BROKEN[name]
-    found = problems(tmp_path, files)
-    assert found[0].file == file
-    assert found[0].line == line or line is None
-    assert text in found[0].message
+    result = problems(tmp_path, files)
+    assert result[0].file == file
+    assert result[0].line == line or line is None
+    assert text in result[0].message
 
 
 def test_all_problems_of_all_files_are_reported_at_once(tmp_path):
@@ -127,8 +127,8 @@ def test_a_file_beyond_the_limit_is_refused(tmp_path):
 
 def test_files_named_outside_of_the_project_or_of_no_kind_are_refused(tmp_path):
     files = {"model.bin": "x", "requirements.txt": "torch\n"}
-    found = problems(tmp_path, files, "../etc/passwd", "/etc/passwd", "model.bin", "gone.txt")
-    assert [each.message for each in found] == [
+    result = problems(tmp_path, files, "../etc/passwd", "/etc/passwd", "model.bin", "gone.txt")
+    assert [each.message for each in result] == [
         "is outside of the project",
         "is outside of the project",
         "a kind of file that is not read",

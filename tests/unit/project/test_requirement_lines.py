@@ -70,11 +70,11 @@ def test_a_line_that_is_not_understood_is_left_out_with_its_place(tmp_path, line
 
 
 def test_all_broken_lines_are_named_at_once(tmp_path):
-    found = problems(
+    result = problems(
         tmp_path,
         {"requirements.txt": "torch=2.6\n-r missing.txt\nnumpy\ntransformers>>4\n"},
     )
-    assert [(each.line, each.value) for each in found] == [
+    assert [(each.line, each.value) for each in result] == [
         (1, "torch=2.6"),
         (2, "missing.txt"),
         (4, "transformers>>4"),
@@ -142,6 +142,14 @@ def test_builds_for_other_hardware_lose_their_local_version_and_are_noted(tmp_pa
     assert texts(result) == ["torch==2.6.0"]
     assert "builds for CUDA" in reasons(result)["torch==2.6.0+cpu"]
     assert result.cuda == ()
+
+
+def test_a_wheel_of_pytorch_s_index_means_its_version_and_cuda_release(tmp_path):
+    file = "torch-2.6.0%2Bcu124-cp311-cp311-linux_x86_64.whl"
+    line = f"https://download.pytorch.org/whl/cu124/{file}#sha256={HASH}\n"
+    result = declared(tmp_path, {"requirements.txt": line})
+    assert [(each.text, each.hashes) for each in result.requirements] == [("torch==2.6.0", ())]
+    assert [each.name for each in result.cuda] == ["12.4"]
 
 
 NAMES = st.from_regex(r"[A-Za-z](?:[A-Za-z0-9._-]{0,8}[A-Za-z0-9])?", fullmatch=True)
