@@ -85,7 +85,12 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _folder(root: Path) -> Path:
-    return root / FOLDER if (root / FOLDER).is_dir() else root
+    """`.imgbuild` in `root`, or `root` without one; InputError if it is a link to another place."""
+    inner = root / FOLDER
+    if inner.is_symlink():
+        message = f"{inner} is a symbolic link: locks and outputs would be written elsewhere"
+        raise InputError(message, hint="replace it by a folder")
+    return inner if inner.is_dir() else root
 
 
 def catalogue() -> Project:

@@ -75,3 +75,24 @@ def test_locked_targets_are_listed(tmp_path):
         folder.mkdir(parents=True)
         (folder / "lock.json").write_text("{}")
     assert project_paths.find(tmp_path).locked_targets() == ("a", "b")
+
+
+def test_all_but_the_matrix_is_in_the_folder_of_imgbuild_where_it_exists(tmp_path):
+    (tmp_path / "matrix.yaml").write_text("version: 1\n")
+    local_project = project_paths.find(tmp_path)
+    assert local_project.images == tmp_path / "images"
+    assert local_project.output("x") == tmp_path / "build/x"
+    (tmp_path / ".imgbuild").mkdir()
+    assert local_project.images == tmp_path / ".imgbuild/images"
+    assert local_project.output("x") == tmp_path / ".imgbuild/build/x"
+    assert local_project.below("build/ci") == tmp_path / ".imgbuild/build/ci"
+
+
+def test_a_folder_of_imgbuild_that_is_a_link_is_refused(tmp_path):
+    (tmp_path / "matrix.yaml").write_text("version: 1\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".imgbuild").symlink_to("elsewhere")
+    local_project = project_paths.find(tmp_path)
+    for part in ("images", "folder", "outputs"):
+        with pytest.raises(InputError, match=r"\.imgbuild is a symbolic link"):
+            getattr(local_project, part)

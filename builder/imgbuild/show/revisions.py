@@ -34,8 +34,8 @@ def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]
 
 
 def _git(project: Project, command: git.Reading, *words: str) -> str:
-    """What git prints, in the folder of the project."""
-    done = git.run(project.root, command, *words)
+    """What git prints, in the folder that has `images`."""
+    done = git.run(project.folder, command, *words)
     if done.status != 0:
         errors = done.stderr.strip().splitlines()
         message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))
@@ -81,7 +81,7 @@ def locked_at(project: Project, target: str, revision: str) -> tuple[Lock, Targe
     files = []
     for name in (LOCK, DIGESTS_FILE):
         place = f"{commit}:./images/{target}/{name}"
-        shown = git.run(project.root, "cat-file", "blob", place)
+        shown = git.run(project.folder, "cat-file", "blob", place)
         if shown.status != 0:
             return None
         files.append(shown.stdout.encode())

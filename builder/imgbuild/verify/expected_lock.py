@@ -12,7 +12,7 @@ from imgbuild.attest.bundle import LockBundle
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.lock import lock_file
 from imgbuild.plan import image_digests
-from imgbuild.project_paths import Project
+from imgbuild.project_paths import FOLDER, MATRIX, Project
 from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import Repository
@@ -59,9 +59,11 @@ def of_folder(path: Path) -> ExpectedLock:
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
         message = f"{path} is neither a {LOCK} nor a folder with one"
         raise InputError(message, hint=f"name the {LOCK} that is next to its digests.json")
-    matrix = folder.parent.parent / "matrix.yaml"
-    if matrix.is_file() and folder.parent.name == "images":
-        return of_project(Project(matrix=matrix), folder.name)
+    if folder.parent.name == "images":
+        inner = folder.parent.parent
+        matrix = (inner.parent if inner.name == FOLDER else inner) / MATRIX
+        if matrix.is_file():
+            return of_project(Project(matrix=matrix), folder.name)
     return _expected_lock(bundle.read_folder(folder), str(folder / LOCK), folder)
 
 
