@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes the facts about the wheels and Debian packages of published targets, a file in imgbuild.
 
-It audits these targets in turn, and reads every wheel and Debian package of them. `make facts`
-gives it a cache of its own, so that the file follows from the locks and the code alone. Wheels that
-the next audit does not need are removed from the cache. It takes about 10 GB of disk and 30 GB of
-downloads; an interrupted run can be continued.
+It audits these targets in turn, each for its first architecture, and reads every wheel and Debian
+package of them; of wheels for another architecture it reads what the audit read of their twins.
+`make facts` gives it a cache of its own, so that the file follows from the locks and the code
+alone. Wheels that the next target does not have are removed from the cache. It takes about 10 GB of
+disk and 30 GB of downloads; an interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from imgbuild.assemble.inputs import Inputs, installation
 from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.base import read_base, stored_libraries
-from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.library import Library, LibraryWheel
 from imgbuild.audit.packages.package_set import open_package_set, wheels_of
 from imgbuild.audit.packages.published import (
     DEBS,
@@ -122,16 +123,24 @@ def chosen_locks(names: Sequence[str]) -> list[Lock]:
             for name in names or (*EXAMPLES, *recommended)]  # fmt: skip
 
 
+def architectures(lock: Lock) -> list[Arch]:
+    """The architectures of `lock`, first the one that has the most packages."""
+    return sorted(lock.arch, key=lambda arch: (-len(wheels_of(lock.arch[arch])), arch))
+
+
 def read_targets(locks: Sequence[Lock]) -> Facts:
     """The facts about all wheels and Debian packages of `locks`."""
     session = open_session(None, Options())
     facts = Facts()
-    parts = [(lock, arch) for lock in locks for arch in lock.arch]
+    parts = [(lock, arch) for lock in locks for arch in architectures(lock)]
     for (lock, arch), following in itertools.zip_longest(parts, parts[1:]):
         inputs = open_inputs(session)
         wheels = {wheel.sha256: wheel for wheel in wheels_of(lock.arch[arch])}
         inputs.fetch_missing(lock, wheels)
-        audit(lock, arch, wheels, inputs)
+        if arch == architectures(lock)[0]:
+            audit(lock, arch, wheels, inputs)
+        else:
+            read_twins(lock, wheels, inputs, facts)
         read_wheels(lock, arch, wheels, inputs, facts)
         inputs.fetch_missing(lock, [deb.sha256 for deb in lock.arch[arch].debs])
         facts.add_debs(lock.arch[arch].debs, inputs)
@@ -167,8 +176,44 @@ def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
             ),
             checks=[check for check in CHECKS if check != "elf"],
         )
-        library.prefetch_elf_facts([library.wheel(wheel, inputs.store.file(key) or "")
-                                for key, wheel in wheels.items()])  # fmt: skip
+        library.prefetch_elf_facts(
+            [library.wheel(wheel, inputs.store.file(key) or "") for key, wheel in wheels.items()]
+        )
+
+
+def read_twins(lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts) -> None:
+    """Read of `wheels` what an audit read of the same packages for another architecture."""
+    audited = {
+        (wheel.package, wheel.version): wheel.sha256
+        for arch in lock.arch
+        for wheel in wheels_of(lock.arch[arch])
+        if wheel.sha256 in facts.headers
+    }
+    with Library(inputs.store, ahead=False) as library:
+        for key, wheel in wheels.items():
+            twin = audited.get((wheel.package, wheel.version))
+            if twin is not None and key not in facts.headers:
+                path = inputs.store.file(key) or Path(wheel.file)
+                twin_facts = facts.wheels[normalize(wheel.package)][twin]
+                read_as_twin(library.wheel(wheel, path), twin_facts, library)
+        library.prefetch_elf_facts(
+            [library.wheel(wheel, inputs.store.file(key) or "") for key, wheel in wheels.items()]
+        )
+
+
+def read_as_twin(library_wheel: LibraryWheel, twin: WheelFacts, library: Library) -> None:
+    """Read of a wheel what is in the facts of `twin`; modules of the same bytes are the same."""
+    members = library_wheel.content.members()
+    same = {path for path, crc in twin.crcs.items() if path in members and members[path].crc == crc}
+    modules = [name for name in twin.modules if name in library_wheel.sources]
+    known = {name: twin.module(name) for name in modules if library_wheel.sources[name] in same}
+    library_wheel.learn({name: module for name, module in known.items() if module is not None})
+    library.prefetch({library_wheel: modules})
+    library_wheel.read(twin.members)
+    for key in twin.mentions:
+        library_wheel.mentioning(*key.split(" ", 1))
+    if twin.imports is not None:
+        _ = library_wheel.imports
 
 
 def read_wheels(

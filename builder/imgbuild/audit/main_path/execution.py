@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -25,6 +26,12 @@ from imgbuild.audit.source.text import dotted
 
 _LONGEST = 50  # items that a loop goes through
 ASSERTION, IMPORT = "AssertionError", "ImportError"
+
+
+@functools.lru_cache(maxsize=4096)
+def _loop_names(node: ast.For | ast.While) -> tuple[str, ...]:
+    """The names that a loop binds; its function may be followed a thousand times."""
+    return tuple(dict.fromkeys(bound_names([node])))
 
 
 class ReturnSignal(Exception):
@@ -181,7 +188,7 @@ class Execution(ExpressionValues):
 
     def _unknown_loop(self, node: ast.For | ast.While, frame: CallFrame) -> None:
         """A loop of unknown length: what its body binds is unknown, in it and after it."""
-        names = tuple(bound_names([node]))
+        names = _loop_names(node)
         if self.choose():
             release(frame.objects())
             filled = [

@@ -181,7 +181,7 @@ def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | No
     return _parsed(content, module, package=facts.package)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=512)  # main path and checks follow the same modules
 def _parsed(content: bytes, module: str, *, package: bool) -> ModuleTree | None:
     try:
         text = content.decode("utf-8-sig")

@@ -28,6 +28,7 @@ from imgbuild.audit.packages.published import (
     PublishedFacts,
     PublishedWheelFacts,
     published_facts,
+    relative_lines,
 )
 from imgbuild.audit.packages.reading import (
     ReaderProcesses,
@@ -237,14 +238,17 @@ class LibraryWheel:
             if name not in self._found and name in self.sources
         }
         if missing and self._kept is None:
-            local_modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
-            published = self.published.modules if self.published is not None else {}
-            self._kept = {**published, **local_modules}
+            self._kept = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
         for name in list(missing):
             encoded = (self._kept or {}).get(name)
             if encoded is not None:
                 self._found[name] = msgspec.msgpack.decode(encoded, type=ModuleFacts)
                 del missing[name]
+            elif self.published is not None:
+                published = self.published.module(name)
+                if published is not None:
+                    self._found[name] = published
+                    del missing[name]
         return missing
 
     def learn(self, facts: Mapping[str, ModuleFacts]) -> None:
@@ -307,7 +311,7 @@ class LibraryWheel:
             index=self.index,
             crcs={path: member.crc for path, member in self.content.members().items()},
             modules={
-                name: raw
+                name: relative_lines(raw)
                 for name, raw in modules.items()
                 if not msgspec.msgpack.decode(raw, type=ModuleFacts).broken
             },

@@ -16,15 +16,27 @@ import re
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from imgbuild.audit.packages.reading import WheelIndex, is_metadata, parse_metadata
-from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.audit.source.facts import ElfFacts, ModuleFacts
 from imgbuild.cache.facts_file import FactsFile, installed_facts
 from imgbuild.values import Sha256
 
+# The lists of `ModuleFacts` whose items have a line, and its place in them.
+_LINES = {
+    "imports": 0,
+    "functions": 1,
+    "classes": 1,
+    "assigned": 1,
+    "calls": 0,
+    "attributes": 0,
+    "refusals": 0,
+    "windows": 0,
+}
+_FIELDS = 5  # the place of the fields of a class, whose lines are in their place 1
 SYMBOL_BITS = 40
 SYMBOL_MASK = (1 << SYMBOL_BITS) - 1
 METADATA = "metadata"
@@ -72,9 +84,9 @@ class ElfLists(msgspec.Struct, frozen=True, array_like=True):
 class PublishedPackageFacts(msgspec.Struct, frozen=True, array_like=True):
     """The facts about all published wheels of one package; wheels are named by their numbers.
 
-    `modules` are module, facts and wheels; `members` path, content and wheels; `imports` module,
-    the packages that its lines import, and wheels; `mentions` a parent and a word, the modules
-    below the parent whose source has the word, and wheels.
+    `modules` are module, facts with relative lines (see `relative_lines`) and wheels; `members`
+    path, content and wheels; `imports` module, the packages that its lines import, and wheels;
+    `mentions` "PARENT WORD", the modules below the parent whose source has the word, and wheels.
     """
 
     wheels: tuple[Sha256, ...]
@@ -97,8 +109,8 @@ class DebFacts(msgspec.Struct, frozen=True, array_like=True):
 class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about one wheel; None is what is not known.
 
-    `crcs` are the CRCs of the files of `index`; `installed` as in `InstalledDifference`; `imports`
-    maps a module to the packages that its lines import, `mentions` "PARENT WORD" to modules.
+    `crcs` are the CRCs of the files of `index`; `installed` as in `InstalledDifference`; `modules`,
+    `imports` and `mentions` as in `PackageFacts`.
     """
 
     index: WheelIndex
@@ -109,6 +121,11 @@ class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     imports: Mapping[str, tuple[str, ...]] | None = None
     mentions: Mapping[str, tuple[str, ...]] = {}
     elf_facts: tuple[ElfFacts, ...] | None = None
+
+    def module(self, name: str) -> ModuleFacts | None:
+        """The facts of a module; None if they are not known."""
+        raw = self.modules.get(name)
+        return absolute_lines(raw) if raw is not None else None
 
     def installed_files(self, key: str) -> tuple[tuple[str, int, int], ...] | None:
         """Path (as in RECORD), CRC and size of each file that is installed with `key`.
@@ -304,6 +321,38 @@ def elf_facts_of(lists: ElfLists) -> tuple[tuple[ElfFacts, ...] | None, ...]:
         else None
         for elf_facts in lists.files
     )
+
+
+def relative_lines(module: msgspec.Raw) -> msgspec.Raw:
+    """`ModuleFacts` whose lines are differences, so that they stay the same where code moves.
+
+    The first line of each list is relative to 0.
+    """
+    facts = msgspec.msgpack.decode(module)
+    for items, place in _lists(facts):
+        lines = [item[place] for item in items]
+        for item, line, before in zip(items, lines, (0, *lines), strict=False):
+            item[place] = line - before
+    return msgspec.Raw(msgspec.msgpack.encode(facts))
+
+
+def absolute_lines(module: msgspec.Raw) -> ModuleFacts:
+    """The facts given to `relative_lines`."""
+    facts = msgspec.msgpack.decode(module)
+    for items, place in _lists(facts):
+        for item, line in zip(
+            items, itertools.accumulate(item[place] for item in items), strict=True
+        ):
+            item[place] = line
+    return msgspec.convert(facts, ModuleFacts)
+
+
+def _lists(facts: dict[str, Any]) -> Iterator[tuple[list[list[Any]], int]]:
+    """The lists of a module's facts whose items have lines, and the place of these."""
+    for name, place in _LINES.items():
+        yield facts.get(name, []), place
+    for definition in facts.get("classes", []):
+        yield definition[_FIELDS], 1
 
 
 def headers_of(metadata: bytes) -> bytes:

@@ -12,12 +12,15 @@ from imgbuild.audit.packages.published import (
     DebFacts,
     InstalledDifference,
     PublishedFacts,
+    absolute_lines,
     elf_facts_of,
     elf_lists,
     headers_of,
     package_facts,
+    relative_lines,
 )
 from imgbuild.audit.source.facts import ElfFacts, GpuCode
+from imgbuild.audit.source.module import read_module
 from imgbuild.cache import facts_file
 from imgbuild.cache.facts_file import FactsFile, write_facts
 from imgbuild.cache.store import Store
@@ -40,6 +43,24 @@ LIBRARY = ElfFacts(
     defined=array("Q", sorted([3, 1 << 39, (1 << 63) + 5])).tobytes(),
     gpu=(GpuCode("sm_90"),),
 )
+
+
+MODULE = """\
+import a, b
+class One:
+    x: int = 1
+    y: int = a.f(x, z=b.c)
+def two(): return a.g()
+def three(): raise ValueError
+"""
+
+
+def audited_module(source):
+    return read_module(source.encode(), "demo", "demo.py", package=False)
+
+
+def raw(facts):
+    return msgspec.Raw(msgspec.msgpack.encode(facts))
 
 
 def read_wheel(folder, version, files):
@@ -199,3 +220,14 @@ def test_metadata_is_published_without_its_description():
     assert headers_of(head + b"\nName: no\n") == head
     windows = head.replace(b"\n", b"\r\n")
     assert headers_of(windows + b"\r\ntext") == windows
+
+
+def test_lines_of_a_module_are_kept_as_differences(published):
+    _, _, facts = published[0]
+    moved = audited_module("\n\n" + MODULE)
+    module = audited_module(MODULE)
+    assert absolute_lines(relative_lines(raw(module))) == module
+    assert absolute_lines(relative_lines(raw(moved))) == moved
+    first, second = (msgspec.msgpack.decode(relative_lines(raw(each))) for each in (module, moved))
+    assert first["functions"][1:] == second["functions"][1:]
+    assert facts.module("demo.a") is not None
