@@ -201,7 +201,7 @@ def read_twins(lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts
         )
 
 
-def read_as_twin(library_wheel: LibraryWheel, twin: WheelFacts, library: Library) -> None:
+def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library: Library) -> None:
     """Read of a wheel what is in the facts of `twin`; modules of the same bytes are the same."""
     members = library_wheel.content.members()
     same = {path for path, crc in twin.crcs.items() if path in members and members[path].crc == crc}
