@@ -76,6 +76,7 @@ def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publish
         index.wheel("newer", version, ["torch>=2.7"])
     index.wheel("broken", "1.0", ["helper"], files={"broken.py": b"from helper import GONE\n"})
     index.wheel("late", "1.0", uploaded="2025-08-01")
+    index.wheel("strict", "1.0", ["helper<0.5", "another"])
     index.wheel("overwriting", "1.0", files={"helper.py": b"VALUE = 43\n"})
     folder = tmp_path_factory.mktemp("published")
     with serve(Site(files=index.site_files())) as site:

@@ -153,6 +153,22 @@ def test_a_package_is_left_out_and_the_audit_says_what_requires_it(
     )
 
 
+def test_no_deps_overrules_versions_and_still_installs_what_is_needed(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"like: {TARGET}\nrequirements: [Dockerfile]"
+    text = (
+        "FROM python:3.11\nRUN pip install torch==2.6.0 helper\nRUN pip install --no-deps strict\n"
+    )
+    project = begin(published_site, tmp_path / "project", row)
+    (project.folder / "Dockerfile").write_text(text)
+    project.run("lock", ROW)
+    assert versions(project)["helper"] == "0.5"
+    (report,) = json.loads(project.run("audit", ROW, "--json").stdout)
+    warnings = [item["message"] for item in report["findings"] if item["severity"] == "warning"]
+    assert any("needs helper<0.5" in message and "--no-deps" in message for message in warnings)
+
+
 def test_a_relaxed_version_replaces_the_one_of_the_files(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:

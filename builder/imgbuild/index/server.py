@@ -19,7 +19,7 @@ import json
 import sys
 import threading
 import urllib.parse
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -75,7 +75,6 @@ class Catalogue:
         *,
         sdists: Mapping[str, SdistBuilder] | None = None,
         hide: Callable[[str, Version], bool] = lambda package, version: False,
-        alone: Container[str] = frozenset(),
         locked: Mapping[str, OfferedFile] | None = None,
     ) -> None:
         """`locked` are packages of which one file is offered, without asking their index."""
@@ -87,7 +86,7 @@ class Catalogue:
         self._facts = facts
         self._sdists = dict(sdists or {})
         self._hide = hide
-        self._alone = alone
+        self.alone: frozenset[str] = frozenset()
         self._building = threading.Lock()
         self.locked = dict(locked or {})
         self._offers = {package: [offer] for package, offer in self.locked.items()}
@@ -120,10 +119,10 @@ class Catalogue:
     def metadata(self, package: str, name: str) -> bytes | None:
         """METADATA of the offered file `name`, as the resolver sees it; None if it is not offered.
 
-        Packages in `alone` are installed without what they require.
+        What packages in `alone` require is left out.
         """
         data = self._metadata(package, name)
-        return without_requirements(data) if data and package in self._alone else data
+        return without_requirements(data) if data and package in self.alone else data
 
     def _metadata(self, package: str, name: str) -> bytes | None:
         for offer in self.offers(package):

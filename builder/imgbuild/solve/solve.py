@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, NoSolution, Problem
 from imgbuild.index import cuda_releases, server
 from imgbuild.index.candidates import Rules
@@ -336,7 +337,6 @@ def with_sdists(
         context.store,
         sdists=builders,
         hide=hide,
-        alone=problem.requirements.no_deps,
         locked={**plain.locked, **extension.offered_sdists(problem.published)},
     )
 
@@ -450,7 +450,7 @@ def _ask(
     problem = prepared.problem
     bounds, store = bounds_of(prepared), problem.context.store
     try:
-        return uv.ask(prepared.catalogue, prepared.requirements, bounds, store, amend)
+        return _ask_uv(prepared, bounds, store, amend)
     except uv.AddressRequired as error:
         message = f"{problem.name} cannot be solved for {problem.arch}"
         addressed = prepared.catalogue.addressed.items()
@@ -470,6 +470,23 @@ def _ask(
             ),
             hint="change a pin, or move as_of: only files uploaded before it are considered",
         ) from error
+
+
+def _ask_uv(
+    prepared: PreparedTarget, bounds: uv.ResolverBounds, store: Store, amend: server.Amend
+) -> tuple[uv.ChosenPackage, ...]:
+    """Uv's answer; where METADATA of packages installed with `--no-deps` forbids any, without it.
+
+    `--no-deps` is written to overrule versions: what such packages need is installed all the same.
+    """
+    catalogue, alone = prepared.catalogue, prepared.problem.requirements.no_deps
+    try:
+        return uv.ask(catalogue, prepared.requirements, bounds, store, amend)
+    except uv.Unsolvable:
+        if not alone or catalogue.alone:
+            raise
+        catalogue.alone = alone
+        return uv.ask(catalogue, prepared.requirements, bounds, store, amend)
 
 
 def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:
