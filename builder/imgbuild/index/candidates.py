@@ -64,7 +64,7 @@ def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
 
 def same_version(version: Version | None, pin: str | None) -> bool:
     """Whether `version` is the pinned one; a pin without a local part allows any (PEP 440)."""
-    if version is None or pin is None:
+    if version is None or not pin:
         return False
     pinned = Version(pin)
     return version == pinned if pinned.local else Version(version.public) == pinned

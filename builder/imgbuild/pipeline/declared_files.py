@@ -150,7 +150,8 @@ def summary(declared: Declared) -> list[str]:
                 kind = f"locked {item.kind}" if item.locked else item.kind
                 counts[kind] = counts.get(kind, 0) + 1
         words = [f"{number} {kind}{'s' * (number > 1)}" for kind, number in counts.items()]
-        words += [f"Python {each.spec}" for each in declared.python if each.place.file == file]
+        specs = dict.fromkeys(each.spec for each in declared.python if each.place.file == file)
+        words += [f"Python {spec}" for spec in specs]
         words += [f"CUDA {name}" for name in _names(declared.cuda, file)]
         words += [f"image {name}" for name in _names(declared.images, file)]
         debs = _names(declared.debian, file)

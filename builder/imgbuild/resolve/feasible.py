@@ -104,7 +104,7 @@ class IndexPages:
     def newest(self, demand: PackageDemand, tags: Tags) -> IndexFile | None:
         """The wheel of the newest final version that `demand` allows; None if there is none."""
         files = allowed(demand, self.files(demand.package))
-        rules = Rules(as_of=self._as_of, tags=tags, pins={demand.package: demand.pin or ""})
+        rules = Rules(as_of=self._as_of, tags=tags, pins=_pins(demand))
         timed = self._indexes.place(demand.package).timed
         wheels = usable(files, demand.package, rules, timed=timed)
         version = _newest([file.version for file in wheels if file.version is not None])
@@ -115,12 +115,16 @@ class IndexPages:
 
         Of several versions the newest counts that was uploaded first: a lower one would do as well.
         """
-        pins = {demand.package: demand.pin} if demand.pin else {}
-        rules = Rules(as_of=datetime.date.max, tags=tags, pins=pins)
+        rules = Rules(as_of=datetime.date.max, tags=tags, pins=_pins(demand))
         files = allowed(demand, self.files(demand.package))
         wheels = usable(files, demand.package, rules, timed=False)
         times = [file.uploaded for file in wheels or files if file.uploaded is not None]
         return min(times).date() + datetime.timedelta(days=1) if times else None
+
+
+def _pins(demand: PackageDemand) -> dict[str, str]:
+    """The exact version of `demand`, if it has one: a yanked file is used for that only."""
+    return {demand.package: demand.pin} if demand.pin else {}
 
 
 def allowed(demand: PackageDemand, files: Iterable[IndexFile]) -> list[IndexFile]:
