@@ -23,8 +23,9 @@ from imgbuild.values import Digest
 def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) -> None:
     """Write lock and requirements and, last, `digests.json`: an interrupted run leaves it stale."""
     texts, root = requirement_files(lock), project.root
+    images = project.images.relative_to(root).as_posix()
     codec.write(lock_file.lock_path(project.images, lock.target), lock, below=root)
-    with OpenFolder.open(root) as top, top.folder(f"images/{lock.target}") as folder:
+    with OpenFolder.open(root) as top, top.folder(f"{images}/{lock.target}") as folder:
         for name, text in texts.items():
             folder.write(name, text.encode())
         for old in fnmatch.filter(folder.names(), "requirements-*.txt"):
