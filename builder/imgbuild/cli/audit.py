@@ -22,7 +22,7 @@ from imgbuild.audit.packages.requirement_files import NotPinned, RequirementText
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.cli._help import ACTIVE, AuditCommand, command
-from imgbuild.cli._options import AGAIN, BASE, CUDA, KEEP, PYTHON, JUnit, Offline
+from imgbuild.cli._options import AGAIN, BASE, CUDA, KEEP, PYTHON, REQUIREMENTS, JUnit, Offline
 from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import Selection
@@ -144,14 +144,9 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
 
     requirements: Annotated[
         list[Path] | None,
-        option(
-            "--requirements -r",
-            "Audit what this file requires: pins (name==version); - is stdin. Of other requirements"
-            " and other files (pyproject.toml, a lock, a folder) versions are solved first."
-            " Repeatable: all files are one package set.",
-            metavar="FILE",
-            panel=SELECT,
-            often=True,
+        REQUIREMENTS(
+            "- is stdin. All files are one package set; what has no exact version (name==version)"
+            " is solved for first."
         ),
     ] = None
     environment: Annotated[

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from imgbuild.cli._help import command
-from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, Offline
+from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, REQUIREMENTS, Offline
 from imgbuild.cli._output import aligned, answer, count
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import OUTPUT, option, verb
@@ -153,17 +153,7 @@ WantOption = Annotated[
         panel=ASK,
     ),
 ]
-RequirementsOption = Annotated[
-    list[Path] | None,
-    option(
-        "--requirements -r",
-        "Also what this file requires: requirements.txt, pyproject.toml, a lock; or the files of"
-        " a folder. Repeatable.",
-        metavar="FILE",
-        panel=ASK,
-        often=True,
-    ),
-]
+RequirementsOption = Annotated[list[Path] | None, REQUIREMENTS()]
 HaveOption = Annotated[
     list[str] | None,
     option(
