@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_extend import PublishedSite, layers, published_site
+from imgbuild.oci import layout
+from imgbuild.values import Arch
+from tests.integration.test_extend import PublishedSite, layers, paths, published_site
 from tests.support import needs
+from tests.support.git_repository import GitRepository
 from tests.support.sample_project import TARGET, Project
 
 __all__ = ("published_site",)
@@ -211,3 +214,43 @@ def test_keys_of_a_row_are_checked_together(
     messages = project.run("lock", ROW, status=2).stderr
     assert words in messages
     assert "matrix.yaml:" in messages
+
+
+def test_the_committed_files_are_a_layer_with_the_same_digest_in_every_clone(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    needs.user_namespaces()
+    row = f"extends: {TARGET}\nrequirements: [pyproject.toml]\nextras: [fast]"
+    repository = GitRepository(tmp_path / "project")
+    project = begin(published_site, repository.folder, row, pyproject_toml=PYPROJECT)
+    (project.folder / "run.sh").write_text("#!/bin/sh\nexec trainer\n")
+    (project.folder / "run.sh").chmod(0o755)
+    (project.folder / ".imgbuild/images").mkdir(parents=True)
+    (project.folder / ".imgbuild/.gitignore").write_text("build\n")
+    project.run("lock", ROW)
+    assert "has no commit" in project.run("build", "--with-project", status=2).stderr
+    repository.commit({})
+    (first,) = json.loads(project.run("build", "--with-project", "--json").stdout)
+    clone = Project(tmp_path / "clone", project.index_url, cache=None)
+    repository.git("clone", "--quiet", str(project.folder), str(clone.folder))
+    (clone.folder / "run.sh").chmod(0o700)
+    (clone.folder / "src/my_trainer/train.py").write_text("raise SystemExit('not committed')\n")
+    (clone.folder / "new.py").write_text("")
+    ran = clone.run("build", "--with-project", "--json")
+    (second,) = json.loads(ran.stdout)
+    assert second["digest"] == first["digest"]
+    assert second["digest"] != project.read(f"{ROW}/digests.json")["digest"]
+    assert "2 files of" in ran.stderr
+    assert "new.py, src/my_trainer/train.py" in ran.stderr
+    output = clone.folder / f".imgbuild/build/{ROW}-with-project"
+    image = layout.read(output).image(Arch.X86_64)
+    commit = repository.git("rev-parse", "HEAD")
+    assert image.configuration.labels["org.opencontainers.image.revision"] == commit
+    modes = paths(output, image.layers[-1].digest)
+    assert modes["workspace"] == 0o1777
+    assert modes["workspace/run.sh"] == 0o755
+    assert modes["workspace/src/my_trainer/train.py"] == 0o644
+    assert not {"workspace/matrix.yaml", "workspace/.imgbuild", "workspace/new.py"} & modes.keys()
+    options = ("--layout", str(output), "--through", "root", "--")
+    for command in (["./run.sh"], ["sh", "-c", "cd / && trainer"]):
+        assert clone.run("run", ROW, *options, *command).stdout == "0.3 42\n"

@@ -168,6 +168,12 @@ REGISTRY_PLACE = Definition(
 )  # fmt: skip
 LOCK = Definition("--lock", "The lock to use.", metavar="PLACE",
                   panel=SELECT, often=True)  # fmt: skip
+REQUIREMENTS = Definition(
+    "--requirements -r",
+    "What this file requires: requirements.txt, pyproject.toml, a lock file; or the files of a"
+    " folder. Repeatable.",
+    metavar="FILE", panel=SELECT, often=True,
+)  # fmt: skip
 PYTHON = Definition("--python", "The Python version.", metavar="X.Y", panel=SELECT)
 CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
                   often=True)  # fmt: skip

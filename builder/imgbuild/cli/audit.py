@@ -18,11 +18,11 @@ from imgbuild.audit.judge import Terms
 from imgbuild.audit.packages import requirement_files
 from imgbuild.audit.packages.environment import open_environment
 from imgbuild.audit.packages.pinned import ANY_GLIBC, PinList
-from imgbuild.audit.packages.requirement_files import RequirementText, read_pins
+from imgbuild.audit.packages.requirement_files import NotPinned, RequirementText, read_pins
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.cli._help import ACTIVE, AuditCommand, command
-from imgbuild.cli._options import AGAIN, BASE, CUDA, KEEP, PYTHON, JUnit, Offline
+from imgbuild.cli._options import AGAIN, BASE, CUDA, KEEP, PYTHON, REQUIREMENTS, JUnit, Offline
 from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import Selection
@@ -34,7 +34,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.published import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
-from imgbuild.pipeline import audit_lock, audit_set
+from imgbuild.pipeline import audit_lock, audit_set, declared_files, open_requirements
 from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
@@ -134,6 +134,7 @@ def _case(name: str, errors: Sequence[str]) -> Case:
     return Case(name=name, outcome=outcome, seconds=0.0, message="\n".join(errors))
 
 
+STDIN_FILE = "-"
 PINS = "pins"  # the name of those on the command line
 OLDEST = 5  # of the minor versions of glibc that a wheel's name can have
 
@@ -143,13 +144,9 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
 
     requirements: Annotated[
         list[Path] | None,
-        option(
-            "--requirements -r",
-            "Audit the pins (name==version) in this file; - is stdin. Repeatable: all files are one"
-            " package set.",
-            metavar="FILE",
-            panel=SELECT,
-            often=True,
+        REQUIREMENTS(
+            "- is stdin. All files are one package set; what has no exact version (name==version)"
+            " is solved for first."
         ),
     ] = None
     environment: Annotated[
@@ -217,11 +214,24 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         *,
         offline: bool,
     ) -> Report:
-        texts = _texts(self.requirements or (), pinned)
-        name = ", ".join(text.name for text in texts)
+        files = self.requirements or ()
+        name = ", ".join((*_names(files), *([PINS] if pinned else [])))
         python = self._python(matrix)
         request = self._request(name, python, arch, matrix, checks, offline=offline)
-        listed = read_pins(texts, request.machine)
+        try:
+            listed = read_pins(_texts(files, pinned), request.machine)
+        except NotPinned:
+            if not files or STDIN_FILE in map(str, files):
+                raise
+            declared = declared_files.read_places([str(path) for path in files], pinned)
+            for line in declared_files.left_out(declared):
+                console.info(f"not read: {line}")
+            solved = open_requirements.solve(declared, request)
+            listed = solved.listed
+            terms = msgspec.structs.replace(
+                request.terms, cuda=request.terms.cuda or solved.cuda, exempt=solved.exempt
+            )
+            request = msgspec.structs.replace(request, terms=terms)
         with console.step(f"auditing {count(len(listed.pins), 'pin')} of {name} for {arch}"):
             return audit_set.audit_pins(
                 listed, request, partial=not self.requirements, matrix=_builds(listed, matrix)
@@ -317,17 +327,26 @@ def project_glibc(python: str, matrix: Path | None) -> str:
     return read.bases[request.base_of(ask, read)].glibc
 
 
+def _names(files: Sequence[Path]) -> list[str]:
+    """What messages call the files: their names, with the folder if two are the same."""
+    names = [path.name for path in files]
+    return [
+        requirement_files.STDIN
+        if str(path) == STDIN_FILE
+        else path.name
+        if path.name and names.count(path.name) == 1
+        else str(path)
+        for path in dict.fromkeys(files)
+    ]
+
+
 def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText]:
     """The requirements of all files, and the pins that are named on the command line."""
-    names = [path.name for path in files]
     texts = []
-    for path in dict.fromkeys(files):
-        if str(path) == "-":
-            text = requirement_files.RequirementText(
-                name=requirement_files.STDIN, text=sys.stdin.read()
-            )
+    for path, name in zip(dict.fromkeys(files), _names(files), strict=True):
+        if str(path) == STDIN_FILE:
+            text = requirement_files.RequirementText(name=name, text=sys.stdin.read())
         else:
-            name = path.name if names.count(path.name) == 1 else str(path)
             text = requirement_files.read_file(path, name)
         texts.append(text)
     if pinned:
@@ -381,9 +400,9 @@ def audit(
     """Check that targets, versions or installed packages work together.
 
     Reads files, runs nothing of them, and needs no GPU. Packages may be targets, versions
-    (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'), files of versions, or what
-    is installed. Versions that are named here are a partial set: the absence of other packages is
-    reported only if an EXTRA requires them. Accepted findings are listed in the matrix under
+    (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'), files of requirements, or
+    what is installed. Versions that are named here are a partial set: the absence of other packages
+    is reported only if an EXTRA requires them. Accepted findings are listed in the matrix under
     `waive:`.
 
     Prints findings, what was not looked at, and counts. Exit status 4 if there is an error, or if
@@ -398,6 +417,8 @@ def audit(
         imgbuild audit transformers==5.0.0 lm-format-enforcer==0.11.3
 
         imgbuild audit --requirements pins.txt --python 3.12 --glibc 2.28
+
+        imgbuild audit --requirements pyproject.toml --python 3.12
 
         imgbuild audit --environment .venv
     """

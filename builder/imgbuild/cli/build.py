@@ -31,7 +31,7 @@ from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
-from imgbuild.pipeline import docker_build, opened, rebuild
+from imgbuild.pipeline import docker_build, opened, rebuild, with_project
 from imgbuild.pipeline.build import build_all, placed
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
@@ -75,6 +75,15 @@ BuilderOption = Annotated[
     ),
 ]
 VerifyOption = Annotated[bool, option("--verify", "Build every layer again, and check every file.")]
+ProjectOption = Annotated[
+    bool,
+    option(
+        "--with-project",
+        "Add the committed files of the project (git HEAD) in the working folder, into"
+        " build/TARGET-with-project, for clusters where no folder is mounted.",
+        often=True,
+    ),
+]
 
 
 @verb
@@ -86,6 +95,7 @@ def build(
     form: Form = "oci",
     compress: _sif.CompressOption = "zstd",
     part: PartOption = None,
+    project: ProjectOption = False,
     verify: VerifyOption = False,
     mirror: Mirror = None,
     mirror_only: MirrorOnly = False,
@@ -117,6 +127,8 @@ def build(
 
         imgbuild build cu124-vllm --builder docker
 
+        imgbuild build --with-project
+
         imgbuild build cu124-vllm --mirror registry.example/rl/inputs
 
         imgbuild build --from registry.example/rl:cu124-vllm
@@ -132,6 +144,8 @@ def build(
     docker = builder is Builder.DOCKER
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
+    if project:
+        _refuse_with_project(origin, part, form, docker=docker)
     if form == "sif" or form == "squashfs":  # noqa: PLR1714 - mypy narrows the type by this
         _refuse_file(part, docker=docker)
         _sif.build(selection, origin, output, form, compress, how)
@@ -153,7 +167,9 @@ def build(
         lines = [f"{item.target} {item.files} {item.output}" for item in folders]
         answer(folders, lines)
         return
-    if docker:
+    if project:
+        built = with_project.build(session, selected, output, form)
+    elif docker:
         opened.report_templates(session.project)
         built = _with_docker(session, selected, output, native=not selection.arches)
     else:
@@ -175,6 +191,18 @@ def _refuse_part(part: ImagePart | None, form: BuildFormat, *, docker: bool) -> 
     if docker and form != "oci":
         message = f"--builder docker and --format {form} cannot be combined"
         raise InputError(message, hint="leave out --format: Docker's image is an OCI layout")
+
+
+def _refuse_with_project(
+    origin: str | None, part: ImagePart | None, form: BuildFormat, *, docker: bool
+) -> None:
+    if origin is not None or part is not None or docker:
+        message = "--with-project cannot be combined with --from, --only or --builder"
+        raise InputError(message, hint="leave out --from, --only and --builder")
+    if form in ("sif", "squashfs"):
+        message = f"--with-project cannot be combined with --format {form}"
+        hint = f"convert its layout: imgbuild build --from LAYOUT --format {form} --output FILE"
+        raise InputError(message, hint=hint)
 
 
 def _wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> list[Wheels]:

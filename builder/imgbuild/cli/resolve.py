@@ -6,27 +6,35 @@ import contextlib
 import datetime
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from imgbuild.cli._help import command
-from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, Offline
+from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, REQUIREMENTS, Offline
 from imgbuild.cli._output import aligned, answer, count
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.matrix import constraints
+from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.resolve import locked, request, stored
+from imgbuild.resolve import declared_requests, locked, request, stored
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, of_locks
+from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.locked import LockedTarget
+from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.system.console import console
 from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
 
 WHY = 3  # reasons shown for a package; --json has all
 WIDTH = 80
+BOUNDS = 3  # shown in a message
 TARGETS = 3  # shown without --full
 
 
@@ -131,7 +139,8 @@ WantedOption = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="REQUIREMENT...",
-        help="Packages that the environment must have: vllm==0.9.2, 'ray[default]>=2.45', verl.",
+        help="Packages that the environment must have: vllm==0.9.2, 'ray[default]>=2.45', verl; or"
+        " a file or folder that requires packages: requirements.txt, pyproject.toml, ./project.",
         show_default=False,
     ),
 ]
@@ -144,6 +153,7 @@ WantOption = Annotated[
         panel=ASK,
     ),
 ]
+RequirementsOption = Annotated[list[Path] | None, REQUIREMENTS()]
 HaveOption = Annotated[
     list[str] | None,
     option(
@@ -217,6 +227,7 @@ AgainOption = Annotated[bool, AGAIN("Solve again what was solved earlier today."
 def resolve(
     requirements: WantedOption = None,
     want: WantOption = None,
+    files: RequirementsOption = None,
     have: HaveOption = None,
     cuda: CudaOption = None,
     arch: ArchOption = None,
@@ -251,10 +262,19 @@ def resolve(
         imgbuild resolve --have torch==2.8.0 --want vllm,trl,verl --solve
 
         imgbuild resolve vllm==0.8.5.post1 trl --as-of 2025-06-20 --json
+
+        imgbuild resolve --requirements requirements.txt
     """
     session = open_session(matrix, Options(offline=offline))
     assigned = request.indexes_of(index or [], session.matrix)
-    requests, named = request.read([*(requirements or []), *(want or [])], have or [], assigned)
+    places = [word for word in requirements or [] if _is_place(word)]
+    words = [word for word in requirements or [] if word not in places]
+    places += map(str, files or [])
+    words += want or []
+    requests: tuple[RequestedPackage, ...] = ()
+    named: str | None = None
+    if words or have or not places:
+        requests, named = request.read(words, have or [], assigned)
     ask = request.ResolveRequest(
         requests=requests,
         arches=request.arches_of(arch or []),
@@ -266,6 +286,8 @@ def resolve(
         name=name,
         allow_old=allow_old,
     )
+    if places:
+        ask = _with_files(ask, places, session.matrix)
     request.check(ask, session.matrix)
     if not (solve or again or name):
         targets_found = locked.satisfying(ask, session.project, session.matrix)
@@ -282,6 +304,47 @@ def resolve(
     answer(resolved, resolution_lines(resolved, everything=everything))
     if report_refusals(resolved):
         raise typer.Exit(NoSolution.exit_code)
+
+
+def _is_place(word: str) -> bool:
+    """Whether a word names a file or a folder, not a package."""
+    if "@" in word or "://" in word:
+        return False
+    return "/" in word or word in (".", "..") or Path(word).is_file()
+
+
+def _with_files(ask: ResolveRequest, places: Sequence[str], matrix: Matrix) -> ResolveRequest:
+    """`ask` with what the files require; what is not asked for is reported."""
+    declared = declared_files.read_places(places)
+    for line in declared_files.left_out(declared):
+        console.info(f"not read: {line}")
+    python = declared_requests.python_of(declared, ask, matrix)
+    ask = msgspec.structs.replace(ask, python=python)
+    base = matrix.bases[request.base_of(ask, matrix)]
+    markers = Tags(python=base.python, glibc=base.glibc, arch=ask.arches[0]).markers
+    demands = declared_requests.split(declared, markers)
+    for item in demands.addressed:
+        console.warn(f"{item} is left out: only versions on an index are solved for")
+    requests = declared_requests.combined(
+        ask.requests, declared_requests.requested(declared, ask, matrix)
+    )
+    if not requests:
+        message = f"{', '.join(declared.files) or 'the files'}: no package is required"
+        raise InputError(message, hint="name a file that requires packages")
+    names = {item.package for item in requests}
+    bounds = [str(item) for item in demands.bounds if item.package not in names]
+    if bounds:
+        more = f" and {len(bounds) - BOUNDS} more" if len(bounds) > BOUNDS else ""
+        shown = ", ".join(bounds[:BOUNDS])
+        console.info(f"bounds of packages that no line requires are not used: {shown}{more}")
+    releases = cuda_releases(declared, markers)
+    cut_off = declared.cut_off.day if declared.cut_off is not None else None
+    return msgspec.structs.replace(
+        ask,
+        requests=requests,
+        cuda=ask.cuda or (releases[0] if len(releases) == 1 else None),
+        as_of=ask.as_of or cut_off,
+    )
 
 
 @contextlib.contextmanager

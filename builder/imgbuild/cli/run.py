@@ -33,7 +33,7 @@ from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import Definition, Group, RunOutput, option, verb
 from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount, process_ids
-from imgbuild.container.run_in_image import CommandConfig
+from imgbuild.container.run_in_image import PROJECT_COMMIT, CommandConfig
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.pipeline import run_target
 from imgbuild.pipeline.session import Options, open_session
@@ -113,7 +113,13 @@ class RunOptions(Group, frozen=True, kw_only=True):
         named = {name for values in files.values() for name in values}
         given = dict(_variable(text) for text in self.env or [])
         workdir = config.workdir if config.workdir not in ("", "/") else FOLDER
-        mounts = {mount.target: mount for mount in _folder(workdir)}
+        commit = config.labels.get(PROJECT_COMMIT, "")
+        if commit:
+            console.info(
+                f"the image has commit {commit[:12]} of the project in {workdir}: the current"
+                f" folder is not mounted (-v .:{workdir} mounts it)"
+            )
+        mounts = {} if commit else {mount.target: mount for mount in _folder(workdir)}
         env: dict[str, str | None] = dict.fromkeys(_by_name())
         cache = hugging_face_cache() if self.hf_cache else None
         if cache is not None:

@@ -33,6 +33,9 @@ INITS = {"docker": "docker-init", "podman": "catatonit"}
 HELPERS = ("/usr/libexec/", "/usr/local/libexec/", "/usr/lib/", "/usr/local/lib/")
 
 
+PROJECT_COMMIT = "dev.imgbuild.project.commit"  # label: the image has this commit of a project
+
+
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     """A finished command. `through` is docker, podman, apptainer or root; text only if captured."""
 
@@ -50,15 +53,18 @@ class CommandConfig(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = msgspec.field(default=(), name="Cmd")
     workdir: str = msgspec.field(default="/", name="WorkingDir")
     user: str = msgspec.field(default="", name="User")
+    labels: dict[str, str] = msgspec.field(default={}, name="Labels")
 
 
 def running(layout: Layout, arch: Arch) -> CommandConfig:
-    """Environment, entry point, command, working folder and user of the image on `arch`.
+    """Environment, entry point, command, working folder, user, labels of the image on `arch`.
 
     IntegrityError if the configuration is invalid.
     """
+    image = layout.image(arch)
     try:
-        return msgspec.convert(layout.image(arch).settings, CommandConfig)
+        labels = {"Labels": image.configuration.labels}
+        return msgspec.convert({**image.settings, **labels}, CommandConfig)
     except msgspec.ValidationError as error:
         message = f"{layout.path}: invalid image configuration for {arch}: {error}"
         raise IntegrityError(message, hint="build it again") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,6 +87,32 @@ def read_files(
     return ReadFiles(
         declared=declared, folder=top, extras=tuple(extras), groups=tuple(groups), copies=copies
     )
+
+
+def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
+    """What files and folders, wherever they are, declare together with requirement `lines`.
+
+    InputError for a place that does not exist, and for a broken file.
+    """
+    paths = [Path(place).expanduser().resolve() for place in places]
+    for place, path in zip(places, paths, strict=True):
+        if not path.exists():
+            message = f"{place}: no such file or folder"
+            raise InputError(
+                message, hint="name a requirements file, or a project's file or folder"
+            )
+    if len(paths) == 1 and paths[0].is_dir():
+        return with_added(read.read(paths[0]), lines)
+    tops = [path if path.is_dir() else path.parent for path in paths]
+    here = Path.cwd()
+    inside = all(top.is_relative_to(here) for top in tops)
+    folder = here if inside else Path(os.path.commonpath(tops))
+    files = [
+        (top.relative_to(folder) / name).as_posix()
+        for path, top in zip(paths, tops, strict=True)
+        for name in (read.read(top).files if path.is_dir() else (path.name,))
+    ]
+    return with_added(read.read(folder, tuple(dict.fromkeys(files))), lines)
 
 
 def named(files: ReadFiles) -> tuple[str, ...]:

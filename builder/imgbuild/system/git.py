@@ -14,7 +14,9 @@ from typing import Literal
 from imgbuild.errors import FetchFailed
 from imgbuild.system import process
 
-Reading = Literal["cat-file", "grep", "log", "ls-tree", "remote", "rev-list", "rev-parse"]
+Reading = Literal[
+    "cat-file", "grep", "log", "ls-files", "ls-tree", "remote", "rev-list", "rev-parse"
+]
 # Options that keep a command from running programs that attributes and configuration name.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "grep": ("--no-textconv",),
@@ -31,7 +33,7 @@ def run(folder: Path, command: Reading, *words: str) -> process.Result:
     ToolMissing without git, WorkFailed if it is not done after LIMIT.
     """
     program = process.find("git", remedy="install git")
-    full = [program, command, *OPTIONS.get(command, ()), *words]
+    full = [program, "-c", "core.fsmonitor=false", command, *OPTIONS.get(command, ()), *words]
     return process.run(full, cwd=folder, check=False, limit=LIMIT)
 
 

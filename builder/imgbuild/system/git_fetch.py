@@ -32,6 +32,11 @@ SETTINGS = (
     *("-c", "fetch.writeCommitGraph=false", "-c", "http.lowSpeedLimit=1000"),
     *("-c", "http.lowSpeedTime=60"),
 )
+# A repository that is only read: no object is replaced by another or fetched from a remote.
+READING = (
+    *("--no-replace-objects", "-c", "protocol.allow=never"),
+    *("-c", "core.fsmonitor=false"),
+)
 PIECE = 1 << 20
 HINT = "git uses your own logins (credential helper, netrc, ssh); try: git ls-remote ADDRESS"
 
@@ -58,14 +63,69 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
     return {name: object_name for object_name, name in pairs}
 
 
-class FetchedRepository:
+class Repository:
+    """The objects of the repository whose git folder is `folder`; none of its programs is run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._words = ("--git-dir", str(folder), *READING)
+
+    def has(self, commit: str) -> bool:
+        """Whether the object `commit` is here."""
+        return self._git("cat-file", "-e", commit).status == 0
+
+    def resolved(self, name: str) -> str | None:
+        """The object that `name` means: "REV^{commit}", "COMMIT:folder"; None if there is none."""
+        done = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", name)
+        return done.stdout.strip() if done.status == 0 else None
+
+    def nearest_tag(self, commit: str) -> tuple[str, int] | None:
+        """The nearest tag with a digit that `commit` has, and how many commits are after it."""
+        pattern = ("--tags", "--long", "--abbrev=40", "--match", "*[0-9]*")
+        done = self._git("describe", *pattern, commit)
+        parts = done.stdout.strip().rsplit("-", 2)
+        return (parts[0], int(parts[1])) if done.status == 0 and len(parts) == 3 else None
+
+    def count(self, commit: str) -> int:
+        """How many commits the history of `commit` has."""
+        return int(self._git("rev-list", "--count", commit).stdout.strip() or 0)
+
+    def entries(self, commit: str) -> list[TreeEntry]:
+        """All files of a commit or tree; a byte that is not UTF-8 in a path is U+FFFD."""
+        done = self._git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
+        entries = []
+        for line in filter(None, done.stdout.split("\0")):
+            head, _, path = line.partition("\t")
+            mode, _, name, size = head.split()
+            entries.append(TreeEntry(mode, name, int(size) if size.isdecimal() else 0, path))
+        return entries
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[ObjectReader]:
+        """Reads the contents of objects, one after the other."""
+        command = [*_program(), *self._words, "cat-file", "--batch"]
+        with process.piped(command) as running:
+            if running.stdin is None or running.stdout is None:
+                message = "git cat-file has no pipes"
+                raise FetchFailed(message)
+            try:
+                yield ObjectReader(running.stdin, running.stdout)
+            finally:
+                running.kill()
+
+    def _git(self, *words: str, env: Mapping[str, str] | None = None) -> process.Result:
+        return _run((*self._words, *words), env=env)
+
+
+class FetchedRepository(Repository):
     """A bare repository in `folder`, which is empty, for objects that are fetched.
 
     `sha256`: objects are named by SHA-256.
     """
 
     def __init__(self, folder: Path, *, sha256: bool = False) -> None:
-        self._folder = folder
+        super().__init__(folder)
+        self._words = ("--git-dir", str(folder), *SETTINGS)
         form = "sha256" if sha256 else "sha1"
         _run(
             ("init", "--quiet", "--bare", "--template=", f"--object-format={form}", str(folder)),
@@ -99,57 +159,11 @@ class FetchedRepository:
         if done.status != 0:
             self.fetch_all(url)
 
-    def has(self, commit: str) -> bool:
-        """Whether the object `commit` is here."""
-        return self._git("cat-file", "-e", commit).status == 0
-
-    def resolved(self, name: str) -> str | None:
-        """The object that `name` means: "REV^{commit}", "COMMIT:folder"; None if there is none."""
-        done = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", name)
-        return done.stdout.strip() if done.status == 0 else None
-
-    def nearest_tag(self, commit: str) -> tuple[str, int] | None:
-        """The nearest tag with a digit that `commit` has, and how many commits are after it."""
-        pattern = ("--tags", "--long", "--abbrev=40", "--match", "*[0-9]*")
-        done = self._git("describe", *pattern, commit)
-        parts = done.stdout.strip().rsplit("-", 2)
-        return (parts[0], int(parts[1])) if done.status == 0 and len(parts) == 3 else None
-
-    def count(self, commit: str) -> int:
-        """How many commits the history of `commit` has."""
-        return int(self._git("rev-list", "--count", commit).stdout.strip() or 0)
-
-    def entries(self, commit: str) -> list[TreeEntry]:
-        """All files of `commit`; a byte that is not UTF-8 in a path is U+FFFD."""
-        done = self._git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
-        entries = []
-        for line in filter(None, done.stdout.split("\0")):
-            head, _, path = line.partition("\t")
-            mode, _, name, size = head.split()
-            entries.append(TreeEntry(mode, name, int(size) if size.isdecimal() else 0, path))
-        return entries
-
-    @contextlib.contextmanager
-    def reader(self) -> Iterator[ObjectReader]:
-        """Reads the contents of objects, one after the other."""
-        command = [*_program(), "--git-dir", str(self._folder), "cat-file", "--batch"]
-        with process.piped(command) as running:
-            if running.stdin is None or running.stdout is None:
-                message = "git cat-file has no pipes"
-                raise FetchFailed(message)
-            try:
-                yield ObjectReader(running.stdin, running.stdout)
-            finally:
-                running.kill()
-
     def _fetch(self, url: str, *words: str) -> process.Result:
         options = [word for word in words if word.startswith("--")]
         specs = [word for word in words if not word.startswith("--")]
         command = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", *options)
         return self._git(*command, "--", url, *specs, env=_transport(url))
-
-    def _git(self, *words: str, env: Mapping[str, str] | None = None) -> process.Result:
-        return _run(("--git-dir", str(self._folder), *SETTINGS, *words), env=env)
 
 
 class ObjectReader:

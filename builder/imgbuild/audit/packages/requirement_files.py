@@ -33,7 +33,8 @@ from imgbuild.wheel.tags import Tags
 
 STDIN = "stdin"
 LIMIT = 16 << 20  # bytes of a requirements file
-PROJECTS = (".toml", ".py", ".cfg")  # files that uv reads, of a project
+PROJECTS = (".toml", ".py", ".cfg", ".lock", ".yml", ".yaml", ".ipynb")  # not lists of lines
+KINDS = ("Dockerfile",)
 SHOWN = 3  # requirements, or lines that are not any, that a message names
 _HASH = re.compile(r"\s--hash[= ]\S+")
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
@@ -47,6 +48,10 @@ class RequirementText(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     text: str
     path: Path | None = None
+
+
+class NotPinned(InputError):
+    """Requirements that name no exact version of a package, or are another kind of file."""
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +79,13 @@ class _PlacedRequirement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_file(path: Path, name: str = "") -> RequirementText:
-    """The text of a requirements file; InputError if it cannot be read, or is another kind."""
-    if path.suffix in PROJECTS:
+    """The text of a requirements file; NotPinned for another kind.
+
+    InputError if it cannot be read.
+    """
+    if path.suffix in PROJECTS or path.name in KINDS or path.is_dir():
         message = f"{path} is not a requirements file"
-        raise InputError(message, hint=f"pin what it requires: {_piped([path])}")
+        raise NotPinned(message, hint=f"pin what it requires: {_piped([path])}")
     try:
         text = boundary.content(path, LIMIT).decode("utf-8-sig")
     except OSError as error:
@@ -92,9 +100,9 @@ def read_file(path: Path, name: str = "") -> RequirementText:
 def read_pins(texts: Sequence[RequirementText], tags: Tags) -> PinList:
     """The pins of all `texts` together, for the machine.
 
-    InputError for a line that is no requirement, for a package without an exact version, and for
-    lines that no version satisfies. Hashes, comments, markers and continued lines, as pip and uv
-    write them, are understood.
+    NotPinned for a package without an exact version; InputError for a line that is no requirement,
+    and for lines that no version satisfies. Hashes, comments, markers and continued lines, as pip
+    and uv write them, are understood.
     """
     reader = _Reading(tags)
     for text in texts:
@@ -222,7 +230,7 @@ class _Reading:
     def refuse_unpinned(
         self, names: str, unpinned: Sequence[_PlacedRequirement], paths: Sequence[Path | None]
     ) -> None:
-        """InputError that names the first requirements without a pin, and how to pin them."""
+        """NotPinned, which names the first requirements without a pin, and how to pin them."""
         packages = sum(
             any(not entry.line.constraint for entry in entries)
             for entries in self._entries.values()
@@ -233,7 +241,7 @@ class _Reading:
             f"{names}: {len(unpinned)} of {packages} packages have no exact version: {first}{more}"
         )
         hint = f"pin them: {_piped(paths, self._tags.python)}"
-        raise InputError(message, problems=tuple(self.problems[:SHOWN]), hint=hint)
+        raise NotPinned(message, problems=tuple(self.problems[:SHOWN]), hint=hint)
 
 
 def _piped(paths: Sequence[Path | None], python: str = "") -> str:

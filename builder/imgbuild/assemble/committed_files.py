@@ -1,0 +1,193 @@
+"""The committed files of a project's folder, from git's objects, as members of a layer.
+
+Contents are the objects themselves, as in `solve.git_tree`: no filter, attribute or hook of the
+repository applies. Files that imgbuild alone reads are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from imgbuild.errors import InputError
+from imgbuild.oci.tar import Member, MemberKind, Slice
+from imgbuild.project_paths import FOLDER, MATRIX
+from imgbuild.solve.git_tree import EXECUTABLE, LINK, LINK_LIMIT, REFUSED_NAME, SUBMODULE
+from imgbuild.system import git
+from imgbuild.system.git_fetch import PIECE, ObjectReader, Repository, TreeEntry
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+LFS_LIMIT = 1024  # bytes; a pointer has about 130
+TEXT_LIMIT = 1 << 20  # bytes of a file that is compared without its carriage returns
+WORK_MODE = 0o1777  # of the working folder, as in the image below: any user may write there
+
+
+class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder at HEAD: the git folder, and the hashes of the commit and of the folder's tree."""
+
+    folder: Path
+    git_folder: Path
+    commit: str
+    tree: str
+
+
+class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a `CommittedFolder` as members, and the paths that are not complete.
+
+    `left_out` have names that a layer cannot have, `submodules` are other repositories, of
+    `pointers` git-lfs has the content. `entries` are the files that the folder should have.
+    """
+
+    members: tuple[Member, ...]
+    entries: tuple[TreeEntry, ...]
+    left_out: tuple[str, ...] = ()
+    submodules: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
+
+
+def find(folder: Path) -> CommittedFolder:
+    """The state of `folder` at HEAD; InputError if it is in no repository or not committed."""
+    hint = "commit the project's files: git init, git add, git commit"
+    inside = git.run(folder, "rev-parse", "--absolute-git-dir", "--show-prefix")
+    if inside.status != 0:
+        errors = inside.stderr.strip().splitlines()
+        message = ": ".join((f"{folder} is not in a git checkout that can be read", *errors[:1]))
+        raise InputError(message, hint=hint)
+    git_folder, _, prefix = inside.stdout.rstrip("\n").partition("\n")
+    repository = Repository(Path(git_folder))
+    commit = repository.resolved("HEAD^{commit}")
+    if commit is None:
+        message = f"the git repository of {folder} has no commit"
+        raise InputError(message, hint=hint)
+    tree = repository.resolved(f"{commit}:{prefix.rstrip('/')}")
+    if tree is None:
+        message = f"commit {commit[:12]} has no file of {folder}"
+        raise InputError(message, hint="git add and git commit the project's files")
+    return CommittedFolder(folder=folder, git_folder=Path(git_folder), commit=commit, tree=tree)
+
+
+def files_of(committed: CommittedFolder, workdir: str, contents: Path) -> CommittedFiles:
+    """The members below `workdir`, an absolute path; their contents are written to `contents`."""
+    repository = Repository(committed.git_folder)
+    top = workdir.strip("/")
+    members = [Member(path=top, kind=MemberKind.FOLDER, mode=WORK_MODE)]
+    entries: list[TreeEntry] = []
+    left_out: list[str] = []
+    submodules: list[str] = []
+    pointers: list[str] = []
+    with repository.reader() as reader, contents.open("xb") as file:
+        for entry in repository.entries(committed.tree):
+            if _of_imgbuild(entry.path):
+                continue
+            if entry.mode == SUBMODULE:
+                submodules.append(entry.path)
+                continue
+            if REFUSED_NAME.search(entry.path) or (entry.mode == LINK and entry.size > LINK_LIMIT):
+                left_out.append(entry.path)
+                continue
+            path = f"{top}/{entry.path}"
+            if entry.mode == LINK:
+                target = reader.content(entry.object).decode("utf-8", "replace")
+                if REFUSED_NAME.search(target):
+                    left_out.append(entry.path)
+                    continue
+                members.append(Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
+            else:
+                part, first = _written(entry, reader, file)
+                mode = 0o755 if entry.mode == EXECUTABLE else 0o644
+                members.append(
+                    Member(path=path, mode=mode, size=entry.size, content=part, pack=True)
+                )
+                if entry.size < LFS_LIMIT and first.startswith(LFS_POINTER):
+                    pointers.append(entry.path)
+                    continue
+            entries.append(entry)
+    return CommittedFiles(
+        members=tuple(members),
+        entries=tuple(entries),
+        left_out=tuple(left_out),
+        submodules=tuple(submodules),
+        pointers=tuple(pointers),
+    )
+
+
+def _written(entry: TreeEntry, reader: ObjectReader, file: BinaryIO) -> tuple[Slice, bytes]:
+    """The place in `file` to which the content of a file is appended, and its first piece."""
+    offset, crc, first = file.tell(), 0, b""
+    for piece in reader.pieces(entry.object):
+        first = first or piece
+        crc = zlib.crc32(piece, crc)
+        file.write(piece)
+    place = Path(file.name)
+    part = Slice(path=place, offset=offset, length=entry.size, deflated=False, crc=crc)
+    return part, first
+
+
+def differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str, ...]:
+    """The paths whose file in the folder is not the committed one, and those not committed.
+
+    Not those that git ignores, nor files of which git-lfs has the content.
+    """
+    listed = ("--cached", "--others", "--exclude-standard", "-z")
+    present = git.run(committed.folder, "ls-files", *listed).stdout.split("\0")
+    known = {entry.path for entry in files.entries}
+    known |= {*files.left_out, *files.submodules, *files.pointers}
+    new = [
+        path
+        for path in filter(None, present)
+        if path not in known and not _of_imgbuild(path) and os.path.lexists(committed.folder / path)
+    ]
+    return tuple(sorted({*new, *_changed(committed.folder, files.entries)}))
+
+
+def _of_imgbuild(path: str) -> bool:
+    return path == MATRIX or path.startswith(f"{FOLDER}/")
+
+
+def _changed(folder: Path, entries: Sequence[TreeEntry]) -> Iterable[str]:
+    for entry in entries:
+        try:
+            if not _is_committed(folder / entry.path, entry):
+                yield entry.path
+        except OSError:
+            yield entry.path
+
+
+def _is_committed(path: Path, entry: TreeEntry) -> bool:
+    """Whether the file has the content and the kind of `entry`; OSError if it cannot be read.
+
+    Line endings that a checkout changed do not count.
+    """
+    status = path.lstat()
+    if entry.mode == LINK:
+        if not stat.S_ISLNK(status.st_mode):
+            return False
+        target = os.fsencode(os.readlink(path))  # noqa: PTH115 - bytes as they are
+        return _object_name(entry, len(target), [target]) == entry.object
+    executable = bool(status.st_mode & stat.S_IXUSR)
+    if not stat.S_ISREG(status.st_mode) or executable != (entry.mode == EXECUTABLE):
+        return False
+    if status.st_size == entry.size:
+        with path.open("rb") as file:
+            pieces = iter(lambda: file.read(PIECE), b"")
+            return _object_name(entry, entry.size, pieces) == entry.object
+    if status.st_size > TEXT_LIMIT:
+        return False
+    data = path.read_bytes().replace(b"\r\n", b"\n")
+    return _object_name(entry, len(data), [data]) == entry.object
+
+
+def _object_name(entry: TreeEntry, size: int, pieces: Iterable[bytes]) -> str:
+    """The name that git gives a file with this content, in the hash that the repository uses."""
+    form = "sha256" if len(entry.object) == 64 else "sha1"
+    hasher = hashlib.new(form, b"blob %d\0" % size, usedforsecurity=False)
+    for piece in pieces:
+        hasher.update(piece)
+    return hasher.hexdigest()

@@ -1,0 +1,106 @@
+"""Versions for requirements that have none, so that they can be audited: uv's choice.
+
+They are the newest that fit, as an installation of today takes them: no rule of a matrix and no
+learned constraint counts, so that the audit finds what an installation would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from imgbuild.audit.packages.pinned import Pin, PinList
+from imgbuild.errors import InputError, NoSolution
+from imgbuild.index.candidates import Rules
+from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.index.server import Catalogue
+from imgbuild.pipeline.audit_set import SetRequest
+from imgbuild.project.model import Declared
+from imgbuild.report import Unread
+from imgbuild.resolve.declared_requests import split
+from imgbuild.resolve.demands import PackageDemand, cuda_releases, wheel_version
+from imgbuild.resolve.request import today
+from imgbuild.solve import refusal, uv
+from imgbuild.system.amounts import count
+
+
+class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
+    """Exact versions of all packages, and the CUDA release that the files mean, "" for none.
+
+    `exempt` are packages that the files override, with the place.
+    """
+
+    listed: PinList
+    cuda: str
+    exempt: dict[str, str]
+
+
+def solve(declared: Declared, request: SetRequest) -> SolvedPins:
+    """A version for each package that `declared` requires, and for what these require.
+
+    What has an address is not solved: a wheel's version is that of its name. NoSolution if no set
+    of versions is possible with the wheels of the index.
+    """
+    markers = request.machine.markers
+    demands = split(declared, markers)
+    if not demands.named and not demands.addressed:
+        message = f"{', '.join(declared.files)}: no package is required"
+        raise InputError(message, hint="name a file that requires packages")
+    day = declared.cut_off.day if declared.cut_off is not None else today()
+    opened = [item for item in demands.named if item.pin is None]
+    request.context.reporter.info(
+        f"{len(opened)} of {count(len(demands.named), 'package')} have no exact version: all are"
+        f" solved first, from files uploaded before {day}"
+    )
+    place = IndexAddress(name="default", address=request.index())
+    indexes = Indexes({place.name: place}, {}, place.name, request.context.http)
+    pins = {item.package: item.pin for item in demands.named if item.pin is not None}
+    rules = Rules(as_of=day, tags=request.machine, pins=pins)
+    store = request.context.store
+    catalogue = Catalogue(indexes, rules, request.context.http, store)
+    bounds = uv.Bounds(
+        constraints=tuple(f"{item.package}{item.spec}" for item in demands.bounds),
+        overrides=tuple(
+            item.text
+            for item in declared.requirements
+            if item.kind == "override" and not item.requirement.url and not item.path
+        ),
+    )
+    try:
+        with request.context.reporter.step("solving for versions"):
+            chosen = uv.ask(catalogue, [str(item) for item in demands.named], bounds, store)
+    except uv.Unsolvable as error:
+        message = f"no versions fit Python {request.machine.python} on {request.machine.arch}"
+        reasons = refusal.of_resolver(str(error))
+        hint = "change the requirements, or name another --python; only wheels are considered"
+        raise NoSolution(message, reasons=reasons, hint=hint) from error
+    extras = {item.package: item.extras for item in demands.named}
+    solved = {
+        item.package: Pin(version=item.version, extras=extras.get(item.package, ()))
+        for item in chosen
+    }
+    by_address, unread = _addressed(demands.addressed)
+    releases = cuda_releases(declared, markers)
+    return SolvedPins(
+        listed=PinList(pins={**solved, **by_address}, unread=unread),
+        cuda=releases[0] if len(releases) == 1 else "",
+        exempt={
+            item.package: f"overridden in {item.place}"
+            for item in declared.requirements
+            if item.kind == "override"
+        },
+    )
+
+
+def _addressed(items: Sequence[PackageDemand]) -> tuple[dict[str, Pin], tuple[Unread, ...]]:
+    """The pins of wheels by address, and what has no known version."""
+    pins, unread = {}, []
+    for item in items:
+        version = wheel_version(item.source)
+        if version is None:
+            why = "neither a wheel nor a package of the index, so its version is unknown"
+            unread.append(Unread(what=str(item), why=why, required=True))
+        else:
+            pins[item.package] = Pin(version=str(version), url=item.source, extras=item.extras)
+    return pins, tuple(unread)

@@ -1,0 +1,165 @@
+"""`build --with-project`: the committed files of a project as one more layer of its image.
+
+The layer follows from the tree of the commit, the image from the lock and the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.assemble import committed_files
+from imgbuild.assemble.committed_files import CommittedFiles, CommittedFolder
+from imgbuild.assemble.image_layout import BuiltImage
+from imgbuild.cache.store import Store
+from imgbuild.container.run_in_image import PROJECT_COMMIT
+from imgbuild.errors import InputError
+from imgbuild.lock import published
+from imgbuild.matrix.select import Selected
+from imgbuild.oci import archive, documents, layout
+from imgbuild.oci.documents import Descriptor
+from imgbuild.oci.image import PlatformImage
+from imgbuild.oci.layer import LayerRecord, write_layer
+from imgbuild.oci.layout import ImageFiles, Layout
+from imgbuild.pipeline.build import build_all, placed, refuse_one_file, report_built
+from imgbuild.pipeline.session import Session
+from imgbuild.system import files
+from imgbuild.system.amounts import count
+from imgbuild.system.console import console
+from imgbuild.values import Digest, digest_of
+
+SUFFIX = "-with-project"
+REVISION = "org.opencontainers.image.revision"
+SHOWN = 4  # paths in a message
+
+
+def build(
+    session: Session, selected: Sequence[Selected], output: Path | None, form: str
+) -> list[BuiltImage]:
+    """Build each target from its lock, and write its image with the project's committed files.
+
+    InputError for a target that is no row of a project, and for a project without a commit.
+    """
+    for item in selected:
+        if published.project_row(session.matrix, item.name) is None:
+            message = f"--with-project: {item.name} is not a row of a project"
+            hint = "run it in the folder of a project: imgbuild init writes its matrix.yaml"
+            raise InputError(message, hint=hint)
+    refuse_one_file(selected, output, form)
+    if output is not None:
+        files.require_writable([output], hint=files.OUTPUT_HINT)
+    committed = committed_files.find(session.project.root)
+    results = []
+    for item, built in zip(selected, build_all(session, selected, None), strict=True):
+        name = f"{item.name}{SUFFIX}"
+        folder = session.project.output(name)
+        place = placed(folder, name, output, several=len(selected) > 1, form=form)
+        target = place if form == "oci" else folder
+        with console.step(f"adding commit {committed.commit[:12]} of {committed.folder}"):
+            result = _with_layer(built, committed, target, name)
+        if form != "oci":
+            archive.write(target, place, form, name, reporter=console)
+            result = msgspec.structs.replace(result, output=place)
+        report_built(result)
+        results.append(result)
+    return results
+
+
+def _with_layer(
+    built: BuiltImage, committed: CommittedFolder, target: Path, name: str
+) -> BuiltImage:
+    """The image `name` in the layout `target`: that of `built`, and a layer of the files."""
+    below = layout.read(built.output)
+    store = Store.open(reporter=console)
+    layout.refuse_others(target, name)
+    images, layers = {}, {}
+    for arch in built.arch:
+        image = below.image(arch)
+        workdir = str(image.settings.get("WorkingDir", ""))
+        if workdir not in layers:
+            layers[workdir] = _layer(committed, workdir, store, report=not layers)
+        record, blob = layers[workdir]
+        images[arch] = _added(below, image, record, blob, committed.commit)
+    manifests = {arch: digest_of(image.manifest) for arch, image in images.items()}
+    top = (
+        documents.index({arch: image.manifest for arch, image in images.items()})
+        if len(images) > 1
+        else next(iter(images.values())).manifest
+    )
+    unchanged = layout.check(target, digest_of(top), console)
+    if not unchanged:
+        layout.write(target, images, name, reporter=console)
+    return msgspec.structs.replace(
+        built,
+        target=name,
+        digest=digest_of(top),
+        arch=manifests,
+        output=target,
+        size=sum(image.size for image in layout.read(target).images.values()),
+        assembled=len(layers),
+        unchanged=unchanged,
+    )
+
+
+def _layer(
+    committed: CommittedFolder, workdir: str, store: Store, *, report: bool
+) -> tuple[LayerRecord, Path]:
+    """The layer of the files below `workdir`, and its blob in the store."""
+    if workdir in ("", "/"):
+        message = f"--with-project: the image has no working folder (its WorkingDir is {workdir!r})"
+        raise InputError(message, hint="extend a target with `workdir`, such as /workspace")
+    with store.scratch() as folder:
+        committed_content = committed_files.files_of(committed, workdir, folder / "contents")
+        if report:
+            _report(committed, committed_content)
+        with (folder / "layer").open("xb") as sink:
+            record = write_layer(committed_content.members, sink)
+        return record, store.add_blob(folder / "layer", record.digest)
+
+
+def _added(
+    below: Layout, image: PlatformImage, record: LayerRecord, blob: Path, commit: str
+) -> ImageFiles:
+    """`image` with one more layer, its history and the labels of the commit."""
+    config = msgspec.json.decode(image.config_data)
+    config["rootfs"]["diff_ids"].append(record.diff_id)
+    config.setdefault("history", []).append(
+        {"created": config.get("created"), "created_by": f"imgbuild layer project {commit}"}
+    )
+    labels = {**image.configuration.labels, REVISION: commit, PROJECT_COMMIT: commit}
+    config["config"]["Labels"] = dict(sorted(labels.items()))
+    data = codec.compact(config)
+    manifest = msgspec.json.decode(image.manifest_data)
+    manifest["config"] = documents.descriptor(documents.CONFIG, data)
+    manifest["layers"].append(
+        Descriptor(media_type=documents.LAYER_GZIP, digest=record.digest, size=record.size)
+    )
+    blobs: dict[Digest, Path] = {layer.digest: below.blob(layer.digest) for layer in image.layers}
+    return ImageFiles(
+        config=data, manifest=codec.compact(manifest), layers={**blobs, record.digest: blob}
+    )
+
+
+def _report(committed: CommittedFolder, content: CommittedFiles) -> None:
+    """Warn of all in which the layer is not what the folder has."""
+    commit, folder = committed.commit[:12], committed.folder
+    paths = committed_files.differences(committed, content)
+    if paths:
+        differ = f"{count(len(paths), 'file')} of {folder} {'differ' if paths[1:] else 'differs'}"
+        console.warn(f"{differ} from commit {commit}, which the image has: {_shown(paths)}")
+    if content.submodules:
+        console.warn(f"submodules are not in the image: {_shown(content.submodules)}")
+    if content.pointers:
+        text = "of these files git-lfs has the content, and the image only pointers"
+        console.warn(f"{text}: {_shown(content.pointers)}")
+    if content.left_out:
+        names = _shown([repr(path) for path in content.left_out])
+        console.warn(f"files whose names or targets an image cannot have are left out: {names}")
+
+
+def _shown(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return ", ".join(paths[:SHOWN]) + more

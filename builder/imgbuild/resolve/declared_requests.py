@@ -1,0 +1,114 @@
+"""What the files of a project ask `imgbuild resolve` for, as requested packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from imgbuild.errors import InputError
+from imgbuild.matrix.model import Matrix
+from imgbuild.project.model import Declared
+from imgbuild.resolve.choose import python_accepted
+from imgbuild.resolve.demands import PackageDemand, demands
+from imgbuild.resolve.request import RequestedPackage, ResolveRequest, base_of
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+
+
+class SplitDemands(msgspec.Struct, frozen=True, kw_only=True):
+    """The demands of files: packages of an index, bounds of others, and what has an address.
+
+    Where no file but a lock file names packages, all of the lock file's are `named`.
+    """
+
+    named: tuple[PackageDemand, ...]
+    bounds: tuple[PackageDemand, ...]
+    addressed: tuple[PackageDemand, ...]
+
+
+def split(declared: Declared, markers: Mapping[str, str]) -> SplitDemands:
+    """The demands of `declared` on a machine with `markers` (PEP 508)."""
+    joined = demands(declared, markers)
+    direct = {
+        item.package
+        for item in declared.requirements
+        if item.kind == "requirement" and not item.locked
+    } or {item.package for item in joined if item.installed}
+    plain = [item for item in joined if not item.source]
+    return SplitDemands(
+        named=tuple(item for item in plain if item.package in direct),
+        bounds=tuple(item for item in plain if item.package not in direct and item.spec),
+        addressed=tuple(item for item in joined if item.source),
+    )
+
+
+def python_of(declared: Declared, ask: ResolveRequest, matrix: Matrix) -> str | None:
+    """The Python to resolve for: that of `ask`, else the first of the bases that files accept.
+
+    InputError if they accept none.
+    """
+    if ask.python is not None or ask.base is not None or not declared.python:
+        return ask.python
+    usual = matrix.bases[base_of(ask, matrix)].python
+    offered = dict.fromkeys((usual, *(base.python for base in matrix.bases.values())))
+    accepted = [python for python in offered if python_accepted(declared, python)]
+    if accepted:
+        return accepted[0]
+    specs = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
+    message = f"the files require Python {specs}; the bases have {', '.join(offered)}"
+    raise InputError(message, hint="resolve for another Python all the same: --python X.Y")
+
+
+def requested(
+    declared: Declared, ask: ResolveRequest, matrix: Matrix
+) -> tuple[RequestedPackage, ...]:
+    """The packages that files name, with a marker where only some architectures of `ask` do.
+
+    InputError if their versions differ between architectures.
+    """
+    base = matrix.bases[base_of(ask, matrix)]
+    machines: dict[tuple[str, str, tuple[str, ...]], list[Arch]] = {}
+    for arch in ask.arches:
+        markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
+        for item in split(declared, markers).named:
+            machines.setdefault((item.package, item.spec, item.extras), []).append(arch)
+    requests: dict[str, RequestedPackage] = {}
+    for (package, spec, extras), arches in machines.items():
+        if package in requests:
+            message = f"the files ask for other versions of {package} on {', '.join(arches)}"
+            raise InputError(message, hint="resolve for each architecture alone: --arch")
+        requests[package] = RequestedPackage(
+            package=package,
+            spec=spec,
+            extras=extras,
+            marker="" if len(arches) == len(ask.arches) else _on(arches),
+        )
+    return tuple(requests.values())
+
+
+def _on(arches: Iterable[Arch]) -> str:
+    names = {Arch.X86_64: "x86_64", Arch.ARM64: "aarch64"}
+    return " or ".join(f"platform_machine == '{names[arch]}'" for arch in arches)
+
+
+def combined(
+    named: Sequence[RequestedPackage], of_files: Sequence[RequestedPackage]
+) -> tuple[RequestedPackage, ...]:
+    """The packages that are named themselves, and those of files; bounds of both hold.
+
+    A version that must not change stays as it is; the resolver refuses it if a file excludes it.
+    """
+    requests = {item.package: item for item in named}
+    for item in of_files:
+        first = requests.get(item.package)
+        if first is None:
+            requests[item.package] = item
+            continue
+        specs = [each for each in (first.spec, item.spec) if each]
+        requests[item.package] = msgspec.structs.replace(
+            first,
+            spec=first.spec if first.have else ",".join(dict.fromkeys(specs)),
+            extras=tuple(sorted({*first.extras, *item.extras})),
+        )
+    return tuple(requests.values())
