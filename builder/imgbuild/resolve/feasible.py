@@ -104,7 +104,8 @@ class IndexPages:
     def newest(self, demand: PackageDemand, tags: Tags) -> IndexFile | None:
         """The wheel of the newest final version that `demand` allows; None if there is none."""
         files = allowed(demand, self.files(demand.package))
-        rules = Rules(as_of=self._as_of, tags=tags, pins={demand.package: demand.pin or ""})
+        pins = {demand.package: demand.pin} if demand.pin else {}
+        rules = Rules(as_of=self._as_of, tags=tags, pins=pins)
         timed = self._indexes.place(demand.package).timed
         wheels = usable(files, demand.package, rules, timed=timed)
         version = _newest([file.version for file in wheels if file.version is not None])

@@ -313,6 +313,20 @@ def test_a_file_that_others_name_is_not_named_twice(imgbuild: Command) -> None:
     assert row()["requirements"] == ["requirements.txt"]
 
 
+def test_a_file_of_which_a_dockerfile_installs_more_is_named(imgbuild: Command) -> None:
+    require(MET)
+    require(
+        "FROM verlai/verl:app-verl0.4-vllm0.8.5-mcore0.12.1\nCOPY requirements.txt .\n"
+        "RUN pip install -r requirements.txt && pip install numpy==1.26.4\n",
+        "Dockerfile",
+    )
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    assert row()["extends"] == TARGET
+    assert row()["requirements"] == ["requirements.txt", "Dockerfile"]
+    assert "left out Dockerfile:1: megatron-core==0.12.1" in done.stderr
+
+
 def test_outputs_are_in_the_folder_of_imgbuild(imgbuild: Command) -> None:
     require(MET)
     assert imgbuild("init").status == 0
