@@ -27,7 +27,7 @@ from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.plan import image_digests
 from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
-from imgbuild.resolve import choose, request, sdist_code, source_only
+from imgbuild.resolve import choose, request, sdist_code, source_only, url_wheels
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand, demands, holds_with
 from imgbuild.resolve.demands import cuda_releases as cuda_named
@@ -192,6 +192,7 @@ class Chooser:
     def choose(self, folder: Path) -> Choice:
         """The nearest target; `folder` is the project's, whose imports are read."""
         facts = selected(facts_of(self._project, self._matrix, self._ask), self._ask)
+        facts = url_wheels.nearest(facts, self.demands, self._tags)
         by_name = {each.target: each for each in facts}
         near = choose.ranked(facts, self._declared, self.demands, cuda=self.cuda())
         self._read_pages(near, by_name)
@@ -202,7 +203,7 @@ class Chooser:
             nearest = by_name[order[0].target]
             tags = self._tags(nearest.python)
             asked = self._open(nearest)
-            blocked = obstacles(asked, self.pages, tags)
+            blocked = [*obstacles(asked, self.pages, tags), *url_wheels.unfit(asked, tags)]
             advice, sdists = self._of_source(blocked, nearest, folder)
             if not advice:
                 break
