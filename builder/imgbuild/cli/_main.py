@@ -129,7 +129,8 @@ def report(error: ImgbuildError) -> int:
     nearest = error.nearest if isinstance(error, NoSolution) else ()
     details = [f"because {reason}" for reason in reasons]
     if problems:
-        details = [line for each in problems for line in (str(each), *excerpt(each))]
+        new = [each for each in problems if str(each) not in error.message]
+        details = [line for each in new for line in (str(each), *excerpt(each))]
     details += [f"suggestion: {each}" for each in nearest]
     console.error("\n  ".join((error.message, *details)), hint=error.hint)
     if console.json:

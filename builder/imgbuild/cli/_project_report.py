@@ -24,6 +24,9 @@ RIGHT = frozenset((1, 2, 6))
 def read_lines(declared: Declared) -> list[str]:
     """What was read of each file, then what was not, with its line and the reason."""
     lines = [f"read {line}" for line in declared_files.summary(declared)]
+    for option, names in (("--extra", declared.extras), ("--group", declared.groups)):
+        if names:
+            lines.append(f"{option} takes {', '.join(names)}")
     left_out = declared_files.left_out(declared)
     lines += [f"left out {line}" for line in left_out[:LEFT_OUT]]
     more = len(left_out) - LEFT_OUT

@@ -290,6 +290,8 @@ def init_project(
             groups=project.group or (),
         )
         if lock is not None or not files.declared.files:
+            for line in _project_report.read_lines(files.declared):
+                console.info(line)
             _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
             return
         ask = project.request(extends)

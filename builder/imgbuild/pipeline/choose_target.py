@@ -27,7 +27,7 @@ from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.plan import image_digests
 from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
-from imgbuild.resolve import choose, request, sdist_code, source_only
+from imgbuild.resolve import choose, engine_torch, request, sdist_code, source_only, url_wheels
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand, demands, holds_with
 from imgbuild.resolve.demands import cuda_releases as cuda_named
@@ -173,7 +173,19 @@ class Chooser:
                 for demand in every
                 if demand.package not in excluded
             )
+            if "torch" not in self._ask.relax:
+                self._demands[python] = engine_torch.with_torch(
+                    self._demands[python],
+                    self._tags(python).markers,
+                    lambda demand: self._metadata(demand, python),
+                )
         return self._demands[python]
+
+    def _metadata(self, demand: PackageDemand, python: str) -> bytes:
+        """METADATA of the wheel that a demand pins; empty if there is none."""
+        wheel = self.pages.pinned(demand, self._tags(python))
+        http, store = self._context.http, self._context.store
+        return metadata(wheel, http, store) if wheel is not None else b""
 
     def cuda(self) -> tuple[str, ...]:
         """The CUDA releases that the project's files mean."""
@@ -192,6 +204,7 @@ class Chooser:
     def choose(self, folder: Path) -> Choice:
         """The nearest target; `folder` is the project's, whose imports are read."""
         facts = selected(facts_of(self._project, self._matrix, self._ask), self._ask)
+        facts = url_wheels.nearest(facts, self.demands, self._tags)
         by_name = {each.target: each for each in facts}
         near = choose.ranked(facts, self._declared, self.demands, cuda=self.cuda())
         self._read_pages(near, by_name)
@@ -202,7 +215,7 @@ class Chooser:
             nearest = by_name[order[0].target]
             tags = self._tags(nearest.python)
             asked = self._open(nearest)
-            blocked = obstacles(asked, self.pages, tags)
+            blocked = [*obstacles(asked, self.pages, tags), *url_wheels.unfit(asked, tags)]
             advice, sdists = self._of_source(blocked, nearest, folder)
             if not advice:
                 break
@@ -276,7 +289,7 @@ class Chooser:
         texts = threads.each(added, lambda item, _: metadata(item[1], http, store), threads=8)
         changes: dict[str, TargetChange] = {}
         for (demand, _), text in zip(added, texts, strict=True):
-            for needed in cuda_releases.active(text, tags.markers):
+            for needed in engine_torch.required(demand, text, tags.markers):
                 package = normalize(needed.name)
                 has = facts.versions.get(package)
                 if has is not None and not needed.specifier.contains(has, prereleases=True):

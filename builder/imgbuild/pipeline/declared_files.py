@@ -120,9 +120,13 @@ def named(files: ReadFiles) -> tuple[str, ...]:
 
     What is at the root of the project is named, but for requirements files.
     """
+    every = {(each.text, each.place) for each in files.declared.requirements}
     nested = set()
     for file in files.declared.files if len(files.declared.files) > 1 else ():
-        nested |= {*_read_with(files, file)} - {file}
+        alone = _read_alone(files, file)
+        # Of a Dockerfile less is taken with other files than without them.
+        if alone is not None and every.issuperset((r.text, r.place) for r in alone.requirements):
+            nested |= {*alone.files} - {file}
     top = [
         file
         for file in files.declared.files
@@ -132,14 +136,14 @@ def named(files: ReadFiles) -> tuple[str, ...]:
     return tuple(places.get(files.folder / file, file) for file in top)
 
 
-def _read_with(files: ReadFiles, file: str) -> tuple[str, ...]:
-    """The files that are read if `file` alone is named."""
+def _read_alone(files: ReadFiles, file: str) -> Declared | None:
+    """What is read if `file` alone is named; None if it cannot be."""
     try:
-        return read.read(files.folder, (file,), extras=files.extras, groups=files.groups).files
+        return read.read(files.folder, (file,), extras=files.extras, groups=files.groups)
     except InputError:  # an extra is another file's, or the file is a part of one
         with contextlib.suppress(InputError):
-            return read.read(files.folder, (file,)).files
-    return ()
+            return read.read(files.folder, (file,))
+    return None
 
 
 def copy(files: ReadFiles, folder: Path) -> list[Path]:

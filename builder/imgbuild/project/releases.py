@@ -12,6 +12,10 @@ TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchtext", "torchdata
 TAG = re.compile(r"cu(\d{2})(\d)")
 # Versions of the wheels of some indexes: `2.8.3+cu.13.0.torch.2.11`.
 DOTTED = re.compile(r"cu\.(\d{2})\.(\d)(?:\.|$)")
+# Pages of one project, such as https://abetlen.github.io/llama-cpp-python/whl/cu121: their wheels
+# are for other CUDA releases than the image, unless they are built for one torch.
+PAGES = ".github.io"
+STACK = re.compile(r"torch|vllm|sglang|flashinfer", re.IGNORECASE)
 
 
 def of_tag(tag: str) -> str | None:
@@ -32,7 +36,13 @@ def of_local(local: str | None) -> str | None:
 
 
 def of_address(url: str) -> str | None:
-    """The release in the path of an index: `…/whl/cu124`, `…/0.19.1/cu130`."""
+    """The release in the path of an index: `…/whl/cu124`, `…/0.19.1/cu130`.
+
+    None for the pages of a project that builds for no particular torch.
+    """
+    parts = addresses.split(url)
+    if parts and (parts.hostname or "").endswith(PAGES) and not STACK.search(url):
+        return None
     for part in addresses.path(url).split("/"):
         release = of_tag(part)
         if release:

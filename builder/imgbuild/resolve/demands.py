@@ -8,9 +8,9 @@ from functools import cached_property
 import msgspec
 from packaging.markers import Marker
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
-from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from imgbuild.project import addresses
 from imgbuild.project.model import Declared, DeclaredRequirement, Place
 from imgbuild.values import normalize
 
@@ -118,7 +118,7 @@ def _public(item: DeclaredRequirement) -> Iterable[Specifier]:
     """The bounds of a line; those of a wheel by URL are its file's version."""
     requirement = item.requirement
     if requirement.url is not None:
-        version = wheel_version(requirement.url)
+        version = addresses.wheel_version(requirement.url)
         return [Specifier(f"=={version.public}")] if version is not None else []
     return [_without_local(each) for each in requirement.specifier]
 
@@ -131,12 +131,3 @@ def _without_local(specifier: Specifier) -> Specifier:
         return Specifier(f"{operator}{public}")
     except (InvalidVersion, InvalidSpecifier):
         return specifier
-
-
-def wheel_version(url: str) -> Version | None:
-    """The version in the file name of a wheel's URL; None for another URL."""
-    name = url.partition("#")[0].partition("?")[0].rpartition("/")[2].replace("%2B", "+")
-    try:
-        return parse_wheel_filename(name)[1]
-    except ValueError:
-        return None

@@ -313,6 +313,39 @@ def test_a_file_that_others_name_is_not_named_twice(imgbuild: Command) -> None:
     assert row()["requirements"] == ["requirements.txt"]
 
 
+def test_a_file_of_which_a_dockerfile_installs_more_is_named(imgbuild: Command) -> None:
+    require(MET)
+    require(
+        "FROM verlai/verl:app-verl0.4-vllm0.8.5-mcore0.12.1\nCOPY requirements.txt .\n"
+        "RUN pip install -r requirements.txt && pip install numpy==1.26.4\n",
+        "Dockerfile",
+    )
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    assert row()["extends"] == TARGET
+    assert row()["requirements"] == ["requirements.txt", "Dockerfile"]
+    assert "left out Dockerfile:1: megatron-core==0.12.1" in done.stderr
+
+
+def test_what_is_left_out_is_named_where_nothing_is_read(imgbuild: Command) -> None:
+    Path("training").mkdir()
+    require(MET, "training/requirements.txt")
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    assert "left out training/requirements.txt: a project of its own" in words(done.stderr)
+
+
+def test_extras_and_groups_that_can_be_chosen_are_named(imgbuild: Command) -> None:
+    require(
+        '[project]\nname = "x"\nversion = "1"\n[project.optional-dependencies]\nfast = ["vllm"]\n'
+        '[dependency-groups]\ntrain = ["trl"]\n',
+        "pyproject.toml",
+    )
+    done = imgbuild("init")
+    assert "--extra takes fast" in done.stderr
+    assert "--group takes train" in done.stderr
+
+
 def test_outputs_are_in_the_folder_of_imgbuild(imgbuild: Command) -> None:
     require(MET)
     assert imgbuild("init").status == 0

@@ -190,3 +190,20 @@ def test_any_text_is_read_left_out_or_a_problem(tmp_path_factory, text):
     reading = Reading(ProjectFiles(tmp_path_factory.getbasetemp()))
     requirement_word(reading, text, ".", Place(file="a", line=1))
     assert reading.requirements or reading.problems or reading.left_out or reading.local_requests
+
+
+@pytest.mark.parametrize(
+    ("index", "cuda"),
+    [
+        ("https://download.pytorch.org/whl/cu124", ["12.4"]),
+        ("https://mirror.example/whl/cu124/", ["12.4"]),
+        ("https://team.github.io/vllm/whl/cu124", ["12.4"]),
+        ("https://huggingface.github.io/autogptq-index/whl/cu118/", []),
+        ("https://abetlen.github.io/llama-cpp-python/whl/cu121", []),
+        ("https://download.pytorch.org/whl/nightly/cu128", ["12.8"]),
+    ],
+)
+def test_an_index_of_another_package_names_no_cuda_release(tmp_path, index, cuda):
+    result = declared(tmp_path, {"requirements.txt": f"--extra-index-url {index}\ntorch\n"})
+    assert [each.name for each in result.cuda] == cuda
+    assert [each.url for each in result.indexes] == [index]

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from imgbuild.cache.context import Context
@@ -122,3 +123,23 @@ def test_what_an_sdist_compiles(
 def test_the_demand_is_written_as_it_was() -> None:
     obstacle = Obstacle(package="a", demand="a[x]>=2", cause="name", reason="gone", nearest=("1",))
     assert obstacle.text == str(obstacle) == "a[x]>=2: gone; nearest: 1"
+
+
+def test_the_newest_wheel_of_a_range_is_no_yanked_one(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = LocalIndex()
+    index.wheel("peft", "0.15.0")
+    index.wheel("peft", "0.16.0")
+    every = pages(index)
+    files = tuple(
+        msgspec.structs.replace(file, yanked=str(file.version) == "0.16.0")
+        for file in every.files("peft")
+    )
+    monkeypatch.setattr(IndexPages, "files", lambda _, package: files)
+    newest = {
+        spec: str(wheel.version)
+        for spec in ("", ">=0.15", "==0.16.0")
+        if (wheel := every.newest(demand(f"peft {spec}"), TAGS)) is not None
+    }
+    assert newest == {"": "0.15.0", ">=0.15": "0.15.0", "==0.16.0": "0.16.0"}

@@ -1,0 +1,65 @@
+"""Wheels that a project names by address: which targets they fit (separate: names of files)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from packaging.version import Version
+
+from imgbuild.index.candidates import described
+from imgbuild.project import addresses
+from imgbuild.resolve.choose import DemandsFor, LockedFacts
+from imgbuild.resolve.demands import PackageDemand
+from imgbuild.resolve.feasible import Obstacle
+from imgbuild.wheel.tags import Tags
+
+TORCH_OF_LOCAL = re.compile(r"torch\.?(\d+\.\d+)")
+
+
+def unfit(demands: Sequence[PackageDemand], tags: Tags) -> list[Obstacle]:
+    """The wheels by address that are for another Python or machine than `tags`."""
+    return [
+        Obstacle(
+            package=demand.package,
+            demand=str(demand),
+            cause="python",
+            reason=f"the wheel is for {described(name)}",
+            places=demand.places,
+            version=version.public,
+        )
+        for demand in demands
+        if (name := _file(demand)) and not tags.fits(name)
+        if (version := addresses.wheel_version(demand.source)) is not None
+    ]
+
+
+def nearest(
+    facts: Sequence[LockedFacts], demands: DemandsFor, tags: Callable[[str], Tags]
+) -> list[LockedFacts]:
+    """The targets that most of the project's wheels by address fit, by Python and torch."""
+    numbers = {
+        each.target: sum(_misses(demand, each, tags(each.python)) for demand in named)
+        for each in facts
+        for named in [demands(each.python)]
+    }
+    least = min(numbers.values(), default=0)
+    return [each for each in facts if numbers[each.target] == least]
+
+
+def _misses(demand: PackageDemand, facts: LockedFacts, tags: Tags) -> int:
+    """In how many of Python and torch a target differs from what the name of the wheel says."""
+    name = _file(demand)
+    if not name:
+        return 0
+    version = addresses.wheel_version(demand.source)
+    match = TORCH_OF_LOCAL.search(version.local if version and version.local else "")
+    torch = facts.versions.get("torch")
+    other = bool(match and torch and Version(torch).release[:2] != Version(match[1]).release[:2])
+    return (not tags.fits(name)) + other
+
+
+def _file(demand: PackageDemand) -> str:
+    """The file name of a wheel that is demanded by address or path, else ""."""
+    name = addresses.file_name(demand.source) if demand.installed else ""
+    return name if name.endswith(".whl") else ""

@@ -1,0 +1,55 @@
+"""The torch that a pinned engine is built for decides, where the project leaves it open."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.resolve.demands import PackageDemand
+from imgbuild.resolve.engine_torch import with_torch
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+
+MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
+METADATA = {
+    "vllm==0.9.2": "Requires-Dist: torch==2.7.0",
+    "sglang==0.5.2": (
+        "Requires-Dist: sglang[srt]; extra == 'all'\nRequires-Dist: torch==2.8.0; extra == 'srt'"
+    ),
+    "torchvision==0.21.0": "Requires-Dist: torch==2.6.0",
+}
+
+
+def demand(text: str, *extras: str) -> PackageDemand:
+    name, _, spec = text.partition(" ")
+    return PackageDemand(package=name, spec=spec, extras=extras)
+
+
+def metadata(pinned: PackageDemand) -> bytes:
+    text = METADATA[f"{pinned.package}=={pinned.pin}"]
+    return f"Metadata-Version: 2.1\nName: x\n{text}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("demands", "torch"),
+    [
+        ([demand("vllm ==0.9.2")], "==2.7.0"),
+        ([demand("vllm ==0.9.2"), demand("torch >=2.6")], ">=2.6,==2.7.0"),
+        ([demand("vllm ==0.9.2"), demand("torch ==2.7.1")], "==2.7.1"),
+        ([demand("sglang ==0.5.2", "all")], "==2.8.0"),
+        ([demand("sglang ==0.5.2")], None),
+        ([demand("vllm >=0.8"), demand("torchvision ==0.21.0")], "==2.6.0"),
+        ([demand("vllm >=0.8")], None),
+        ([demand("trl ==0.17.0"), demand("torch")], ""),
+    ],
+)
+def test_a_pinned_engine_decides_about_torch(
+    demands: list[PackageDemand], torch: str | None
+) -> None:
+    result = {each.package: each for each in with_torch(demands, MARKERS, metadata)}
+    assert (result["torch"].spec if "torch" in result else None) == torch
+    assert {each.package for each in demands} <= set(result)
+
+
+def test_the_torch_of_an_engine_is_no_package_that_is_added() -> None:
+    (_, torch) = with_torch([demand("vllm ==0.9.2")], MARKERS, metadata)
+    assert not torch.installed
