@@ -27,45 +27,18 @@ from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 # Groups by which tools of development are installed, whatever a project's defaults are.
-DEVELOPMENT = frozenset(
-    [
-        "dev",
-        "develop",
-        "development",
-        "test",
-        "tests",
-        "testing",
-        "lint",
-        "linting",
-        "docs",
-        "doc",
-        "typing",
-        "style",
-        "ci",
-        "format",
-        "quality",
-    ]
-)
+DEVELOPMENT = frozenset([
+    "dev", "develop", "development", "test", "tests", "testing", "lint", "linting", "docs",
+    "doc", "typing", "style", "ci", "format", "quality",
+])  # fmt: skip
 # Settings that change what uv resolves or builds, and have no counterpart here. Those that
 # only change how uv works are not listed.
-NOT_TAKEN = frozenset(
-    [
-        "prerelease",
-        "resolution",
-        "index-strategy",
-        "no-index",
-        "no-binary",
-        "no-binary-package",
-        "no-build",
-        "no-build-package",
-        "no-sources",
-        "build-constraint-dependencies",
-        "extra-build-dependencies",
-        "extra-build-variables",
-        "config-settings",
-        "config-settings-package",
-    ]
-)
+NOT_TAKEN = frozenset([
+    "prerelease", "resolution", "index-strategy", "no-index", "no-binary", "no-binary-package",
+    "no-build", "no-build-package", "no-sources", "build-constraint-dependencies",
+    "extra-build-dependencies", "extra-build-variables", "config-settings",
+    "config-settings-package",
+])  # fmt: skip
 NOT_TAKEN_REASON = "a setting of uv that is not taken: targets have their own"
 SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches them"
 
