@@ -51,9 +51,6 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
         if legacy is None:
             return None
         metadata, backend = legacy, True
-    dynamic = list(dict.fromkeys(metadata.dynamic))
-    if not metadata.name:
-        dynamic.append("name")
     return LocalPackage(
         name=metadata.name or "",
         folder=folder,
@@ -63,10 +60,8 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
                             package_dir=metadata.package_dir, where=metadata.where),
         scripts=metadata.scripts,
         requires=_texts(reading, metadata.requires),
-        extras={extra: _texts(reading, items) for extra, items in metadata.extras.items()},
         requires_python=metadata.requires_python,
         backend=backend,
-        dynamic=tuple(dynamic),
     )  # fmt: skip
 
 
@@ -329,9 +324,7 @@ def add(reading: Reading, request: LocalRequest) -> None:
 
 def _with_path(reading: Reading, added: DeclaredRequirement, request: LocalRequest) -> None:
     at = reading.requirements.index(added)
-    reading.requirements[at] = msgspec.structs.replace(
-        added, path=request.folder, editable=request.editable
-    )
+    reading.requirements[at] = msgspec.structs.replace(added, path=request.folder)
 
 
 def add_requirements(reading: Reading, package: LocalPackage, extras: Sequence[str]) -> None:

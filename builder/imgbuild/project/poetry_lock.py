@@ -137,10 +137,10 @@ def _add(reading: Reading, package: dict[str, Any], files: list[Any], lines: Lin
         case "url":
             text = f"{name} @ {url}"
         case "directory" | "file":
-            pylock.local(reading, name, url, place, editable=False, marker=marker)
+            pylock.local(reading, name, url, place, marker=marker)
             return
         case "legacy":
-            reading.index_for(url, place, name)
+            reading.index(url, place)
             text = f"{name}=={version}"
         case _:
             text = f"{name}=={version}"

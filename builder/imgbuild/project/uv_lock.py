@@ -255,7 +255,7 @@ def _add(reading: Reading, package: dict[str, Any], markers: set[str], lines: Li
         text = f"{name} @ {source['url']}"
     elif path := next((source[k] for k in ("editable", "virtual", "directory", "path")
                        if k in source), None):  # fmt: skip
-        pylock.local(reading, name, str(path), place, editable="editable" in source, marker=marker)
+        pylock.local(reading, name, str(path), place, marker=marker)
         return
     else:
         text = f"{name}=={version}"
