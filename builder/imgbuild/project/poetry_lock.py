@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-from packaging.markers import InvalidMarker, Marker
 
 from imgbuild.project import platforms, pylock
 from imgbuild.project.model import Place
@@ -101,19 +100,12 @@ def _needs(entry: dict[str, Any], extras: frozenset[str]) -> list[tuple[str, fro
             if settings.get("optional") and normalize(name) not in optional:
                 continue
             marker = str(settings.get("markers") or "").partition("extra ==")[0]
-            if _possible(marker.strip().removesuffix("and").strip()):
+            if platforms.possible(marker.strip().removesuffix("and").strip()):
                 listed = settings.get("extras")
                 listed = listed if isinstance(listed, list) else []
                 names = frozenset(normalize(str(extra)) for extra in listed)
                 needs.append((normalize(name), names))
     return needs
-
-
-def _possible(marker: str) -> bool:
-    try:
-        return platforms.possible(str(Marker(marker))) if marker else True
-    except InvalidMarker:
-        return True
 
 
 def _add(reading: Reading, package: dict[str, Any], files: list[Any], lines: Lines) -> None:
@@ -126,7 +118,7 @@ def _add(reading: Reading, package: dict[str, Any], files: list[Any], lines: Lin
     if isinstance(markers, dict):  # by group
         markers = markers.get("main", "")
     marker = str(markers or "")
-    if not _possible(marker):
+    if not platforms.possible(marker):
         return
     match source.get("type"):
         case "git":

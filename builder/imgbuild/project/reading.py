@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -183,10 +184,12 @@ class Reading:
             self.problem(place, "not an address", value=requirement.url)
             return None
         if marker:
-            from packaging.markers import Marker
-
-            extra = str(requirement.marker) if requirement.marker else None
-            requirement.marker = Marker(platforms.both(extra, marker))
+            try:
+                second = Marker(marker)
+            except InvalidMarker:
+                self.problem(place, "not a marker of PEP 508", value=marker)
+                return None
+            requirement.marker = requirement.marker & second if requirement.marker else second
         by_address = requirement.url is not None
         self._without_torch_build(requirement, place)
         if by_address and requirement.url is None:

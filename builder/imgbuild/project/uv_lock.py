@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from packaging.markers import InvalidMarker, Marker
 
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.project import platforms, pylock
@@ -193,7 +192,7 @@ def _closure(
         if package is not root:
             reached.setdefault(id(package), (package, set()))[1].add(marker)
         for edge in _edges(package, chosen, groups if package is root else set()):
-            both = _both(marker, str(edge.get("marker") or ""))
+            both = platforms.both(marker, str(edge.get("marker") or ""))
             if not platforms.possible(both):
                 continue
             for target in by_name.get(normalize(str(edge.get("name", ""))), []):
@@ -218,28 +217,12 @@ def _edges(
         yield from (edge for edge in edges if isinstance(edge, dict))
 
 
-def _both(first: str, second: str) -> str:
-    try:
-        return platforms.both(first, second)
-    except InvalidMarker:
-        return first
-
-
-def _is_marker(text: str) -> bool:
-    try:
-        Marker(text)
-    except InvalidMarker:
-        return False
-    return True
-
-
 def _add(reading: Reading, package: dict[str, Any], markers: set[str], lines: Lines) -> None:
     name, version = package["name"], package.get("version")
     place = lines.place(name, version)
     source = package.get("source")
     source = source if isinstance(source, dict) else {}
     marker = "" if "" in markers else " or ".join(f"({each})" for each in sorted(markers))
-    marker = marker if _is_marker(marker) else ""
     hashes = [
         str(each["hash"])
         for each in (package.get("sdist"), *package.get("wheels", ()))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from packaging.markers import InvalidMarker, Marker
+from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.project import platforms
@@ -144,7 +144,7 @@ class UvSettings:
         inverse: list[str] = []
         for source in sources:
             marker = str(source.get("marker") or "")
-            if not platforms.possible(_both(general, marker)):
+            if not platforms.possible(platforms.both(general, marker)):
                 continue
             if "index" in source:
                 self._index(str(source["index"]), marker)
@@ -158,7 +158,7 @@ class UvSettings:
             reason = "where its sources' markers do not hold it would come from the index"
             self.reading.leave_out(place, str(requirement), reason)
             return None
-        return _both(*inverse)
+        return platforms.both(*inverse)
 
     def _direct(
         self,
@@ -170,7 +170,7 @@ class UvSettings:
     ) -> None:
         """Add a requirement from a git repository, an address, a folder or the workspace."""
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-        both = _both(str(requirement.marker or ""), marker)
+        both = platforms.both(str(requirement.marker or ""), marker)
         suffix = f" ; {both}" if both else ""
         name = f"{requirement.name}{extras}"
         if "git" in source:
@@ -373,13 +373,6 @@ def _marker(text: str) -> str:
     except InvalidRequirement:
         return ""
     return str(marker) if marker else ""
-
-
-def _both(*markers: str) -> str:
-    try:
-        return platforms.both(*markers)
-    except InvalidMarker:
-        return next(marker for marker in markers if marker)
 
 
 INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
