@@ -80,26 +80,25 @@ def add(
         | frozenset(lock.default_groups or ()),
     }
     usual = _usual_index(lock.packages)
-    newest: datetime.datetime | None = None
+    uploads: list[datetime.datetime] = []
     for package in lock.packages:
         marker = _marker(package.marker, context)
         if marker is None:
             continue
         _add(reading, package, marker, lines.place(package.name, package.version), usual)
-        uploads = [
+        uploads += [
             each.upload_time
             for each in (package.sdist, *(package.wheels or ()))
             if each is not None and each.upload_time is not None
         ]
-        newest = max([*uploads, *([newest] if newest else [])], key=_moment, default=None)
-    if newest is not None:
-        cut_off(reading, newest, whole)
+    cut_off(reading, uploads, whole)
 
 
-def cut_off(reading: Reading, newest: datetime.datetime, place: Place) -> None:
-    """The cut-off of a lock file without one of its own: the day after its newest upload."""
-    if reading.cut_off is None:
-        day = _moment(newest).date() + datetime.timedelta(days=1)
+def cut_off(reading: Reading, uploads: Iterable[datetime.datetime], place: Place) -> None:
+    """The cut-off of a lock file without one of its own: the day after the newest of `uploads`."""
+    newest = max(map(_moment, uploads), default=None)
+    if reading.cut_off is None and newest is not None:
+        day = newest.date() + datetime.timedelta(days=1)
         reading.cut_off = DeclaredDay(day=day, place=place)
 
 

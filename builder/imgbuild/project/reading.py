@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from packaging.markers import InvalidMarker, Marker
@@ -28,6 +28,7 @@ from imgbuild.project.model import (
 from imgbuild.project.project_files import ProjectFiles, SourceProblem
 from imgbuild.system.syntax import parse_requirement
 
+S = TypeVar("S", bound=msgspec.Struct)
 SHOWN = 200  # characters of a line in a report
 VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
 OTHER_INDEX = "packages come from this machine's index; name others in matrix.yaml, as `indexes`"
@@ -123,14 +124,14 @@ class Reading:
             self.files.append(name)
         return value
 
-    def fits(self, document: object, kind: type[msgspec.Struct], place: Place, what: str) -> bool:
-        """Whether a document has the form of `kind`, a lock of `what`; else a problem."""
+    def lock_file(self, name: str, kind: type[S], tool: str) -> S | None:
+        """The lock file `name` of `tool` as a `kind`; None and a problem if it has another form."""
+        document = self.toml(name)
         try:
-            msgspec.convert(document, kind)
+            return None if document is None else msgspec.convert(document, kind)
         except msgspec.ValidationError as error:
-            self.problem(place, f"not a lock file of {what}: {error}")
-            return False
-        return True
+            self.problem(Place(file=name), f"not a lock file of {tool}: {error}")
+            return None
 
     def problem(
         self, place: Place, message: str, *, value: str | None = None, expected: str | None = None
@@ -162,14 +163,16 @@ class Reading:
         locked: bool = False,
         no_deps: bool = False,
         marker: str = "",
-    ) -> DeclaredRequirement | None:
+        path: str = "",
+    ) -> None:
         """Add the requirement `text` of PEP 508; a problem if it is none.
 
-        `marker` must hold as well. `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
+        `marker` must hold as well, `path` is that of a folder or file of the project.
+        `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
         """
         if VARIABLE.search(text) and not _parses(text):
             self.leave_out(place, text, "has a variable, whose value is not in the file")
-            return None
+            return
         try:
             requirement = parse_requirement(text)
         except InvalidRequirement as error:
@@ -179,16 +182,16 @@ class Reading:
                 value=text,
                 expected="a requirement such as transformers>=4.50,<5",
             )
-            return None
+            return
         if requirement.url is not None and addresses.split(requirement.url) is None:
             self.problem(place, "not an address", value=requirement.url)
-            return None
+            return
         if marker:
             try:
                 second = Marker(marker)
             except InvalidMarker:
                 self.problem(place, "not a marker of PEP 508", value=marker)
-                return None
+                return
             requirement.marker = requirement.marker & second if requirement.marker else second
         by_address = requirement.url is not None
         self._without_torch_build(requirement, place)
@@ -201,10 +204,10 @@ class Reading:
             hashes=tuple(sorted(set(hashes))),
             locked=locked,
             no_deps=no_deps,
+            path=path,
         )
         if added not in self.requirements:
             self.requirements.append(added)
-        return added
 
     def _without_torch_build(self, requirement: Requirement, place: Place) -> None:
         """Note the CUDA release of a local version; PyTorch's own packages lose the latter."""

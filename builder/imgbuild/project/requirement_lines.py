@@ -280,12 +280,14 @@ class _Word:
             reason = "no such file" if name else "its name does not say which package it is"
             self.reading.leave_out(self.place, target, reason)
             return
-        added = self.reading.requirement(
-            name, self.place, kind=self.scope.kind, marker=self.marker, hashes=self.hashes
+        self.reading.requirement(
+            name,
+            self.place,
+            kind=self.scope.kind,
+            marker=self.marker,
+            hashes=self.hashes,
+            path=target,
         )
-        if added is not None:
-            at = self.reading.requirements.index(added)
-            self.reading.requirements[at] = msgspec.structs.replace(added, path=target)
 
 
 def without_short_form(address: str) -> str:
