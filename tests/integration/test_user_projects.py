@@ -119,6 +119,13 @@ def test_a_lock_of_uv_decides_through_uv_and_equally_without_it(
     assert called
 
 
+def test_uploads_with_and_without_a_time_zone_are_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(uv_lock, "_exported", lambda *_: None)
+    lock = LOCK.replace("2026-01-02T10:00:00Z", "2026-01-01T10:00:00", 1)
+    result = declared(tmp_path, {**FILES, "uv.lock": lock})
+    assert str(result.cut_off.day) == "2026-01-03"
+
+
 def test_a_lock_of_uv_that_is_older_than_the_metadata_is_left_out(tmp_path):
     newer = PYPROJECT.replace('"torch>=2.6"', '"torch>=2.7"')
     result = declared(tmp_path, {**FILES, "pyproject.toml": newer})

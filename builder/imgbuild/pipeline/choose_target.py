@@ -456,7 +456,7 @@ def _weight(package: str) -> tuple[bool, int, str]:
 
 def _met(demand: PackageDemand, facts: LockedFacts) -> bool:
     has = facts.versions.get(demand.package)
-    return has is not None and not (demand.source and not demand.spec) and demand.allows(has)
+    return has is not None and not choose.contradicts(demand, has)
 
 
 def unknown_debs(

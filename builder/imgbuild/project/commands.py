@@ -15,7 +15,6 @@ from imgbuild.project.model import Kind, Place
 from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import LocalRequest, Reading
 from imgbuild.project.requirement_lines import LineScope
-from imgbuild.values import normalize
 
 SEPARATORS = ";&|()"
 PREFIXES = frozenset({"sudo", "exec", "time", "nice", "command", "env", "do", "{", "!"})
@@ -175,7 +174,6 @@ class ShellScript:
     def _pip(self, arguments: Sequence[str], start: int, end: int) -> None:
         """The arguments of `pip install`, `uv pip install` and `uv add`."""
         scope = LineScope(no_deps="--no-deps" in arguments)
-        before = len(self.reading.requirements)
         left = list(arguments)
         while left:
             word = left.pop(0)
@@ -192,8 +190,6 @@ class ShellScript:
                 value = left.pop(0) if left else ""
             place = self._word_place(value or word, start, end)
             self._option(option, value, place, scope)
-        if "--no-build-isolation" in arguments:
-            requirement_lines.without_isolation(self.reading, before)
 
     def _option(self, option: str, value: str, place: Place, scope: LineScope) -> None:
         if option in INDEX:
@@ -205,8 +201,6 @@ class ShellScript:
             self._file(option, value, place, msgspec.structs.replace(scope, kind=kind))
         elif option in ("-e", "--editable"):
             self._requirement(value, place, scope, editable=True)
-        elif option == "--no-build-isolation-package":
-            self.reading.no_build_isolation.append(normalize(value))
         elif option == "--torch-backend":
             release = releases.of_tag(value)
             if release:
@@ -296,7 +290,7 @@ class ShellScript:
         if self.folder is None:
             self.reading.leave_out(place, shlex.join(("setup.py", *arguments)), self._elsewhere())
         else:
-            self.reading.local(LocalRequest(folder=self.folder, place=place, editable=True))
+            self.reading.local(LocalRequest(folder=self.folder, place=place))
 
     def _sync(self, arguments: Sequence[str], start: int, end: int) -> None:
         """`uv sync`, which installs what pyproject.toml declares."""

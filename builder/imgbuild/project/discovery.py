@@ -202,7 +202,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
             text = f"{request.folder}[{','.join(request.extras)}]"
             reading.leave_out(request.place, text, "extras are chosen with --extra")
     child.requirements = [each for each in child.requirements if each.kind == "constraint"]
-    child.local_requests, child.indexes = [], []
+    child.local_requests = []
     if reading.pythons:
         child.pythons = []
     child.files = [name]

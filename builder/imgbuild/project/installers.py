@@ -9,84 +9,27 @@ from typing import Literal
 Kind = Literal["pip", "apt", "conda", "setup", "uninstall", "sync"]
 
 # Options of pip and uv whose next word is their value.
-WITH_VALUE = frozenset(
-    [
-        "-t",
-        "--target",
-        "--prefix",
-        "--root",
-        "--src",
-        "--platform",
-        "--python-version",
-        "--implementation",
-        "--abi",
-        "--upgrade-strategy",
-        "--no-binary",
-        "--only-binary",
-        "-C",
-        "--config-settings",
-        "--config-setting",
-        "--global-option",
-        "--install-option",
-        "--progress-bar",
-        "--root-user-action",
-        "--report",
-        "--use-feature",
-        "--trusted-host",
-        "--cache-dir",
-        "--retries",
-        "--resume-retries",
-        "--timeout",
-        "--default-timeout",
-        "--proxy",
-        "--log",
-        "-p",
-        "--python",
-        "--index-strategy",
-        "--prerelease",
-        "--resolution",
-        "--link-mode",
-        "--build-constraint",
-        "-b",
-        "--python-platform",
-        "--no-binary-package",
-        "--no-build-package",
-        "--no-build-isolation-package",
-        "--reinstall-package",
-        "--upgrade-package",
-        "-P",
-        "--keyring-provider",
-        "--fork-strategy",
-        "--directory",
-        "--project",
-        "--package",
-        "--optional",
-        "--tag",
-        "--branch",
-        "--rev",
-        "--allow-insecure-host",
-        "--cert",
-        "--client-cert",
-        "--exists-action",
-        "--uploaded-prior-to",
-        "--exclude-newer-package",
-    ]
-)
+WITH_VALUE = frozenset([
+    "-t", "--target", "--prefix", "--root", "--src", "--platform", "--python-version",
+    "--implementation", "--abi", "--upgrade-strategy", "--no-binary", "--only-binary", "-C",
+    "--config-settings", "--config-setting", "--global-option", "--install-option",
+    "--progress-bar", "--root-user-action", "--report", "--use-feature", "--trusted-host",
+    "--cache-dir", "--retries", "--resume-retries", "--timeout", "--default-timeout",
+    "--proxy", "--log", "-p", "--python", "--index-strategy", "--prerelease", "--resolution",
+    "--link-mode", "--build-constraint", "-b", "--python-platform", "--no-binary-package",
+    "--no-build-package", "--no-build-isolation-package", "--reinstall-package",
+    "--upgrade-package", "-P", "--keyring-provider", "--fork-strategy", "--directory",
+    "--project", "--package", "--optional", "--tag", "--branch", "--rev",
+    "--allow-insecure-host", "--cert", "--client-cert", "--exists-action",
+    "--uploaded-prior-to", "--exclude-newer-package",
+])  # fmt: skip
 INDEX = frozenset(
     ["-i", "--index-url", "--extra-index-url", "--index", "--default-index", "-f", "--find-links"]
 )
-FILE = frozenset(
-    [
-        "-r",
-        "--requirement",
-        "--requirements",
-        "-c",
-        "--constraint",
-        "--constraints",
-        "--override",
-        "--overrides",
-    ]
-)
+FILE = frozenset([
+    "-r", "--requirement", "--requirements", "-c", "--constraint", "--constraints",
+    "--override", "--overrides",
+])  # fmt: skip
 CHOICES = frozenset(["--exclude-newer", "--extra", "--group", "--all-extras", "--all-groups"])
 READ = INDEX | FILE | frozenset({"-e", "--editable", "--torch-backend"})
 PIP = re.compile(r"(?:.*/)?pip[\d.]*")

@@ -29,37 +29,11 @@ from imgbuild.project.uv_settings import DEVELOPMENT, UvSettings
 from imgbuild.values import normalize
 
 # Parts of names of files with packages for other hardware than NVIDIA's.
-HARDWARE = frozenset(
-    [
-        "npu",
-        "ascend",
-        "rocm",
-        "amd",
-        "hip",
-        "cpu",
-        "macos",
-        "mac",
-        "osx",
-        "darwin",
-        "mps",
-        "mlx",
-        "apple",
-        "windows",
-        "win",
-        "xpu",
-        "intel",
-        "hpu",
-        "gaudi",
-        "tpu",
-        "neuron",
-        "musa",
-        "mlu",
-        "maca",
-        "metax",
-        "ppu",
-        "dcu",
-    ]
-)
+HARDWARE = frozenset([
+    "npu", "ascend", "rocm", "amd", "hip", "cpu", "macos", "mac", "osx", "darwin", "mps",
+    "mlx", "apple", "windows", "win", "xpu", "intel", "hpu", "gaudi", "tpu", "neuron", "musa",
+    "mlu", "maca", "metax", "ppu", "dcu",
+])  # fmt: skip
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
 # Files of other tools that say what a project needs and are not read.
 FOREIGN = {

@@ -1,6 +1,6 @@
 """Where the modules of a package lie, and its version, as build backends find them.
 
-ProjectFiles: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
+Sources: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
 """
 
 from __future__ import annotations

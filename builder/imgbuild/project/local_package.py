@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from imgbuild.project import layouts, poetry, pyproject, requirement_lines, setup_script
-from imgbuild.project.model import DeclaredRequirement, LocalPackage, Place
+from imgbuild.project.model import LocalPackage, Place
 from imgbuild.project.project_files import SourceProblem, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
 from imgbuild.project.requirement_lines import LineScope
@@ -51,9 +51,6 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
         if legacy is None:
             return None
         metadata, backend = legacy, True
-    dynamic = list(dict.fromkeys(metadata.dynamic))
-    if not metadata.name:
-        dynamic.append("name")
     return LocalPackage(
         name=metadata.name or "",
         folder=folder,
@@ -63,10 +60,8 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
                             package_dir=metadata.package_dir, where=metadata.where),
         scripts=metadata.scripts,
         requires=_texts(reading, metadata.requires),
-        extras={extra: _texts(reading, items) for extra, items in metadata.extras.items()},
         requires_python=metadata.requires_python,
         backend=backend,
-        dynamic=tuple(dynamic),
     )  # fmt: skip
 
 
@@ -318,20 +313,15 @@ def add(reading: Reading, request: LocalRequest) -> None:
         return
     if request.folder != ".":
         extras = f"[{','.join(request.extras)}]" if request.extras else ""
-        added = reading.requirement(
-            f"{name}{extras}", request.place, no_deps=request.no_deps, marker=request.marker
+        reading.requirement(
+            f"{name}{extras}",
+            request.place,
+            no_deps=request.no_deps,
+            marker=request.marker,
+            path=request.folder,
         )
-        if added is not None:
-            _with_path(reading, added, request)
     if not request.no_deps:
         add_requirements(reading, package, request.extras)
-
-
-def _with_path(reading: Reading, added: DeclaredRequirement, request: LocalRequest) -> None:
-    at = reading.requirements.index(added)
-    reading.requirements[at] = msgspec.structs.replace(
-        added, path=request.folder, editable=request.editable
-    )
 
 
 def add_requirements(reading: Reading, package: LocalPackage, extras: Sequence[str]) -> None:

@@ -43,7 +43,6 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind = "requirement"
     hashes: tuple[str, ...] = ()
     path: str = ""
-    editable: bool = False
     locked: bool = False
     no_deps: bool = False
 
@@ -62,8 +61,8 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of the project that can be installed: what its metadata says without running it.
 
     `folder` is relative to the project ("." for the project itself), `roots` are the folders that
-    are put on Python's path, relative to the project. `dynamic` names the fields that only the
-    build backend knows. `scripts` maps console scripts to `module:function`.
+    are put on Python's path, relative to the project. `scripts` maps console scripts to
+    `module:function`. `backend`: pip can install it.
     """
 
     name: str
@@ -73,10 +72,8 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = (".",)
     scripts: dict[str, str] = {}
     requires: tuple[str, ...] = ()
-    extras: dict[str, tuple[str, ...]] = {}
     requires_python: str = ""
     backend: bool = False
-    dynamic: tuple[str, ...] = ()
 
 
 class DeclaredPython(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,35 +94,11 @@ class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
     marker: str = ""
 
 
-class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """A package index; `packages` are those that it is named for, empty for all.
-
-    `marker` is the condition of PEP 508 under which it is used, empty if always.
-    """
-
-    url: str
-    place: Place
-    packages: tuple[str, ...] = ()
-    marker: str = ""
-
-
 class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):
     """A cut-off in time: only files uploaded before `day`, 00:00 UTC."""
 
     day: datetime.date
     place: Place
-
-
-class DeclaredMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What a package requires by the project's word, in place of its METADATA.
-
-    `version` is empty for all versions of it.
-    """
-
-    package: str
-    requires: tuple[str, ...]
-    place: Place
-    version: str = ""
 
 
 class NotRead(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,11 +113,9 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the files of a project declare.
 
     `files` were read, relative to the project. `cuda` are the CUDA releases that index addresses,
-    local versions (`+cu124`) and images (`FROM`) mean. `extras` and `groups` are those that exist,
-    chosen or not. `cut_off` is `exclude-newer`, else the day after the newest upload of a lock
-    file. `excluded` are packages that are not installed, whatever requires them. `metadata` is what
-    the project says in place of METADATA. `no_build_isolation` are normalized names. `conflicts`
-    are sets that exclude each other, of "extra:NAME" and "group:NAME".
+    local versions (`+cu124`) and images (`FROM`) mean. `cut_off` is `exclude-newer`, else the day
+    after the newest upload of a lock file. `excluded` are packages that are not installed, whatever
+    requires them.
     """
 
     files: tuple[str, ...] = ()
@@ -152,14 +123,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[LocalPackage, ...] = ()
     python: tuple[DeclaredPython, ...] = ()
     debian: tuple[DeclaredName, ...] = ()
-    indexes: tuple[DeclaredIndex, ...] = ()
     cuda: tuple[DeclaredName, ...] = ()
     images: tuple[DeclaredName, ...] = ()
     cut_off: DeclaredDay | None = None
-    extras: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
     excluded: tuple[DeclaredName, ...] = ()
-    metadata: tuple[DeclaredMetadata, ...] = ()
-    no_build_isolation: tuple[str, ...] = ()
-    conflicts: tuple[tuple[str, ...], ...] = ()
     not_read: tuple[NotRead, ...] = ()

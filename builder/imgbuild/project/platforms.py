@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import operator
 
 from packaging.markers import (
     InvalidMarker,
@@ -64,8 +66,12 @@ def possible(marker: Marker | str | None) -> bool:
 
 
 def both(*markers: str | None) -> str:
-    """A marker that is true where all of `markers` are; empty if all are."""
-    parts = [marker for marker in markers if marker]
-    if len(parts) < 2:
-        return parts[0] if parts else ""
-    return str(functools.reduce(lambda first, second: first & second, map(Marker, parts)))
+    """A marker that is true where all of `markers` are, without those that cannot be parsed.
+
+    Empty if none is left.
+    """
+    parts = []
+    for marker in filter(None, markers):
+        with contextlib.suppress(InvalidMarker):
+            parts.append(Marker(marker))
+    return str(functools.reduce(operator.and_, parts)) if parts else ""

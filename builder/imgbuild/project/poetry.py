@@ -133,7 +133,7 @@ def _dependency(
             return
         if str(value.get("source")) in sources:
             url, spot = sources[str(value["source"])]
-            reading.index_for(url, spot, name)
+            reading.index(url, spot)
     elif not isinstance(value, str):
         reading.problem(place, "not a requirement of Poetry", value=str(value))
         return
@@ -165,7 +165,6 @@ def _folder(reading: Reading, name: str, value: dict[str, Any], place: Place) ->
                 place=place,
                 name=name,
                 extras=tuple(map(str, extras)) if isinstance(extras, list) else (),
-                editable=bool(value.get("develop")),
             )
         )
     else:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-from packaging.markers import InvalidMarker, Marker
 
 from imgbuild.project import platforms, pylock
-from imgbuild.project.model import Place
 from imgbuild.project.pylock import Lines
 from imgbuild.project.reading import Reading
 from imgbuild.values import normalize
@@ -21,13 +19,21 @@ class PoetryFile(msgspec.Struct):
     hash: str = ""
 
 
-class PoetryPackage(msgspec.Struct):
-    """A package in a poetry.lock."""
+class PoetryEdge(msgspec.Struct):
+    """A dependency of a package in a poetry.lock."""
+
+    optional: bool = False
+    markers: str = ""
+    extras: list[str] = []
+
+
+class PoetryPackage(msgspec.Struct, eq=False):
+    """A package in a poetry.lock. `markers` are by group, or those of all groups."""
 
     name: str
     version: str
     files: list[PoetryFile] = []
-    dependencies: dict[str, str | dict[str, Any] | list[str | dict[str, Any]]] = {}
+    dependencies: dict[str, str | PoetryEdge | list[str | PoetryEdge]] = {}
     extras: dict[str, list[str]] = {}
     source: dict[str, str] = {}
     markers: str | dict[str, str] = ""
@@ -48,37 +54,30 @@ class PoetryLock(msgspec.Struct):
 
 def read_file(reading: Reading, name: str, roots: Iterable[str]) -> None:
     """Read the packages of the lock `name` that the packages `roots` ("NAME[EXTRA,…]") need."""
-    document = reading.toml(name)
-    if document is None:
+    lock = reading.lock_file(name, PoetryLock, "Poetry")
+    if lock is None:
         return
-    if not reading.fits(document, PoetryLock, Place(file=name), "Poetry"):
-        return
-    entries = document["package"]
-    metadata = document.get("metadata")
-    old_files = metadata.get("files") if isinstance(metadata, dict) else None
     lines = Lines(name, reading.sources.text(name))
-    for package in _closure(entries, roots):
-        files = package.get("files") or (old_files or {}).get(package["name"], [])
+    for package in _closure(lock.package, roots):
+        files = package.files or lock.metadata.files.get(package.name, [])
         _add(reading, package, files, lines)
 
 
-def _closure(entries: list[dict[str, Any]], roots: Iterable[str]) -> Iterator[dict[str, Any]]:
+def _closure(packages: Sequence[PoetryPackage], roots: Iterable[str]) -> Iterator[PoetryPackage]:
     """The packages that the roots need on Linux, in the order of the file."""
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for entry in entries:
-        by_name.setdefault(normalize(str(entry["name"])), []).append(entry)
-    taken: set[int] = set()
+    by_name: dict[str, list[PoetryPackage]] = {}
+    for package in packages:
+        by_name.setdefault(normalize(package.name), []).append(package)
     seen: set[tuple[str, frozenset[str]]] = set()
     queue = [_name_and_extras(root) for root in roots]
     while queue:
         name, extras = queue.pop()
-        if (name, extras) in seen:
-            continue
-        seen.add((name, extras))
-        for entry in by_name.get(name, []):
-            taken.add(id(entry))
-            queue += _needs(entry, extras)
-    yield from (entry for entry in entries if id(entry) in taken)
+        if (name, extras) not in seen:
+            seen.add((name, extras))
+            for package in by_name.get(name, []):
+                queue += _needs(package, extras)
+    names = {name for name, _ in seen}
+    yield from (package for package in packages if normalize(package.name) in names)
 
 
 def _name_and_extras(text: str) -> tuple[str, frozenset[str]]:
@@ -87,47 +86,33 @@ def _name_and_extras(text: str) -> tuple[str, frozenset[str]]:
     return normalize(name), frozenset(normalize(each) for each in names if each)
 
 
-def _needs(entry: dict[str, Any], extras: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
-    optional: set[str] = set()
-    available = entry.get("extras")
-    for extra, texts in available.items() if isinstance(available, dict) else ():
-        if normalize(extra) in extras:
-            optional |= {normalize(str(text).split()[0].partition("[")[0]) for text in texts}
-    needs = []
-    dependencies = entry.get("dependencies")
-    for name, value in dependencies.items() if isinstance(dependencies, dict) else ():
+def _needs(package: PoetryPackage, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    optional = {
+        normalize(re.split(r"[\s\[]", text, maxsplit=1)[0])
+        for extra, texts in package.extras.items()
+        if normalize(extra) in extras
+        for text in texts
+    }
+    for name, value in package.dependencies.items():
         for each in value if isinstance(value, list) else [value]:
-            settings = each if isinstance(each, dict) else {}
-            if settings.get("optional") and normalize(name) not in optional:
-                continue
-            marker = str(settings.get("markers") or "").partition("extra ==")[0]
-            if _possible(marker.strip().removesuffix("and").strip()):
-                listed = settings.get("extras")
-                listed = listed if isinstance(listed, list) else []
-                names = frozenset(normalize(str(extra)) for extra in listed)
-                needs.append((normalize(name), names))
-    return needs
+            edge = each if isinstance(each, PoetryEdge) else PoetryEdge()
+            marker = edge.markers.partition("extra ==")[0].strip().removesuffix("and").strip()
+            absent = edge.optional and normalize(name) not in optional
+            if not absent and platforms.possible(marker):
+                yield normalize(name), frozenset(map(normalize, edge.extras))
 
 
-def _possible(marker: str) -> bool:
-    try:
-        return platforms.possible(str(Marker(marker))) if marker else True
-    except InvalidMarker:
-        return True
-
-
-def _add(reading: Reading, package: dict[str, Any], files: list[Any], lines: Lines) -> None:
-    name, version = str(package["name"]), str(package["version"])
-    place = lines.place(name, version)
-    source = package.get("source")
-    source = source if isinstance(source, dict) else {}
-    url = str(source.get("url", ""))
-    markers = package.get("markers")
-    if isinstance(markers, dict):  # by group
-        markers = markers.get("main", "")
-    marker = str(markers or "")
-    if not _possible(marker):
+def _add(
+    reading: Reading, package: PoetryPackage, files: Iterable[PoetryFile], lines: Lines
+) -> None:
+    name, source = package.name, package.source
+    place = lines.place(name, package.version)
+    url = source.get("url", "")
+    markers = package.markers
+    marker = markers if isinstance(markers, str) else markers.get("main", "")
+    if not platforms.possible(marker):
         return
+    text = f"{name}=={package.version}"
     match source.get("type"):
         case "git":
             commit = source.get("resolved_reference") or source.get("reference")
@@ -137,16 +122,9 @@ def _add(reading: Reading, package: dict[str, Any], files: list[Any], lines: Lin
         case "url":
             text = f"{name} @ {url}"
         case "directory" | "file":
-            pylock.local(reading, name, url, place, editable=False, marker=marker)
+            pylock.local(reading, name, url, place, marker=marker)
             return
         case "legacy":
-            reading.index_for(url, place, name)
-            text = f"{name}=={version}"
-        case _:
-            text = f"{name}=={version}"
-    hashes = [
-        str(each["hash"])
-        for each in files
-        if isinstance(each, dict) and str(each.get("hash", "")).startswith("sha256:")
-    ]
+            reading.index(url, place)
+    hashes = [each.hash for each in files if each.hash.startswith("sha256:")]
     reading.requirement(text, place, hashes=hashes, locked=True, marker=marker)

@@ -80,26 +80,25 @@ def add(
         | frozenset(lock.default_groups or ()),
     }
     usual = _usual_index(lock.packages)
-    newest: datetime.datetime | None = None
+    uploads: list[datetime.datetime] = []
     for package in lock.packages:
         marker = _marker(package.marker, context)
         if marker is None:
             continue
         _add(reading, package, marker, lines.place(package.name, package.version), usual)
-        uploads = [
+        uploads += [
             each.upload_time
             for each in (package.sdist, *(package.wheels or ()))
             if each is not None and each.upload_time is not None
         ]
-        newest = max([*uploads, *([newest] if newest else [])], key=_moment, default=None)
-    if newest is not None:
-        cut_off(reading, newest, whole)
+    cut_off(reading, uploads, whole)
 
 
-def cut_off(reading: Reading, newest: datetime.datetime, place: Place) -> None:
-    """The cut-off of a lock file without one of its own: the day after its newest upload."""
-    if reading.cut_off is None:
-        day = _moment(newest).date() + datetime.timedelta(days=1)
+def cut_off(reading: Reading, uploads: Iterable[datetime.datetime], place: Place) -> None:
+    """The cut-off of a lock file without one of its own: the day after the newest of `uploads`."""
+    newest = max(map(_moment, uploads), default=None)
+    if reading.cut_off is None and newest is not None:
+        day = newest.date() + datetime.timedelta(days=1)
         reading.cut_off = DeclaredDay(day=day, place=place)
 
 
@@ -137,7 +136,7 @@ def _add(reading: Reading, package: Package, marker: str, place: Place, usual: s
         if each is not None and "sha256" in each.hashes
     ]
     if package.index and package.index != usual:
-        reading.index_for(package.index, place, package.name)
+        reading.index(package.index, place)
     if package.vcs is not None:
         source = package.vcs
         if source.type != "git" or not source.url:
@@ -149,8 +148,7 @@ def _add(reading: Reading, package: Package, marker: str, place: Place, usual: s
     elif package.archive is not None:
         text = _archive(package)
     elif package.directory is not None:
-        local(reading, package.name, package.directory.path, place,
-              editable=bool(package.directory.editable), marker=marker)  # fmt: skip
+        local(reading, package.name, package.directory.path, place, marker=marker)
         return
     elif package.version is not None:
         text = f"{package.name}=={package.version}"
@@ -166,9 +164,7 @@ def _archive(package: Package) -> str:
     return f"{package.name} @ {address}" if "://" in address else address
 
 
-def local(
-    reading: Reading, name: str, path: str, place: Place, *, editable: bool, marker: str = ""
-) -> None:
+def local(reading: Reading, name: str, path: str, place: Place, *, marker: str = "") -> None:
     """Ask for a folder or a file of the project that a lock file names."""
     target = relative(above(place.file), path)
     if target == above(place.file):
@@ -176,9 +172,7 @@ def local(
     if target.startswith(("/", "..")) or not reading.sources.inside(target):
         reading.leave_out(place, f"{name} ({path})", "a path outside of the project")
     elif reading.sources.is_folder(target):
-        reading.local(
-            LocalRequest(folder=target, place=place, name=name, editable=editable, marker=marker)
-        )
+        reading.local(LocalRequest(folder=target, place=place, name=name, marker=marker))
     elif reading.sources.exists(target):
         requirement_lines.requirement_word(reading, f"./{target}", ".", place, scope=LineScope())
     else:

@@ -1,6 +1,6 @@
 """pyproject.toml: dependencies, extras and groups by the standards; `[tool.uv]`, `[tool.poetry]`.
 
-ProjectFiles: PEP 621 (project), PEP 735 (dependency groups), uv's and Poetry's documentation.
+Sources: PEP 621 (project), PEP 735 (dependency groups), uv's and Poetry's documentation.
 """
 
 from __future__ import annotations

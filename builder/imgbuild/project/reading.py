@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -16,8 +17,6 @@ from imgbuild.project import addresses, platforms, releases
 from imgbuild.project.model import (
     Declared,
     DeclaredDay,
-    DeclaredIndex,
-    DeclaredMetadata,
     DeclaredName,
     DeclaredPython,
     DeclaredRequirement,
@@ -28,17 +27,17 @@ from imgbuild.project.model import (
 )
 from imgbuild.project.project_files import ProjectFiles, SourceProblem
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize
 
+S = TypeVar("S", bound=msgspec.Struct)
 SHOWN = 200  # characters of a line in a report
 VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
-
+OTHER_INDEX = "packages come from this machine's index; name others in matrix.yaml, as `indexes`"
 
 # What `absorb` takes of another reading.
 LISTS = (
     *("files", "requirements", "packages", "pythons", "debian", "cuda", "images"),
-    *("excluded", "metadata", "no_build_isolation", "conflicts", "available_extras"),
-    *("available_groups", "left_out", "local_requests"),
+    *("excluded", "conflicts", "available_extras", "available_groups", "left_out"),
+    "local_requests",
 )
 
 
@@ -52,7 +51,6 @@ class LocalRequest(msgspec.Struct, frozen=True, kw_only=True):
     place: Place
     name: str = ""
     extras: tuple[str, ...] = ()
-    editable: bool = False
     no_deps: bool = False
     marker: str = ""
 
@@ -72,12 +70,9 @@ class Reading:
         self.packages: list[LocalPackage] = []
         self.pythons: list[DeclaredPython] = []
         self.debian: list[DeclaredName] = []
-        self.indexes: list[DeclaredIndex] = []
         self.cuda: list[DeclaredName] = []
         self.images: list[DeclaredName] = []
         self.excluded: list[DeclaredName] = []
-        self.metadata: list[DeclaredMetadata] = []
-        self.no_build_isolation: list[str] = []
         self.conflicts: list[tuple[str, ...]] = []
         self.available_extras: list[str] = []
         self.available_groups: list[str] = []
@@ -98,11 +93,6 @@ class Reading:
         for name in LISTS:
             values: list[Any] = getattr(self, name)
             values += [each for each in getattr(child, name) if each not in values]
-        for index in child.indexes:
-            for package in index.packages:
-                self.index_for(index.url, index.place, package, index.marker)
-            if not index.packages:
-                self.index(index.url, index.place, (), index.marker)
         self.cut_off = self.cut_off or child.cut_off
 
     def text(self, name: str) -> str | None:
@@ -134,14 +124,14 @@ class Reading:
             self.files.append(name)
         return value
 
-    def fits(self, document: object, kind: type[msgspec.Struct], place: Place, what: str) -> bool:
-        """Whether a document has the form of `kind`, a lock of `what`; else a problem."""
+    def lock_file(self, name: str, kind: type[S], tool: str) -> S | None:
+        """The lock file `name` of `tool` as a `kind`; None and a problem if it has another form."""
+        document = self.toml(name)
         try:
-            msgspec.convert(document, kind)
+            return None if document is None else msgspec.convert(document, kind)
         except msgspec.ValidationError as error:
-            self.problem(place, f"not a lock file of {what}: {error}")
-            return False
-        return True
+            self.problem(Place(file=name), f"not a lock file of {tool}: {error}")
+            return None
 
     def problem(
         self, place: Place, message: str, *, value: str | None = None, expected: str | None = None
@@ -173,14 +163,16 @@ class Reading:
         locked: bool = False,
         no_deps: bool = False,
         marker: str = "",
-    ) -> DeclaredRequirement | None:
+        path: str = "",
+    ) -> None:
         """Add the requirement `text` of PEP 508; a problem if it is none.
 
-        `marker` must hold as well. `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
+        `marker` must hold as well, `path` is that of a folder or file of the project.
+        `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
         """
         if VARIABLE.search(text) and not _parses(text):
             self.leave_out(place, text, "has a variable, whose value is not in the file")
-            return None
+            return
         try:
             requirement = parse_requirement(text)
         except InvalidRequirement as error:
@@ -190,15 +182,17 @@ class Reading:
                 value=text,
                 expected="a requirement such as transformers>=4.50,<5",
             )
-            return None
+            return
         if requirement.url is not None and addresses.split(requirement.url) is None:
             self.problem(place, "not an address", value=requirement.url)
-            return None
+            return
         if marker:
-            from packaging.markers import Marker
-
-            extra = str(requirement.marker) if requirement.marker else None
-            requirement.marker = Marker(platforms.both(extra, marker))
+            try:
+                second = Marker(marker)
+            except InvalidMarker:
+                self.problem(place, "not a marker of PEP 508", value=marker)
+                return
+            requirement.marker = requirement.marker & second if requirement.marker else second
         by_address = requirement.url is not None
         self._without_torch_build(requirement, place)
         if by_address and requirement.url is None:
@@ -210,10 +204,10 @@ class Reading:
             hashes=tuple(sorted(set(hashes))),
             locked=locked,
             no_deps=no_deps,
+            path=path,
         )
         if added not in self.requirements:
             self.requirements.append(added)
-        return added
 
     def _without_torch_build(self, requirement: Requirement, place: Place) -> None:
         """Note the CUDA release of a local version; PyTorch's own packages lose the latter."""
@@ -246,34 +240,17 @@ class Reading:
         if request not in self.local_requests:
             self.local_requests.append(request)
 
-    def index(self, url: str, place: Place, packages: Iterable[str] = (), marker: str = "") -> None:
-        """Add a package index, and the CUDA release that its address names."""
+    def index(self, url: str, place: Place, marker: str = "") -> None:
+        """Add the CUDA release that the address of an index names; leave another index out."""
         url = url.strip()
         if VARIABLE.search(url):
             self.leave_out(place, url, "the address has a variable, whose value is not in the file")
             return
-        if not re.match(r"(https?|file)://", url) or addresses.split(url) is None:
-            self.leave_out(place, url, "not the address of an index")
-            return
         release = releases.of_address(url)
         if release:
             self.cuda_release(release, place, marker)
-        entry = DeclaredIndex(url=url, place=place, packages=tuple(packages), marker=marker)
-        same = (entry.url, entry.packages, entry.marker)
-        if all((index.url, index.packages, index.marker) != same for index in self.indexes):
-            self.indexes.append(entry)
-
-    def index_for(self, url: str, place: Place, package: str, marker: str = "") -> None:
-        """Add an index for one package more; nothing if it is one for all packages."""
-        name = normalize(package)
-        for number, index in enumerate(self.indexes):
-            if (index.url.rstrip("/"), index.marker) != (url.rstrip("/"), marker):
-                continue
-            if index.packages and name not in index.packages:
-                packages = (*index.packages, name)
-                self.indexes[number] = msgspec.structs.replace(index, packages=packages)
-            return
-        self.index(url, place, (name,), marker)
+        elif all(note.text != shortened(url) for note in self.left_out):
+            self.leave_out(place, url, OTHER_INDEX)
 
     def cuda_release(self, release: str, place: Place, marker: str = "") -> None:
         """Add a CUDA release ("12.4")."""
@@ -322,16 +299,10 @@ class Reading:
             packages=tuple(self.packages),
             python=tuple(self.pythons),
             debian=tuple(self.debian),
-            indexes=tuple(self.indexes),
             cuda=tuple(self.cuda),
             images=tuple(self.images),
             cut_off=self.cut_off,
-            extras=tuple(self.available_extras),
-            groups=tuple(self.available_groups),
             excluded=tuple(self.excluded),
-            metadata=tuple(self.metadata),
-            no_build_isolation=tuple(self.no_build_isolation),
-            conflicts=tuple(self.conflicts),
             not_read=tuple(self.left_out),
         )
 

@@ -93,11 +93,8 @@ def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> Li
     inner = msgspec.structs.replace(scope, no_deps=True) if options.no_deps else scope
     _index_options(reading, options, place)
     if requirement or words:
-        before = len(reading.requirements)
         text = requirement or " ".join(words)
         requirement_word(reading, text, folder, place, scope=inner, hashes=_hashes(options))
-        if options.no_build_isolation:
-            without_isolation(reading, before)
         return scope
     for target in options.editables or ():
         requirement_word(reading, target, folder, place, scope=scope, editable=True)
@@ -107,13 +104,6 @@ def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> Li
     for nested in options.constraints or ():
         nested_file(reading, nested, folder, place, bounds)
     return inner
-
-
-def without_isolation(reading: Reading, before: int) -> None:
-    """Note that the requirements from number `before` on are built without isolation."""
-    for each in reading.requirements[before:]:
-        if each.package not in reading.no_build_isolation:
-            reading.no_build_isolation.append(each.package)
 
 
 def _options(line: str) -> tuple[Any, list[str], str]:
@@ -213,7 +203,7 @@ class _Word:
         elif re.match(r"https?://", self.address):
             self._archive()
         elif editable or self.name or _is_path(self.address):
-            self._path(folder, editable=editable)
+            self._path(folder)
         else:
             self._add(self.text)
 
@@ -254,7 +244,7 @@ class _Word:
         else:
             self._leave_out("has no name: write it as `NAME @ https://…`")
 
-    def _path(self, folder: str, *, editable: bool) -> None:
+    def _path(self, folder: str) -> None:
         match = re.fullmatch(r"(.*?)(?:\[([\w.,\s-]*)\])?", self.address, flags=re.DOTALL)
         path, listed = (match[1], match[2] or "") if match else (self.address, "")
         if path.startswith("file:"):
@@ -278,7 +268,6 @@ class _Word:
                     place=self.place,
                     name=self.name,
                     extras=(*self.extras, *names),
-                    editable=editable,
                     no_deps=self.scope.no_deps,
                     marker=self.marker,
                 )
@@ -291,12 +280,14 @@ class _Word:
             reason = "no such file" if name else "its name does not say which package it is"
             self.reading.leave_out(self.place, target, reason)
             return
-        added = self.reading.requirement(
-            name, self.place, kind=self.scope.kind, marker=self.marker, hashes=self.hashes
+        self.reading.requirement(
+            name,
+            self.place,
+            kind=self.scope.kind,
+            marker=self.marker,
+            hashes=self.hashes,
+            path=target,
         )
-        if added is not None:
-            at = self.reading.requirements.index(added)
-            self.reading.requirements[at] = msgspec.structs.replace(added, path=target)
 
 
 def without_short_form(address: str) -> str:

@@ -20,43 +20,15 @@ CALLS = 20  # functions of the script in each other
 STEPS = 200_000  # expressions that are evaluated, and items of a list or letters of a text
 TOO_LARGE = "the script is too large to be read"
 # Calls that return their first argument, as far as requirements are concerned.
-PLAIN = frozenset(
-    [
-        "list",
-        "tuple",
-        "sorted",
-        "set",
-        "str",
-        "fspath",
-        "Path",
-        "PurePath",
-        "open",
-        "parse_requirements",
-        "iter",
-        "frozenset",
-        "resolve",
-        "dedent",
-    ]
-)
+PLAIN = frozenset([
+    "list", "tuple", "sorted", "set", "str", "fspath", "Path", "PurePath", "open",
+    "parse_requirements", "iter", "frozenset", "resolve", "dedent",
+])  # fmt: skip
 # Methods that leave the lines of a file, or a text, as they are for this purpose.
-KEPT = frozenset(
-    [
-        "read",
-        "readlines",
-        "read_text",
-        "splitlines",
-        "strip",
-        "rstrip",
-        "lstrip",
-        "open",
-        "decode",
-        "split",
-        "resolve",
-        "absolute",
-        "copy",
-        "as_posix",
-    ]
-)
+KEPT = frozenset([
+    "read", "readlines", "read_text", "splitlines", "strip", "rstrip", "lstrip", "open",
+    "decode", "split", "resolve", "absolute", "copy", "as_posix",
+])  # fmt: skip
 FINDERS = frozenset({"find_packages", "find_namespace_packages"})
 # What names the folder of the script.
 FOLDERS = frozenset({"dirname", "abspath", "realpath", "getcwd", "cwd"})

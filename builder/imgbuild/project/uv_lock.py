@@ -6,6 +6,7 @@ without configuration, variables and builds.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import tempfile
 import tomllib
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from packaging.markers import InvalidMarker, Marker
 
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.project import platforms, pylock
+from imgbuild.project.layouts import table
 from imgbuild.project.model import DeclaredDay, Place
 from imgbuild.project.project_files import above, relative
 from imgbuild.project.pylock import Lines
@@ -47,7 +48,7 @@ class UvEdge(msgspec.Struct, rename="kebab"):
     extra: list[str] = []
 
 
-class UvPackage(msgspec.Struct, rename="kebab"):
+class UvPackage(msgspec.Struct, rename="kebab", eq=False):
     """A package in a uv.lock."""
 
     name: str
@@ -59,6 +60,17 @@ class UvPackage(msgspec.Struct, rename="kebab"):
     sdist: UvFile | None = None
     wheels: list[UvFile] = []
 
+    @property
+    def files(self) -> list[UvFile]:
+        """The sdist and the wheels."""
+        return [*([self.sdist] if self.sdist else []), *self.wheels]
+
+
+class UvOptions(msgspec.Struct, rename="kebab"):
+    """The table `[options]` of a uv.lock."""
+
+    exclude_newer: Any = None
+
 
 class UvLock(msgspec.Struct, rename="kebab"):
     """What a uv.lock has that is read. Source: uv.lock files of uv 0.4 to 0.13."""
@@ -66,19 +78,20 @@ class UvLock(msgspec.Struct, rename="kebab"):
     version: int
     package: list[UvPackage]
     requires_python: str = ""
+    options: UvOptions = msgspec.field(default_factory=UvOptions)
 
 
 def read_file(
     reading: Reading, name: str, pyproject: str, *, extras: Iterable[str], groups: Iterable[str]
 ) -> None:
     """Read the packages of the lock `name` for `extras` and `groups` of `pyproject`."""
-    document = reading.toml(name)
-    if document is None:
+    lock = reading.lock_file(name, UvLock, "uv")
+    if lock is None:
         return
-    if not reading.fits(document, UvLock, Place(file=name), "uv"):
-        return
-    packages = document["package"]
-    _cut_off(reading, document, name)
+    packages = lock.package
+    day = absolute_day(lock.options.exclude_newer)
+    if day is not None and reading.cut_off is None:
+        reading.cut_off = DeclaredDay(day=day, place=Place(file=name))
     lines = Lines(name, reading.sources.text(name))
     exported = _exported(reading, name, pyproject, packages, extras, groups)
     if exported is not None:
@@ -91,27 +104,18 @@ def read_file(
         )
         reading.leave_out(Place(file=name), name, reason)
         return
-    if document.get("requires-python"):
-        reading.python(document["requires-python"], Place(file=name))
+    reading.python(lock.requires_python, Place(file=name))
     taken = list(_closure(packages, root, set(extras), set(groups)))
     for package, markers in taken:
         _add(reading, package, markers, lines)
     _newest(reading, [package for package, _ in taken], name)
 
 
-def _cut_off(reading: Reading, document: dict[str, Any], name: str) -> None:
-    options = document.get("options")
-    value = options.get("exclude-newer") if isinstance(options, dict) else None
-    day = absolute_day(value) if value is not None else None
-    if day is not None and reading.cut_off is None:
-        reading.cut_off = DeclaredDay(day=day, place=Place(file=name))
-
-
 def _exported(
     reading: Reading,
     name: str,
     pyproject: str,
-    packages: list[dict[str, Any]],
+    packages: Iterable[UvPackage],
     extras: Iterable[str],
     groups: Iterable[str],
 ) -> dict[str, Any] | None:
@@ -119,11 +123,9 @@ def _exported(
     folder = above(pyproject)
     members = {folder}
     for package in packages:
-        source = package.get("source")
         for key in ("editable", "virtual", "directory"):
-            path = source.get(key) if isinstance(source, dict) else None
-            if isinstance(path, str):
-                members.add(relative(above(name), path))
+            if key in package.source:
+                members.add(relative(above(name), package.source[key]))
     with tempfile.TemporaryDirectory(prefix="imgbuild-") as scratch:
         _copy(reading, name, above(name), scratch)
         for member in sorted(members):
@@ -159,94 +161,63 @@ def _copy(reading: Reading, name: str, folder: str, scratch: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _root(
-    packages: list[dict[str, Any]], reading: Reading, pyproject: str
-) -> dict[str, Any] | None:
+def _root(packages: Iterable[UvPackage], reading: Reading, pyproject: str) -> UvPackage | None:
     for package in packages:
-        source = package.get("source")
-        paths = source if isinstance(source, dict) else {}
-        if "." in (paths.get("editable"), paths.get("virtual")):
+        if "." in (package.source.get("editable"), package.source.get("virtual")):
             return package
-    project = reading.sources.toml(pyproject).get("project")
-    name = normalize(str(project.get("name", ""))) if isinstance(project, dict) else ""
-    return next((each for each in packages if normalize(each["name"]) == name), None)
+    name = normalize(str(table(reading.sources.toml(pyproject), "project").get("name", "")))
+    return next((each for each in packages if normalize(each.name) == name), None)
 
 
 def _closure(
-    packages: list[dict[str, Any]], root: dict[str, Any], extras: set[str], groups: set[str]
-) -> Iterator[tuple[dict[str, Any], set[str]]]:
+    packages: Iterable[UvPackage], root: UvPackage, extras: Iterable[str], groups: Iterable[str]
+) -> Iterator[tuple[UvPackage, set[str]]]:
     """The packages that `root` needs on Linux, each with the markers under which they are.
 
     The empty marker means always.
     """
-    by_name: dict[str, list[dict[str, Any]]] = {}
+    by_name: dict[str, list[UvPackage]] = {}
     for package in packages:
-        by_name.setdefault(normalize(package["name"]), []).append(package)
-    reached: dict[int, tuple[dict[str, Any], set[str]]] = {}
-    queue: list[tuple[dict[str, Any], frozenset[str], str]] = [(root, frozenset(extras), "")]
-    seen: set[tuple[int, frozenset[str], str]] = set()
+        by_name.setdefault(normalize(package.name), []).append(package)
+    reached: dict[UvPackage, set[str]] = {}
+    queue: list[tuple[UvPackage, frozenset[str], str]] = [(root, frozenset(extras), "")]
+    seen: set[tuple[UvPackage, frozenset[str], str]] = set()
     while queue:
-        package, chosen, marker = queue.pop()
-        if (id(package), chosen, marker) in seen:
+        entry = queue.pop()
+        if entry in seen:
             continue
-        seen.add((id(package), chosen, marker))
+        seen.add(entry)
+        package, chosen, marker = entry
         if package is not root:
-            reached.setdefault(id(package), (package, set()))[1].add(marker)
-        for edge in _edges(package, chosen, groups if package is root else set()):
-            both = _both(marker, str(edge.get("marker") or ""))
+            reached.setdefault(package, set()).add(marker)
+        for edge in _edges(package, chosen, groups if package is root else ()):
+            both = platforms.both(marker, edge.marker)
             if not platforms.possible(both):
                 continue
-            for target in by_name.get(normalize(str(edge.get("name", ""))), []):
-                version = edge.get("version")
-                if version is not None and target.get("version") != version:
+            for target in by_name.get(normalize(edge.name), []):
+                if edge.version is not None and target.version != edge.version:
                     continue
-                if edge.get("source") is not None and target.get("source") != edge["source"]:
+                if edge.source is not None and target.source != edge.source:
                     continue
-                queue.append((target, frozenset(map(str, edge.get("extra", ()))), both))
-    yield from (reached[id(each)] for each in packages if id(each) in reached)
+                queue.append((target, frozenset(edge.extra), both))
+    yield from ((each, reached[each]) for each in packages if each in reached)
 
 
-def _edges(
-    package: dict[str, Any], extras: Iterable[str], groups: Iterable[str]
-) -> Iterator[dict[str, Any]]:
-    optional = package.get("optional-dependencies")
-    grouped = package.get("dev-dependencies")
-    lists = [package.get("dependencies", [])]
-    lists += [optional.get(name, []) for name in extras] if isinstance(optional, dict) else []
-    lists += [grouped.get(name, []) for name in groups] if isinstance(grouped, dict) else []
-    for edges in lists:
-        yield from (edge for edge in edges if isinstance(edge, dict))
+def _edges(package: UvPackage, extras: Iterable[str], groups: Iterable[str]) -> Iterator[UvEdge]:
+    yield from package.dependencies
+    for name in extras:
+        yield from package.optional_dependencies.get(name, [])
+    for name in groups:
+        yield from package.dev_dependencies.get(name, [])
 
 
-def _both(first: str, second: str) -> str:
-    try:
-        return platforms.both(first, second)
-    except InvalidMarker:
-        return first
-
-
-def _is_marker(text: str) -> bool:
-    try:
-        Marker(text)
-    except InvalidMarker:
-        return False
-    return True
-
-
-def _add(reading: Reading, package: dict[str, Any], markers: set[str], lines: Lines) -> None:
-    name, version = package["name"], package.get("version")
-    place = lines.place(name, version)
-    source = package.get("source")
-    source = source if isinstance(source, dict) else {}
+def _add(reading: Reading, package: UvPackage, markers: set[str], lines: Lines) -> None:
+    name, source = package.name, package.source
+    place = lines.place(name, package.version)
     marker = "" if "" in markers else " or ".join(f"({each})" for each in sorted(markers))
-    marker = marker if _is_marker(marker) else ""
-    hashes = [
-        str(each["hash"])
-        for each in (package.get("sdist"), *package.get("wheels", ()))
-        if isinstance(each, dict) and str(each.get("hash", "")).startswith("sha256:")
-    ]
+    hashes = [each.hash for each in package.files if each.hash.startswith("sha256:")]
     if "git" in source:
-        address, _, commit = str(source["git"]).partition("#")
+        address, _, commit = source["git"].partition("#")
         base, _, query = address.partition("?")
         parts = dict(part.partition("=")[::2] for part in query.split("&") if part)
         directory = f"#subdirectory={parts['subdirectory']}" if "subdirectory" in parts else ""
@@ -255,21 +226,16 @@ def _add(reading: Reading, package: dict[str, Any], markers: set[str], lines: Li
         text = f"{name} @ {source['url']}"
     elif path := next((source[k] for k in ("editable", "virtual", "directory", "path")
                        if k in source), None):  # fmt: skip
-        pylock.local(reading, name, str(path), place, editable="editable" in source, marker=marker)
+        pylock.local(reading, name, path, place, marker=marker)
         return
     else:
-        text = f"{name}=={version}"
+        text = f"{name}=={package.version}"
     reading.requirement(text, place, hashes=hashes, locked=True, marker=marker)
 
 
-def _newest(reading: Reading, packages: list[dict[str, Any]], name: str) -> None:
+def _newest(reading: Reading, packages: Iterable[UvPackage], name: str) -> None:
     moments = []
-    for package in packages:
-        for file in (package.get("sdist"), *package.get("wheels", ())):
-            upload = file.get("upload-time") if isinstance(file, dict) else None
-            try:
-                moments.append(datetime.datetime.fromisoformat(str(upload)))
-            except ValueError:
-                continue
-    if moments:
-        pylock.cut_off(reading, max(moments), Place(file=name))
+    for file in (each for package in packages for each in package.files):
+        with contextlib.suppress(ValueError):
+            moments.append(datetime.datetime.fromisoformat(str(file.upload_time)))
+    pylock.cut_off(reading, moments, Place(file=name))

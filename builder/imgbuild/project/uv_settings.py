@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from packaging.markers import InvalidMarker, Marker
+from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 
 from imgbuild.project import platforms
 from imgbuild.project.layouts import table
-from imgbuild.project.model import DeclaredDay, DeclaredMetadata, DeclaredName, Kind, Place
+from imgbuild.project.model import DeclaredDay, DeclaredName, Kind, Place
 from imgbuild.project.project_files import SourceProblem, above, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
 from imgbuild.project.requirement_lines import (
@@ -27,45 +27,18 @@ from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 # Groups by which tools of development are installed, whatever a project's defaults are.
-DEVELOPMENT = frozenset(
-    [
-        "dev",
-        "develop",
-        "development",
-        "test",
-        "tests",
-        "testing",
-        "lint",
-        "linting",
-        "docs",
-        "doc",
-        "typing",
-        "style",
-        "ci",
-        "format",
-        "quality",
-    ]
-)
+DEVELOPMENT = frozenset([
+    "dev", "develop", "development", "test", "tests", "testing", "lint", "linting", "docs",
+    "doc", "typing", "style", "ci", "format", "quality",
+])  # fmt: skip
 # Settings that change what uv resolves or builds, and have no counterpart here. Those that
 # only change how uv works are not listed.
-NOT_TAKEN = frozenset(
-    [
-        "prerelease",
-        "resolution",
-        "index-strategy",
-        "no-index",
-        "no-binary",
-        "no-binary-package",
-        "no-build",
-        "no-build-package",
-        "no-sources",
-        "build-constraint-dependencies",
-        "extra-build-dependencies",
-        "extra-build-variables",
-        "config-settings",
-        "config-settings-package",
-    ]
-)
+NOT_TAKEN = frozenset([
+    "prerelease", "resolution", "index-strategy", "no-index", "no-binary", "no-binary-package",
+    "no-build", "no-build-package", "no-sources", "build-constraint-dependencies",
+    "extra-build-dependencies", "extra-build-variables", "config-settings",
+    "config-settings-package", "dependency-metadata",
+])  # fmt: skip
 NOT_TAKEN_REASON = "a setting of uv that is not taken: targets have their own"
 SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches them"
 
@@ -96,7 +69,7 @@ class UvSettings:
         }
         if self.folder == ".":
             reading.root = self
-        self._named: dict[tuple[str, str], list[str]] = {}
+        self._named: dict[tuple[str, str], None] = {}  # index and marker, in order
 
     def place(self, value: str, after: str = "[tool.uv") -> Place:
         """The line with `value`."""
@@ -171,10 +144,10 @@ class UvSettings:
         inverse: list[str] = []
         for source in sources:
             marker = str(source.get("marker") or "")
-            if not platforms.possible(_both(general, marker)):
+            if not platforms.possible(platforms.both(general, marker)):
                 continue
             if "index" in source:
-                self._index(str(source["index"]), requirement.name, marker)
+                self._index(str(source["index"]), marker)
                 continue
             self._direct(source, requirement, place, kind, marker)
             left -= platforms.truths(marker)
@@ -185,7 +158,7 @@ class UvSettings:
             reason = "where its sources' markers do not hold it would come from the index"
             self.reading.leave_out(place, str(requirement), reason)
             return None
-        return _both(*inverse)
+        return platforms.both(*inverse)
 
     def _direct(
         self,
@@ -197,7 +170,7 @@ class UvSettings:
     ) -> None:
         """Add a requirement from a git repository, an address, a folder or the workspace."""
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-        both = _both(str(requirement.marker or ""), marker)
+        both = platforms.both(str(requirement.marker or ""), marker)
         suffix = f" ; {both}" if both else ""
         name = f"{requirement.name}{extras}"
         if "git" in source:
@@ -209,7 +182,7 @@ class UvSettings:
                 address += f"#subdirectory={source['subdirectory']}"
             self.reading.requirement(f"{name} @ {address}{suffix}", place, kind=kind)
         elif "path" in source:
-            self._path(str(source["path"]), source, requirement, place, both)
+            self._path(str(source["path"]), requirement, place, both)
         elif source.get("workspace") is True:
             folder = self._member(requirement.name)
             if folder is None:
@@ -217,18 +190,11 @@ class UvSettings:
                 reason = f"no member of the workspace ({members or 'none'}) is there: {SUBMODULES}"
                 self.reading.leave_out(place, str(requirement), reason)
             else:
-                self._local(folder, source, requirement, place, both)
+                self._local(folder, requirement, place, both)
         else:
             self.reading.leave_out(place, str(requirement), f"its source is not known: {source}")
 
-    def _path(
-        self,
-        path: str,
-        source: dict[str, Any],
-        requirement: Requirement,
-        place: Place,
-        marker: str,
-    ) -> None:
+    def _path(self, path: str, requirement: Requirement, place: Place, marker: str) -> None:
         target = relative(self.folder, path)
         sources = self.reading.sources
         if path.startswith(("/", "~")) or target.startswith("..") or not sources.inside(target):
@@ -239,26 +205,18 @@ class UvSettings:
             suffix = f" ; {marker}" if marker else ""
             requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=LineScope())
         elif sources.is_folder(target):
-            self._local(target, source, requirement, place, marker)
+            self._local(target, requirement, place, marker)
         else:
             reason = f"its folder {target} does not exist: {SUBMODULES}"
             self.reading.leave_out(place, str(requirement), reason)
 
-    def _local(
-        self,
-        folder: str,
-        source: dict[str, Any],
-        requirement: Requirement,
-        place: Place,
-        marker: str,
-    ) -> None:
+    def _local(self, folder: str, requirement: Requirement, place: Place, marker: str) -> None:
         self.reading.local(
             LocalRequest(
                 folder=folder,
                 place=place,
                 name=requirement.name,
                 extras=tuple(sorted(requirement.extras)),
-                editable=bool(source.get("editable", "workspace" in source)),
                 marker=marker,
             )
         )
@@ -284,22 +242,19 @@ class UvSettings:
                     return folder
         return None
 
-    def _index(self, name: str, package: str, marker: str) -> None:
+    def _index(self, name: str, marker: str) -> None:
         if name not in self.indexes:
             place = self.place(name)
             self.reading.problem(place, "names an index that [[tool.uv.index]] does not define",
                                  value=name, expected=", ".join(self.indexes) or None)  # fmt: skip
             return
-        packages = self._named.setdefault((name, _bound(marker)), [])
-        if normalize(package) not in packages:
-            packages.append(normalize(package))
+        self._named[name, _bound(marker)] = None
 
     def finish_indexes(self) -> None:
         """Add the indexes that requirements named."""
-        for (name, marker), packages in self._named.items():
+        for name, marker in self._named:
             url = str(self.indexes[name].get("url", ""))
-            for package in packages:
-                self.reading.index_for(url, self.place(url, "[[tool.uv.index]]"), package, marker)
+            self.reading.index(url, self.place(url, "[[tool.uv.index]]"), marker)
 
     def finish(self) -> None:
         """Add what holds for all requirements: indexes, overrides, constraints and the rest."""
@@ -313,18 +268,12 @@ class UvSettings:
             for url in _list(self.table.get(key)):
                 self.reading.index(str(url), self.place(str(url)))
         self._cut_off()
-        for package in _list(self.table.get("no-build-isolation-package")):
-            self.reading.no_build_isolation.append(normalize(str(package)))
-        if self.table.get("no-build-isolation") is True:
-            reason = "name the packages under no-build-isolation-package"
-            self.reading.leave_out(self.place("no-build-isolation"), "no-build-isolation", reason)
         if self.table.get("dev-dependencies"):
             self.reading.leave_out(
                 self.place("dev-dependencies"), "dev-dependencies", "packages for development"
             )
         for key in sorted(NOT_TAKEN & self.table.keys()):
             self.reading.leave_out(self.place(key), f"tool.uv.{key}", NOT_TAKEN_REASON)
-        self._metadata()
 
     def _general_index(self, entry: dict[str, Any]) -> None:
         url = str(entry.get("url", ""))
@@ -378,19 +327,6 @@ class UvSettings:
                 f"one cut-off holds for all packages; this names {len(packages)}",
             )
 
-    def _metadata(self) -> None:
-        for entry in _list(self.table.get("dependency-metadata")):
-            if not isinstance(entry, dict) or "name" not in entry:
-                continue
-            name = str(entry["name"])
-            place = self.place(name, "[[tool.uv.dependency-metadata]]")
-            requires = _strings(self.reading, entry.get("requires-dist"), place)
-            version = str(entry.get("version", ""))
-            metadata = DeclaredMetadata(
-                package=normalize(name), requires=tuple(requires), place=place, version=version
-            )
-            self.reading.metadata.append(metadata)
-
 
 def absolute_day(value: object) -> datetime.date | None:
     """The day of `exclude-newer`: of a moment, the one after it has begun; None if it is relative.
@@ -437,13 +373,6 @@ def _marker(text: str) -> str:
     except InvalidRequirement:
         return ""
     return str(marker) if marker else ""
-
-
-def _both(*markers: str) -> str:
-    try:
-        return platforms.both(*markers)
-    except InvalidMarker:
-        return next(marker for marker in markers if marker)
 
 
 INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",

@@ -19,8 +19,7 @@ Form = Literal["extends", "like"]
 
 OTHER_CUDA = 50  # another CUDA release than the project names costs as much as this weight
 # What a contradiction costs; an addition costs twice that of an engine, half that of others.
-# A target is built around these: another version of one of them needs
-# other versions of many.
+# Another version of one of these packages needs other versions of many.
 WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
     (
         *("transformers", "trl", "ray", "verl", "deepspeed", "tensordict", "peft", "accelerate"),
@@ -145,7 +144,7 @@ def candidate(
         has = facts.versions.get(demand.package)
         if has is None:
             added += [demand.package] if demand.installed else []
-        elif _contradicts(demand, has):
+        elif contradicts(demand, has):
             wanted = demand.source or demand.spec
             changed.append(
                 TargetChange(package=demand.package, has=has, wanted=wanted, places=demand.places)
@@ -173,7 +172,7 @@ def candidate(
     )
 
 
-def _contradicts(demand: PackageDemand, has: str) -> bool:
+def contradicts(demand: PackageDemand, has: str) -> bool:
     """Whether a target with version `has` would have to change; a checkout is never the release."""
     if demand.source and not demand.spec:
         return True

@@ -22,6 +22,8 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
+HEAD_OF_SETUP = "from setuptools import setup\nsetup(name='lib', version='1')\n"
+
 BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
     "toml": ({"pyproject.toml": "[project\n"}, "pyproject.toml", 1, "not valid TOML"),
     "toml-deep": ({"pyproject.toml": f"x = {'[' * 9000}{']' * 9000}\n"}, "pyproject.toml", None,
@@ -57,6 +59,12 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
     "escape": ({"pyproject.toml": '[project]\nname = "a\\u001b[2J"\n'}, "pyproject.toml", None,
                "control character"),
     "pylock": ({"pylock.toml": 'lock-version = "1.0"\n'}, "pylock.toml", None, "PEP 751"),
+    "marker": ({"pyproject.toml": '[tool.poetry]\nname = "a"\n[tool.poetry.dependencies]\n'
+                'peft = "*"\n', "poetry.lock": '[[package]]\nname = "peft"\nversion = "1"\n'
+                'markers = "os ~"\nfiles = []\n[metadata]\nlock-version = "2.1"\n'},
+               "poetry.lock", 2, "marker"),
+    "path-marker": ({"requirements.txt": "./lib ; os ~\n", "lib/setup.py": HEAD_OF_SETUP},
+                    "requirements.txt", 1, "marker"),
 }  # fmt: skip
 
 

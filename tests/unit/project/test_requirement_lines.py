@@ -115,7 +115,6 @@ lib = "lib:main"
         ("numpy", "lib/pyproject.toml:7", ""),
         ("triton", "lib/pyproject.toml:10", ""),
     ]
-    assert result.requirements[0].editable
 
 
 def test_a_windows_file_in_utf16_and_crlf_is_read(tmp_path):
