@@ -106,6 +106,8 @@ def test_a_lock_of_uv_decides_through_uv_and_equally_without_it(
     assert {each.name for each in result.cuda} == {"12.4"}
     assert [each.name for each in result.packages] == ["app", "member"]
     assert result.cut_off is not None
+    assert result.cut_off is not None
+    assert result.cut_off is not None
     assert str(result.cut_off.day) == "2026-01-03"
     places = {each.text: str(each.place) for each in result.requirements if each.locked}
     line = LOCK.split("\n").index('name = "torch"') + 1
@@ -123,6 +125,7 @@ def test_uploads_with_and_without_a_time_zone_are_compared(tmp_path, monkeypatch
     monkeypatch.setattr(uv_lock, "_exported", lambda *_: None)
     lock = LOCK.replace("2026-01-02T10:00:00Z", "2026-01-01T10:00:00", 1)
     result = declared(tmp_path, {**FILES, "uv.lock": lock})
+    assert result.cut_off is not None
     assert str(result.cut_off.day) == "2026-01-03"
 
 

@@ -16,10 +16,11 @@ from imgbuild.index.candidates import Rules
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.server import Catalogue
 from imgbuild.pipeline.audit_set import SetRequest
+from imgbuild.project import addresses
 from imgbuild.project.model import Declared
 from imgbuild.report import Unread
 from imgbuild.resolve.declared_requests import split
-from imgbuild.resolve.demands import PackageDemand, cuda_releases, wheel_version
+from imgbuild.resolve.demands import PackageDemand, cuda_releases
 from imgbuild.resolve.request import today
 from imgbuild.solve import refusal, uv
 from imgbuild.system.amounts import count
@@ -59,7 +60,7 @@ def solve(declared: Declared, request: SetRequest) -> SolvedPins:
     rules = Rules(as_of=day, tags=request.machine, pins=pins)
     store = request.context.store
     catalogue = Catalogue(indexes, rules, request.context.http, store)
-    bounds = uv.Bounds(
+    bounds = uv.ResolverBounds(
         constraints=tuple(f"{item.package}{item.spec}" for item in demands.bounds),
         overrides=tuple(
             item.text
@@ -97,7 +98,7 @@ def _addressed(items: Sequence[PackageDemand]) -> tuple[dict[str, Pin], tuple[Un
     """The pins of wheels by address, and what has no known version."""
     pins, unread = {}, []
     for item in items:
-        version = wheel_version(item.source)
+        version = addresses.wheel_version(item.source)
         if version is None:
             why = "neither a wheel nor a package of the index, so its version is unknown"
             unread.append(Unread(what=str(item), why=why, required=True))

@@ -113,9 +113,9 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the files of a project declare.
 
     `files` were read, relative to the project. `cuda` are the CUDA releases that index addresses,
-    local versions (`+cu124`) and images (`FROM`) mean. `cut_off` is `exclude-newer`, else the day
-    after the newest upload of a lock file. `excluded` are packages that are not installed, whatever
-    requires them.
+    local versions (`+cu124`) and images (`FROM`) mean. `extras` and `groups` are those that exist,
+    chosen or not. `cut_off` is `exclude-newer`, else the day after the newest upload of a lock
+    file. `excluded` are packages that are not installed, whatever requires them.
     """
 
     files: tuple[str, ...] = ()
@@ -126,5 +126,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     cuda: tuple[DeclaredName, ...] = ()
     images: tuple[DeclaredName, ...] = ()
     cut_off: DeclaredDay | None = None
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     excluded: tuple[DeclaredName, ...] = ()
     not_read: tuple[NotRead, ...] = ()

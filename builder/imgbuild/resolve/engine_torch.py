@@ -34,9 +34,9 @@ def with_torch(
     bound = next((spec for each in pinned if (spec := _torch(each, markers, metadata))), None)
     if bound is None:
         return tuple(demands)
-    spec = f"{torch.spec},{bound.spec}" if torch.spec else bound.spec
+    joined = f"{torch.spec},{bound.spec}" if torch.spec else bound.spec
     places = torch.places or bound.places
-    torch = msgspec.structs.replace(torch, spec=spec, places=places)
+    torch = msgspec.structs.replace(torch, spec=joined, places=places)
     return (*(each for each in demands if each.package != TORCH), torch)
 
 

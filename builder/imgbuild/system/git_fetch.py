@@ -68,7 +68,7 @@ class Repository:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._words = ("--git-dir", str(folder), *READING)
+        self._words: tuple[str, ...] = ("--git-dir", str(folder), *READING)
 
     def has(self, commit: str) -> bool:
         """Whether the object `commit` is here."""

@@ -205,4 +205,3 @@ def test_any_text_is_read_left_out_or_a_problem(tmp_path_factory, text):
 def test_an_index_of_another_package_names_no_cuda_release(tmp_path, index, cuda):
     result = declared(tmp_path, {"requirements.txt": f"--extra-index-url {index}\ntorch\n"})
     assert [each.name for each in result.cuda] == cuda
-    assert [each.url for each in result.indexes] == [index]
