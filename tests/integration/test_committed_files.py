@@ -25,7 +25,7 @@ def _repository(tmp_path: Path) -> GitRepository:
 
 def read(folder: Path, tmp_path: Path) -> tuple[CommittedFiles, tuple[str, ...], str]:
     """The files of `folder`, what differs from them, and the digest of their layer."""
-    contents = tmp_path / f"contents-{len(os.listdir(tmp_path))}"
+    contents = tmp_path / f"contents-{len(list(tmp_path.iterdir()))}"
     committed = committed_files.find(folder)
     files = committed_files.files_of(committed, "/workspace", contents)
     digest = write_layer(files.members, None).digest

@@ -29,7 +29,7 @@ from imgbuild.pipeline.session import Session
 from imgbuild.system import files
 from imgbuild.system.amounts import count
 from imgbuild.system.console import console
-from imgbuild.values import Digest, digest_of
+from imgbuild.values import Arch, Digest, digest_of
 
 SUFFIX = "-with-project"
 REVISION = "org.opencontainers.image.revision"
@@ -75,7 +75,8 @@ def _with_layer(
     below = layout.read(built.output)
     store = Store.open(reporter=console)
     layout.refuse_others(target, name)
-    images, layers = {}, {}
+    images: dict[Arch, ImageFiles] = {}
+    layers: dict[str, tuple[LayerRecord, Path]] = {}
     for arch in built.arch:
         image = below.image(arch)
         workdir = str(image.settings.get("WorkingDir", ""))

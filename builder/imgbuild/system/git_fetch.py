@@ -63,12 +63,12 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
     return {name: object_name for object_name, name in pairs}
 
 
-class Repository:
+class GitObjects:
     """The objects of the repository whose git folder is `folder`; none of its programs is run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._words = ("--git-dir", str(folder), *READING)
+        self._words: tuple[str, ...] = ("--git-dir", str(folder), *READING)
 
     def has(self, commit: str) -> bool:
         """Whether the object `commit` is here."""
@@ -117,7 +117,7 @@ class Repository:
         return _run((*self._words, *words), env=env)
 
 
-class FetchedRepository(Repository):
+class FetchedRepository(GitObjects):
     """A bare repository in `folder`, which is empty, for objects that are fetched.
 
     `sha256`: objects are named by SHA-256.
