@@ -21,7 +21,7 @@ from imgbuild.oci.tar import Member, MemberKind, Slice
 from imgbuild.project_paths import FOLDER, MATRIX
 from imgbuild.solve.git_tree import EXECUTABLE, LINK, LINK_LIMIT, REFUSED_NAME, SUBMODULE
 from imgbuild.system import git
-from imgbuild.system.git_fetch import PIECE, ObjectReader, Repository, TreeEntry
+from imgbuild.system.git_fetch import PIECE, GitObjects, ObjectReader, TreeEntry
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 LFS_LIMIT = 1024  # bytes; a pointer has about 130
@@ -61,7 +61,7 @@ def find(folder: Path) -> CommittedFolder:
         message = ": ".join((f"{folder} is not in a git checkout that can be read", *errors[:1]))
         raise InputError(message, hint=hint)
     git_folder, _, prefix = inside.stdout.rstrip("\n").partition("\n")
-    repository = Repository(Path(git_folder))
+    repository = GitObjects(Path(git_folder))
     commit = repository.resolved("HEAD^{commit}")
     if commit is None:
         message = f"the git repository of {folder} has no commit"
@@ -75,7 +75,7 @@ def find(folder: Path) -> CommittedFolder:
 
 def files_of(committed: CommittedFolder, workdir: str, contents: Path) -> CommittedFiles:
     """The members below `workdir`, an absolute path; their contents are written to `contents`."""
-    repository = Repository(committed.git_folder)
+    repository = GitObjects(committed.git_folder)
     top = workdir.strip("/")
     members = [Member(path=top, kind=MemberKind.FOLDER, mode=WORK_MODE)]
     entries: list[TreeEntry] = []

@@ -114,12 +114,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
         given = dict(_variable(text) for text in self.env or [])
         workdir = config.workdir if config.workdir not in ("", "/") else FOLDER
         commit = config.labels.get(PROJECT_COMMIT, "")
-        if commit:
-            console.info(
-                f"the image has commit {commit[:12]} of the project in {workdir}: the current"
-                f" folder is not mounted (-v .:{workdir} mounts it)"
-            )
-        mounts = {} if commit else {mount.target: mount for mount in _folder(workdir)}
+        mounts = {mount.target: mount for mount in _folder(workdir, commit)}
         env: dict[str, str | None] = dict.fromkeys(_by_name())
         cache = hugging_face_cache() if self.hf_cache else None
         if cache is not None:
@@ -240,9 +235,18 @@ def _by_name() -> Iterable[str]:
             yield name
 
 
-def _folder(target: str) -> Iterable[Mount]:
-    """The current folder at `target`, unless it is the whole file system."""
+def _folder(target: str, commit: str) -> Iterable[Mount]:
+    """The current folder at `target`, unless it is the whole file system.
+
+    Nothing is mounted over a project's `commit` that the image has there.
+    """
     here = Path.cwd()
+    if commit:
+        console.info(
+            f"the image has commit {commit[:12]} of the project in {target}: the current folder is"
+            f" not mounted (-v .:{target} mounts it)"
+        )
+        return
     if here == Path("/"):
         console.warn("the current folder is /, which is not mounted")
         return

@@ -75,7 +75,7 @@ def _with_layer(
     below = layout.read(built.output)
     store = Store.open(reporter=console)
     layout.refuse_others(target, name)
-    images: dict[Arch, layout.ImageFiles] = {}
+    images: dict[Arch, ImageFiles] = {}
     layers: dict[str, tuple[LayerRecord, Path]] = {}
     for arch in built.arch:
         image = below.image(arch)

@@ -63,7 +63,7 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
     return {name: object_name for object_name, name in pairs}
 
 
-class Repository:
+class GitObjects:
     """The objects of the repository whose git folder is `folder`; none of its programs is run."""
 
     def __init__(self, folder: Path) -> None:
@@ -117,7 +117,7 @@ class Repository:
         return _run((*self._words, *words), env=env)
 
 
-class FetchedRepository(Repository):
+class FetchedRepository(GitObjects):
     """A bare repository in `folder`, which is empty, for objects that are fetched.
 
     `sha256`: objects are named by SHA-256.
