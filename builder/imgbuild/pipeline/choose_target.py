@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus
@@ -29,6 +30,7 @@ from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
 from imgbuild.resolve import choose, engine_torch, request, sdist_code, source_only, url_wheels
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
+from imgbuild.resolve.contradictions import contradictions
 from imgbuild.resolve.demands import PackageDemand, demands, holds_with
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
@@ -215,7 +217,12 @@ class Chooser:
             nearest = by_name[order[0].target]
             tags = self._tags(nearest.python)
             asked = self._open(nearest)
-            blocked = [*obstacles(asked, self.pages, tags), *url_wheels.unfit(asked, tags)]
+            demanded = self.demands(nearest.python)
+            blocked = [
+                *obstacles(asked, self.pages, tags),
+                *url_wheels.unfit(asked, tags),
+                *contradictions(self._required(nearest, asked), demanded, self._declared),
+            ]
             advice, sdists = self._of_source(blocked, nearest, folder)
             if not advice:
                 break
@@ -262,7 +269,7 @@ class Chooser:
         return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
 
     def _read_pages(self, order: Sequence[Candidate], facts: Mapping[str, LockedFacts]) -> None:
-        """Fetch the pages of what is open in the nearest target and pinned additions to others."""
+        """Fetch the pages of what is open in the nearest target, and of pins that others lack."""
         nearest = facts[order[0].target]
         names = {
             demand.package
@@ -271,27 +278,25 @@ class Chooser:
         }
         for each in order[: choose.FIRST]:
             pinned = (demand for demand in self.demands(each.python) if demand.pin)
-            names |= {demand.package for demand in pinned if demand.package in each.added}
+            lacking = {*each.added, *(change.package for change in each.changed)}
+            names |= {
+                demand.package
+                for demand in pinned
+                if demand.package in lacking and demand.installed and not demand.source
+            }
         self.pages.read(sorted(names, key=_weight)[:PAGES])
 
     def _conflicts(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> Sequence[TargetChange]:
-        """What pinned additions require that the target has in another version."""
-        tags = self._tags(facts.python)
-        added = [
-            (demand, wheel)
-            for demand in asked
-            if demand.installed and demand.pin and demand.package not in facts.versions
-            if (wheel := self.pages.pinned(demand, tags)) is not None
-        ]
-        http, store = self._context.http, self._context.store
-        texts = threads.each(added, lambda item, _: metadata(item[1], http, store), threads=8)
+        """What pins that the target lacks require and it has in another version."""
         changes: dict[str, TargetChange] = {}
-        for (demand, _), text in zip(added, texts, strict=True):
-            for needed in engine_torch.required(demand, text, tags.markers):
+        for demand, requirements in self._required(facts, asked):
+            for needed in requirements:
                 package = normalize(needed.name)
                 has = facts.versions.get(package)
+                if demand.package == "torch" and package.startswith("nvidia-"):
+                    continue  # that of the target's CUDA release is taken
                 if has is not None and not needed.specifier.contains(has, prereleases=True):
                     changes.setdefault(
                         package,
@@ -304,6 +309,22 @@ class Chooser:
                         ),
                     )
         return list(changes.values())
+
+    def _required(
+        self, facts: LockedFacts, asked: Sequence[PackageDemand]
+    ) -> list[tuple[PackageDemand, list[Requirement]]]:
+        """The pins that the target lacks, with what their METADATA requires."""
+        tags = self._tags(facts.python)
+        pins = [
+            demand
+            for demand in asked
+            if demand.installed and demand.pin and not demand.source and not _met(demand, facts)
+        ]
+        texts = threads.each(pins, lambda each, _: self._metadata(each, facts.python), threads=8)
+        return [
+            (demand, engine_torch.required(demand, text, tags.markers))
+            for demand, text in zip(pins, texts, strict=True)
+        ]
 
     def _requiring(self, package: str, facts: LockedFacts) -> list[str]:
         """The additions to a target whose METADATA requires `package`, with their versions."""

@@ -132,6 +132,32 @@ def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: Loca
     assert {path.name for path in Path().iterdir()} == {"requirements.txt"}
 
 
+def test_pins_that_contradict_each_other_are_named(imgbuild: Command, index: LocalIndex) -> None:
+    requires = ["transformers<4.50", 'peft>=0.15; extra == "lora"', "numpy"]
+    index.wheel("trainer", "1.0", requires)
+    index.wheel("peft", "0.14.0", ["transformers"])
+    require("transformers==4.51.3\ntrainer[lora]==1.0\npeft==0.14.0\n")
+    done = imgbuild("init")
+    assert done.status == 8
+    message = words(done.stderr)
+    assert (
+        "requirements.txt:2: trainer[lora]==1.0: requires transformers<4.50, and"
+        " transformers==4.51.3 is demanded (requirements.txt:1)"
+    ) in message
+    assert "requires peft>=0.15, and peft==0.14.0 is demanded (requirements.txt:3)" in message
+    assert not Path("matrix.yaml").exists()
+
+
+def test_an_override_may_contradict(imgbuild: Command, index: LocalIndex) -> None:
+    index.wheel("trainer", "1.0", ["transformers<4.50"])
+    require(
+        '[project]\nname = "x"\nversion = "1"\ndependencies = ["trainer==1.0"]\n'
+        '[tool.uv]\noverride-dependencies = ["transformers==4.51.3"]\n',
+        "pyproject.toml",
+    )
+    assert imgbuild("init").status == 0
+
+
 def test_a_package_of_cuda_source_is_left_out_plainly(imgbuild: Command, index: LocalIndex) -> None:
     sdist = sdist_bytes("flash_attn", "2.7.4", {"setup.py": b"CUDAExtension"})
     index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist)

@@ -1,0 +1,53 @@
+"""What a project's pins require against its own other lines: no solver is asked for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from packaging.requirements import Requirement
+
+from imgbuild.project import agreement
+from imgbuild.project.model import Declared
+from imgbuild.resolve.demands import PackageDemand
+from imgbuild.resolve.feasible import Obstacle
+from imgbuild.values import normalize
+
+
+def contradictions(
+    required: Iterable[tuple[PackageDemand, Sequence[Requirement]]],
+    demands: Iterable[PackageDemand],
+    declared: Declared,
+) -> list[Obstacle]:
+    """The pins whose METADATA no version of another demanded package meets.
+
+    `required` are pins with what they require. What an override or other metadata decides is left
+    to the solver, and so is what is installed without dependencies.
+    """
+    lines = declared.requirements
+    free = {each.package for each in lines if each.no_deps}
+    free |= {normalize(each.package) for each in declared.metadata}
+    decided = {each.package for each in lines if each.kind == "override"}
+    bounds: Mapping[str, PackageDemand] = {
+        each.package: each
+        for each in demands
+        if each.spec and each.package not in decided and each.package not in free
+    }
+    return [
+        Obstacle(
+            package=pin.package,
+            demand=str(pin),
+            cause="version",
+            reason=f"requires {needed.name}{needed.specifier}, and {other} is demanded"
+            f" ({', '.join(map(str, other.places))})",
+            places=pin.places,
+            version=pin.pin or "",
+        )
+        for pin, requirements in required
+        if pin.package not in free
+        for needed in requirements
+        if (other := bounds.get(normalize(needed.name))) is not None and needed.url is None
+        if not (pin.locked and other.locked)  # the tool that locked them knew better
+        if not agreement.compatible(
+            Requirement(f"{other.package}{other.spec}"), Requirement(f"x{needed.specifier}")
+        )
+    ]
