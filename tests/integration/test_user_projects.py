@@ -123,6 +123,7 @@ def test_uploads_with_and_without_a_time_zone_are_compared(tmp_path, monkeypatch
     monkeypatch.setattr(uv_lock, "_exported", lambda *_: None)
     lock = LOCK.replace("2026-01-02T10:00:00Z", "2026-01-01T10:00:00", 1)
     result = declared(tmp_path, {**FILES, "uv.lock": lock})
+    assert result.cut_off is not None
     assert str(result.cut_off.day) == "2026-01-03"
 
 
