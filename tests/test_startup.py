@@ -88,6 +88,5 @@ def test_only_listed_imports_are_inside_functions() -> None:
     assert places == {
         "cli.__init__.main",
         "cli._main.main",
-        "cli._selection._only",
         "cli._selection._refuse",
     }
