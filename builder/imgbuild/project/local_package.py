@@ -372,7 +372,7 @@ def add_dynamic(reading: Reading, folder: str, document: dict[str, Any]) -> None
 
 def add_legacy(reading: Reading, metadata: Metadata, extras: Iterable[str]) -> None:
     """Add the requirements of setup.cfg and setup.py."""
-    reading.available_extras += [e for e in metadata.extras if e not in reading.available_extras]
+    reading.available_extras |= metadata.extras.keys()
     items = list(metadata.requires)
     for extra in map(normalize, extras):
         items += metadata.extras.get(extra, [])

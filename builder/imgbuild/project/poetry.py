@@ -8,6 +8,7 @@ from typing import Any
 from imgbuild.project.model import Place
 from imgbuild.project.project_files import above, key_line, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.submodules import SUBMODULES
 from imgbuild.project.uv_settings import DEVELOPMENT
 from imgbuild.values import normalize
 
@@ -24,9 +25,7 @@ def read(reading: Reading, file: str, document: dict[str, Any], *, take: bool) -
     sources = _sources(reading, file, text, table)
     extras = table.get("extras")
     extras = extras if isinstance(extras, dict) else {}
-    reading.available_extras += [
-        name for name in map(normalize, extras) if name not in reading.available_extras
-    ]
+    reading.available_extras |= set(map(normalize, extras))
     chosen = {
         normalize(str(package))
         for extra, packages in extras.items()
@@ -41,8 +40,7 @@ def read(reading: Reading, file: str, document: dict[str, Any], *, take: bool) -
         if not isinstance(group, dict):
             continue
         label = normalize(name)
-        if label not in reading.available_groups:
-            reading.available_groups.append(label)
+        reading.available_groups.add(label)
         chosen_group = label in map(normalize, reading.groups)
         by_default = not group.get("optional") and label not in DEVELOPMENT
         if chosen_group or (take and by_default):
@@ -168,5 +166,5 @@ def _folder(reading: Reading, name: str, value: dict[str, Any], place: Place) ->
             )
         )
     else:
-        reason = "no such folder: a submodule that is not fetched?"
+        reason = f"no such folder: {SUBMODULES}"
         reading.leave_out(place, f"{name} = {value}", reason)

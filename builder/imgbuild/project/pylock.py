@@ -14,7 +14,7 @@ from imgbuild.project.model import DeclaredDay, Place
 from imgbuild.project.project_files import above, relative
 from imgbuild.project.reading import LocalRequest, Reading
 from imgbuild.project.requirement_lines import LineScope
-from imgbuild.project.uv_settings import SUBMODULES
+from imgbuild.project.submodules import SUBMODULES
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> Non
     ):
         listed = document.get(key)
         names = listed if isinstance(listed, list) else []
-        available += [str(each) for each in names if str(each) not in available]
+        available |= {str(each) for each in names}
     add(reading, document, Lines(name, reading.sources.text(name)), groups=groups)
 
 

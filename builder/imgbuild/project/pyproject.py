@@ -131,12 +131,8 @@ def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
         return
     tables = ProjectTables(reading, name, document)
     settings = UvSettings(reading, name, document)
-    reading.available_extras += [
-        each for each in tables.extras if each not in reading.available_extras
-    ]
-    reading.available_groups += [
-        each for each in tables.groups if each not in reading.available_groups
-    ]
+    reading.available_extras |= tables.extras.keys()
+    reading.available_groups |= tables.groups.keys()
     reading.conflicts += settings.conflict_sets(tables.name)
     extras, groups = chosen(reading, tables, settings)
     settings.extras, settings.groups = frozenset(extras), frozenset(groups)
@@ -194,8 +190,8 @@ def chosen(
 def check_choice(reading: Reading) -> None:
     """A problem for each chosen extra or group that no file has."""
     for kind, names, available in (
-        ("extra", reading.extras, reading.available_extras),
-        ("group", reading.groups, reading.available_groups),
+        ("extra", reading.extras, sorted(reading.available_extras)),
+        ("group", reading.groups, sorted(reading.available_groups)),
     ):
         for name in sorted(names):
             if normalize(name) in map(normalize, available):
@@ -227,7 +223,7 @@ def dynamic_requirements(reading: Reading, tables: ProjectTables, extras: Iterab
         optional = setuptools.get("optional-dependencies")
         by_extra = {**(optional if isinstance(optional, dict) else {}),
                     **hook.get("optional-dependencies", {})}  # fmt: skip
-        reading.available_extras += [normalize(name) for name in by_extra]
+        reading.available_extras |= {normalize(name) for name in by_extra}
         chosen_extras = {normalize(name) for name in reading.extras} | set(extras)
         for extra, value in by_extra.items():
             if normalize(extra) in chosen_extras:

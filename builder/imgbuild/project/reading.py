@@ -36,8 +36,7 @@ OTHER_INDEX = "packages come from this machine's index; name others in matrix.ya
 # What `absorb` takes of another reading.
 LISTS = (
     *("files", "requirements", "packages", "pythons", "debian", "cuda", "images"),
-    *("excluded", "conflicts", "available_extras", "available_groups", "left_out"),
-    "local_requests",
+    *("excluded", "conflicts", "left_out", "local_requests"),
 )
 
 
@@ -74,8 +73,8 @@ class Reading:
         self.images: list[DeclaredName] = []
         self.excluded: list[DeclaredName] = []
         self.conflicts: list[tuple[str, ...]] = []
-        self.available_extras: list[str] = []
-        self.available_groups: list[str] = []
+        self.available_extras: set[str] = set()
+        self.available_groups: set[str] = set()
         self.left_out: list[NotRead] = []
         self.local_requests: list[LocalRequest] = []
         self.cut_off: DeclaredDay | None = None
@@ -93,6 +92,8 @@ class Reading:
         for name in LISTS:
             values: list[Any] = getattr(self, name)
             values += [each for each in getattr(child, name) if each not in values]
+        self.available_extras |= child.available_extras
+        self.available_groups |= child.available_groups
         self.cut_off = self.cut_off or child.cut_off
 
     def text(self, name: str) -> str | None:

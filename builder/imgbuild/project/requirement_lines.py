@@ -23,6 +23,7 @@ from imgbuild.project import addresses, conda_packages
 from imgbuild.project.model import Kind, Place
 from imgbuild.project.project_files import above, line_of, relative
 from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.submodules import SUBMODULES
 from imgbuild.system.syntax import parse_requirement
 
 NESTED = 50  # files that name each other by -r or -c
@@ -259,7 +260,7 @@ class _Word:
         elif not files.inside(target):
             self._leave_out("a path that leads out of the project")
         elif not files.is_folder(target):
-            self._leave_out("no such folder: a submodule that is not fetched?")
+            self._leave_out(f"no such folder: {SUBMODULES}")
         else:
             names = [name.strip() for name in listed.split(",") if name.strip()]
             self.reading.local(

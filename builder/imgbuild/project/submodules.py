@@ -6,6 +6,7 @@ from imgbuild.project.model import NotRead, Place
 from imgbuild.project.project_files import ProjectFiles, SourceProblem, relative
 
 FILE = ".gitmodules"
+SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches it"
 
 
 def missing(sources: ProjectFiles) -> list[NotRead]:

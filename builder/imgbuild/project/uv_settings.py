@@ -23,6 +23,7 @@ from imgbuild.project.requirement_lines import (
     requirement_word,
     without_short_form,
 )
+from imgbuild.project.submodules import SUBMODULES
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
@@ -40,7 +41,6 @@ NOT_TAKEN = frozenset([
     "config-settings-package", "dependency-metadata",
 ])  # fmt: skip
 NOT_TAKEN_REASON = "a setting of uv that is not taken: targets have their own"
-SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches them"
 
 
 class UvSettings:
