@@ -126,6 +126,10 @@ class NoSolution(ImgbuildError):
         self.nearest = nearest
 
 
+class ImpossibleRequirements(NoSolution):
+    """Requirements that no file of an index can meet; `reasons` has each with its place."""
+
+
 class IntegrityError(ImgbuildError):
     """A file does not match its hash or the lock, is damaged, or is unsafe to unpack."""
 

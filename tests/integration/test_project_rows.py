@@ -123,6 +123,20 @@ def test_extends_names_every_requirement_that_its_target_contradicts(
     assert f"like: {TARGET}" in messages
 
 
+def test_all_impossible_requirements_are_named_before_anything_is_solved(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"extends: {TARGET}\nrequirements: [requirements.txt]"
+    text = "gadget\nabsent\nlate\nanother==7\n"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
+    messages = project.run("lock", ROW, status=8).stderr
+    assert "resolving" not in messages
+    assert "requirements.txt:2: absent: the index has no such package" in messages
+    assert "requirements.txt:3: late" in messages
+    assert "not before the cut-off 2025-06-20" in messages
+    assert "requirements.txt:4: another==7" in messages
+
+
 def test_a_changed_requirement_makes_the_lock_stale_and_a_comment_does_not(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:

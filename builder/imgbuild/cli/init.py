@@ -39,6 +39,7 @@ from imgbuild.values import Arch, normalize
 ADD = "Additions"
 READ = "The project's files"
 MATRIX = "matrix.yaml"
+PYTHON = "python"  # in --relax, for the Python that the project requires
 DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
 
 
@@ -326,7 +327,7 @@ def _start(
             console.warn(f"left out {item.place}: Debian has no package {item.name}{near}")
             absent[item.name] = f"Debian has no such package{near}"
     lacking = {name: near for name, near in lacking.items() if name in system}
-    _refuse(choice, ask, lacking)
+    _refuse(choice, ask, lacking, declared)
     target = choice.chosen.target
     row = _row(f"{name}-project" if name == target else name, files, choice, ask, additions)
     row = msgspec.structs.replace(row, exclude={**row.exclude, **absent})
@@ -352,7 +353,9 @@ def _start(
     )
 
 
-def _refuse(choice: Choice, ask: ChoiceRequest, lacking: dict[str, str]) -> None:
+def _refuse(
+    choice: Choice, ask: ChoiceRequest, lacking: dict[str, str], declared: Declared
+) -> None:
     """NoSolution with every requirement that cannot be met, and what can be done."""
     chosen = choice.chosen
     if ask.extends and chosen.changed:
@@ -363,6 +366,13 @@ def _refuse(choice: Choice, ask: ChoiceRequest, lacking: dict[str, str]) -> None
         )
         raise NoSolution(message, reasons=tuple(map(str, chosen.changed)), hint=hint)
     reasons = [str(each) for each in choice.obstacles]
+    if PYTHON not in ask.relax and not choose.python_accepted(
+        msgspec.structs.replace(declared, python=declared.required_python), chosen.python
+    ):
+        reasons += [
+            f"{item.place} requires Python {item.spec}; --relax {PYTHON} takes {chosen.python}"
+            for item in declared.required_python
+        ]
     reasons += [
         f"Debian has no package {name}" + (f"; nearest: {near}" if near else "")
         for name, near in lacking.items()
@@ -384,7 +394,8 @@ def _row(
 ) -> WantedExtension:
     """The row of the project's image."""
     chosen = choice.chosen
-    relaxed = "asked for with imgbuild init --relax; the project demands another version"
+    relaxed = "asked for with imgbuild init --relax; the project names another version"
+    minor = ".".join(chosen.python.split(".")[:2])
     return WantedExtension(
         name=name,
         summary=f"the image of {name}",
@@ -394,7 +405,10 @@ def _row(
         groups=tuple(files.groups),
         add=tuple(additions.add or ()),
         exclude=choice.excluded,
-        relax={package: (version, relaxed) for package, version in choice.relaxed.items()},
+        relax={
+            **{package: (version, relaxed) for package, version in choice.relaxed.items()},
+            **({PYTHON: (f"{minor}.*", relaxed)} if PYTHON in ask.relax else {}),
+        },
         sdists=choice.sdists,
         cuda=choice.cuda,
         arch=(ask.arch.value,),

@@ -7,7 +7,6 @@ over both.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -28,8 +27,6 @@ from imgbuild.values import normalize
 MATRIX = "matrix.yaml"
 NEVER = "python_version < '0'"  # the marker of an override that leaves a package out
 PYTHON = "python"  # in `relax`
-# Files whose Python is that of developers or of an older image; metadata says what is accepted.
-PREFERENCE = re.compile(r"^\.python-version$|dockerfile|containerfile|\.ipynb$")
 UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend knows
 
 
@@ -156,11 +153,7 @@ def requirements_of(
         python=(
             ((relaxed[PYTHON], Place(file=MATRIX)),)
             if PYTHON in relaxed
-            else tuple(
-                (item.spec, item.place)
-                for item in declared.python
-                if not PREFERENCE.search(posixpath.basename(item.place.file).lower())
-            )
+            else tuple((item.spec, item.place) for item in declared.required_python)
         ),
         places={item.package: item.place for item in reversed(direct)},
         exempt={

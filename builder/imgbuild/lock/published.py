@@ -245,7 +245,7 @@ def _check_row(
     lock = extended.lock
     for number, arch in enumerate(row.arch):
         notes.choice((*path, "arch", number), arch, lock.arch, f"architecture of {extended.name}")
-    if row.as_of is not None and row.as_of.isoformat() < lock.as_of:
+    if row.extends is not None and row.as_of is not None and row.as_of.isoformat() < lock.as_of:
         message = f"the packages of {extended.name} were uploaded until {lock.as_of}"
         notes.note((*path, "as_of"), message, value=row.as_of, expected="that day or a later one")
     versions = versions_of(lock) if row.extends is not None else {}

@@ -19,12 +19,12 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.deb import apt
-from imgbuild.errors import ImgbuildError, NoSolution
+from imgbuild.errors import ImgbuildError, ImpossibleRequirements, NoSolution
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Base, DebianBase
 from imgbuild.matrix.select import Selected
-from imgbuild.pipeline import lock_target
+from imgbuild.pipeline import impossible, lock_target
 from imgbuild.pipeline.downloads import downloads
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.opened import report_templates
@@ -75,6 +75,7 @@ def lock_all(
             done[item.name] = current
             continue
         with _attempt(session, item.name, inputs, failed, single=count == 1):
+            impossible.refuse(matrix, item.name, inputs.context)
             settled[item.name] = lock_target.settle_target(project, matrix, item.name, inputs)
     total = downloads(project, list(settled.values()), inputs)
     if settled:
@@ -118,6 +119,8 @@ def _attempt(
 def _explaining(session: Session, name: str, inputs: Inputs) -> Iterator[None]:
     try:
         yield
+    except ImpossibleRequirements:
+        raise  # it says all there is to say
     except NoSolution as error:
         with console.step(f"looking for the cause, and for suggestions near {name}"):
             raise _explained(error, session, name, inputs) from error

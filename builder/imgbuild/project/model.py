@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import posixpath
+import re
 from typing import Literal
 
 import msgspec
@@ -25,6 +27,8 @@ class Place(msgspec.Struct, frozen=True, order=True):
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
+# Files whose Python is that of developers or of an older image; metadata says what is accepted.
+PREFERENCE = re.compile(r"^\.python-version$|dockerfile|containerfile|\.ipynb$")
 Kind = Literal["requirement", "constraint", "override"]
 
 
@@ -130,3 +134,12 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...] = ()
     excluded: tuple[DeclaredName, ...] = ()
     not_read: tuple[NotRead, ...] = ()
+
+    @property
+    def required_python(self) -> tuple[DeclaredPython, ...]:
+        """What the project's metadata says of Python, without what its developers use."""
+        return tuple(
+            item
+            for item in self.python
+            if not PREFERENCE.search(posixpath.basename(item.place.file).lower())
+        )

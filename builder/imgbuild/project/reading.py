@@ -303,8 +303,8 @@ class Reading:
             cuda=tuple(self.cuda),
             images=tuple(self.images),
             cut_off=self.cut_off,
-            extras=tuple(self.available_extras),
-            groups=tuple(self.available_groups),
+            extras=tuple(sorted(self.available_extras)),
+            groups=tuple(sorted(self.available_groups)),
             excluded=tuple(self.excluded),
             not_read=tuple(self.left_out),
         )

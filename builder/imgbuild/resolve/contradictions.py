@@ -1,4 +1,4 @@
-"""What a project's pins require against its own other lines: no solver is asked for that."""
+"""What a project's pins require against its own other lines (separate: needs no solver)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from imgbuild.project import agreement
 from imgbuild.project.model import Declared
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import Obstacle
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 
@@ -20,12 +21,11 @@ def contradictions(
 ) -> list[Obstacle]:
     """The pins whose METADATA no version of another demanded package meets.
 
-    `required` are pins with what they require. What an override or other metadata decides is left
-    to the solver, and so is what is installed without dependencies.
+    `required` are pins with what they require. What an override decides is left to the
+    solver, and so is what is installed without dependencies.
     """
     lines = declared.requirements
     free = {each.package for each in lines if each.no_deps}
-    free |= {normalize(each.package) for each in declared.metadata}
     decided = {each.package for each in lines if each.kind == "override"}
     bounds: Mapping[str, PackageDemand] = {
         each.package: each
@@ -48,6 +48,7 @@ def contradictions(
         if (other := bounds.get(normalize(needed.name))) is not None and needed.url is None
         if not (pin.locked and other.locked)  # the tool that locked them knew better
         if not agreement.compatible(
-            Requirement(f"{other.package}{other.spec}"), Requirement(f"x{needed.specifier}")
+            parse_requirement(f"{other.package}{other.spec}"),
+            parse_requirement(f"x{needed.specifier}"),
         )
     ]

@@ -1,0 +1,41 @@
+"""Requirements of a project that no file of the index can meet: all at once, before a solve."""
+
+from __future__ import annotations
+
+from imgbuild.cache.context import Context
+from imgbuild.errors import ImpossibleRequirements
+from imgbuild.lock import published
+from imgbuild.lock.locked_matrix import versions_of
+from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline.declared_files import with_added
+from imgbuild.resolve.demands import demands
+from imgbuild.resolve.feasible import IndexPages, obstacles
+from imgbuild.values import normalize
+from imgbuild.wheel.tags import Tags
+
+
+def refuse(matrix: Matrix, name: str, context: Context) -> None:
+    """ImpossibleRequirements, with file, line and reason of each, for a row of a project.
+
+    Packages that `extends` keeps, and those of another index than the default, are not looked up.
+    """
+    row = published.project_row(matrix, name)
+    if row is None:
+        return
+    target, lock = matrix.targets[name], row.published.lock
+    declared = with_added(row.requirements.declared, row.row.add)
+    left_out = {
+        *(versions_of(lock) if row.row.extends is not None else ()),
+        *map(normalize, (*row.row.exclude, *row.row.relax)),
+        *(each.package for each in declared.requirements if each.kind == "override"),
+        *target.indexes,
+    }
+    tags = Tags(python=lock.base.python, glibc=lock.base.glibc, arch=target.arch[0])
+    asked = [each for each in demands(declared, tags.markers) if each.package not in left_out]
+    pages = IndexPages(matrix, context, target.as_of)
+    blocked = obstacles(asked, pages, tags)
+    if not blocked:
+        return
+    message = f"{name} requires what the index does not have for Python {lock.base.python}"
+    hint = "change them in the project's files, or leave one out in matrix.yaml: exclude: {PACKAGE: REASON}"
+    raise ImpossibleRequirements(message, reasons=tuple(map(str, blocked)), hint=hint)
