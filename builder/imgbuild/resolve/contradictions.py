@@ -1,4 +1,4 @@
-"""What a project's pins require against its own other lines: no solver is asked for that."""
+"""Pins of a project that require what other lines of it exclude, by METADATA alone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from imgbuild.project import agreement
 from imgbuild.project.model import Declared
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import Obstacle
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 
@@ -47,7 +48,5 @@ def contradictions(
         for needed in requirements
         if (other := bounds.get(normalize(needed.name))) is not None and needed.url is None
         if not (pin.locked and other.locked)  # the tool that locked them knew better
-        if not agreement.compatible(
-            Requirement(f"{other.package}{other.spec}"), Requirement(f"x{needed.specifier}")
-        )
+        if not agreement.compatible(parse_requirement(f"{other.package}{other.spec}"), needed)
     ]
