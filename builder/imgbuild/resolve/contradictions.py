@@ -48,5 +48,8 @@ def contradictions(
         for needed in requirements
         if (other := bounds.get(normalize(needed.name))) is not None and needed.url is None
         if not (pin.locked and other.locked)  # the tool that locked them knew better
-        if not agreement.compatible(parse_requirement(f"{other.package}{other.spec}"), needed)
+        if not agreement.compatible(
+            parse_requirement(f"{other.package}{other.spec}"),
+            parse_requirement(f"{other.package}{needed.specifier}"),  # without its marker
+        )
     ]
