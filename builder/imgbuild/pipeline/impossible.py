@@ -37,5 +37,8 @@ def refuse(matrix: Matrix, name: str, context: Context) -> None:
     if not blocked:
         return
     message = f"{name} requires what the index does not have for Python {lock.base.python}"
-    hint = "change them in the project's files, or leave one out in matrix.yaml: exclude: {PACKAGE: REASON}"
+    hint = (
+        "change them in the project's files, or leave one out in matrix.yaml:"
+        " exclude: {PACKAGE: REASON}"
+    )
     raise ImpossibleRequirements(message, reasons=tuple(map(str, blocked)), hint=hint)

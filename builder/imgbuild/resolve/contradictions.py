@@ -1,4 +1,4 @@
-"""What a project's pins require against its own other lines (separate: needs no solver)."""
+"""Pins of a project that require what other lines of it exclude, by METADATA alone."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def contradictions(
         if not (pin.locked and other.locked)  # the tool that locked them knew better
         if not agreement.compatible(
             parse_requirement(f"{other.package}{other.spec}"),
-            parse_requirement(f"x{needed.specifier}"),
+            parse_requirement(f"{other.package}{needed.specifier}"),  # without its marker
         )
     ]

@@ -1,4 +1,4 @@
-"""The torch for which a pinned engine is built, where the project does not say it."""
+"""The torch for which a pinned engine is built, where the project leaves it open."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_torch(
     pinned = [each for each in engines if each.pin and each.installed and not each.source]
     if torch.pin or torch.source or not pinned:
         return tuple(demands)
-    bound = next((spec for each in pinned if (spec := _torch(each, markers, metadata))), None)
+    bound = next(filter(None, (_torch(each, markers, metadata) for each in pinned)), None)
     if bound is None:
         return tuple(demands)
     joined = f"{torch.spec},{bound.spec}" if torch.spec else bound.spec

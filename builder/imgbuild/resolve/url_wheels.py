@@ -1,4 +1,4 @@
-"""Wheels that a project names by address: which targets they fit (separate: names of files)."""
+"""Wheels that a project names by address: which targets they fit, by the names of the files."""
 
 from __future__ import annotations
 

@@ -135,6 +135,7 @@ def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: Loca
 def test_pins_that_contradict_each_other_are_named(imgbuild: Command, index: LocalIndex) -> None:
     requires = ["transformers<4.50", 'peft>=0.15; extra == "lora"', "numpy"]
     index.wheel("trainer", "1.0", requires)
+    index.wheel("transformers", "4.51.3")
     index.wheel("peft", "0.14.0", ["transformers"])
     require("transformers==4.51.3\ntrainer[lora]==1.0\npeft==0.14.0\n")
     done = imgbuild("init")
