@@ -1,7 +1,7 @@
 """The file of facts about published wheels and Debian packages, which is installed with imgbuild.
 
-It is committed, and stands for files that nobody needs to download: a lock of an extension and the
-audit of a published target read it where the cache has nothing. It is a zip archive of XZ streams,
+It is committed and replaces the download of these files: a lock of an extension and the audit of a
+published target read it where the cache has nothing. It is a zip archive of XZ streams,
 each one MessagePack; its comment is the format. `tools/facts.py` writes it.
 """
 

@@ -218,7 +218,7 @@ def _capability(text: str) -> str:
 
 
 class Additions(Group, frozen=True, kw_only=True):
-    """What the image has beside what the project's files say."""
+    """What the image has in addition to the packages of the project's files."""
 
     add: AddOption = None
     system: SystemOption = None
@@ -254,11 +254,11 @@ def init_project(
     Reads what the project here needs: requirements files, pyproject.toml, lock files, setup.cfg,
     environment.yml, a Dockerfile. Compares it with every target, prints the nearest three, and
     writes matrix.yaml with a row that names these files; all else is in .imgbuild/. Nothing that
-    exists is changed. Where nothing is found, the image extends the recommended target.
+    exists is changed. Without such files, the image extends the recommended target.
 
     `extends` holds the target's versions; it is taken if a tested target has all that the project
-    demands. Else `like` solves anew, with the target's versions as preferences. What cannot be met
-    is listed at once, and nothing is written.
+    demands. Else `like` solves again, with the target's versions as preferences. If requirements
+    cannot be met, all of them are listed, and nothing is written.
 
     Examples:
 

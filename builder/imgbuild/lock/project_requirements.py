@@ -299,5 +299,5 @@ def refuse_contradictions(
     )
     if problems:
         message = f"the project requires other versions than {published} has"
-        hint = f"write `like: {published}` in {MATRIX}: its packages are then solved anew"
+        hint = f"write `like: {published}` in {MATRIX}: its packages are then solved again"
         raise InputError(message, problems=problems, hint=hint)

@@ -92,7 +92,7 @@ class Extension(_Strict, frozen=True):
     """One row: a published target, what a project requires, and what is added.
 
     With `extends` the packages of the published target stay as they are locked. With `like` they
-    are solved anew, its versions preferred.
+    are solved again, its versions preferred.
     """
 
     summary: Annotated[Prose, msgspec.Meta(description="one line for tables")]
@@ -104,7 +104,7 @@ class Extension(_Strict, frozen=True):
         Name | None,
         msgspec.Meta(
             description="a target of `published`, whose base, settings and layer rules are used;"
-            " all packages are solved anew, its versions preferred"
+            " all packages are solved again, its versions preferred"
         ),
     ] = None
     requirements: Files = ()
@@ -202,7 +202,7 @@ class Extensions(_Strict, frozen=True):
     ]
     indexes: Annotated[
         dict[Name, PackageIndex],
-        msgspec.Meta(description="indexes beside the default one, which is this machine's"),
+        msgspec.Meta(description="indexes in addition to the default one, which is this machine's"),
     ] = {}
     mirrors: Annotated[
         tuple[Line, ...],

@@ -47,7 +47,7 @@ PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` l
 
 
 class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asks for beside the project's files.
+    """The options of `imgbuild init` that select a target.
 
     `target`: this one and no other; `extends`: unchanged. `host` has the driver and GPUs that
     targets must fit. `relax` are packages of which any version will do, `exclude` those that are
@@ -230,7 +230,7 @@ class Chooser:
             self._demands.clear()
         settled = {*(each.package for each in self._advice), *sdists}
         chosen = order[0]
-        if self._ask.extends and not chosen.changed:  # the user knows it better than the tests
+        if self._ask.extends and not chosen.changed:  # as selected, tested or not
             chosen = msgspec.structs.replace(chosen, form="extends")
         return Choice(
             candidates=(chosen, *order[1:]),

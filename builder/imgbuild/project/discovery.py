@@ -21,7 +21,7 @@ from imgbuild.project.kinds import FOREIGN, is_requirements, reason_to_leave
 from imgbuild.project.model import Place
 from imgbuild.project.reading import Reading
 
-NAMED = "name it with --from if it is wanted"
+NAMED = "name it with --from to read it"
 SHOWN = 3  # contradictions in a reason
 FOLDERS = 40  # of the project that are searched for projects of their own
 DOCKER_FOLDERS = ("docker", "dockerfiles", ".devcontainer", "containers", "container")
@@ -63,7 +63,7 @@ def _declares(reading: Reading) -> bool:
 
 
 def _metadata(reading: Reading, names: list[str]) -> None:
-    """Read the package's metadata, and the lock beside it."""
+    """Read the package's metadata, and its lock."""
     document = reading.toml("pyproject.toml") if "pyproject.toml" in names else None
     standard = document is not None and (
         isinstance(document.get("project"), dict)
@@ -134,7 +134,7 @@ def _requirements(reading: Reading, names: list[str]) -> None:
 
 
 def _main_file(reading: Reading, files: list[str], inner: list[str]) -> str:
-    """The requirements file that is taken by itself; empty if there is none."""
+    """The requirements file that is read without being named; empty if there is none."""
     if "requirements.txt" in files:
         return "requirements.txt"
     if "requirements.in" in files:

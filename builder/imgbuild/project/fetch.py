@@ -81,8 +81,8 @@ def parse(text: str) -> RevisionAddress:
 def fetch(address: RevisionAddress, place: Path) -> Fetched:
     """Clone the repository into the new folder `place`.
 
-    Neither hooks nor filters nor the configuration of the repository are run, nobody is asked for
-    a password, and submodules are not fetched. InputError if there is no such folder in it,
+    Neither hooks nor filters nor the configuration of the repository are used, git does not prompt
+    for a password, and submodules are not fetched. InputError if there is no such folder in it,
     FetchFailed if git cannot fetch it.
     """
     commit = git.clone(address.url, address.revision, place)

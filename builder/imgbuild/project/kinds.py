@@ -113,7 +113,7 @@ def read_setup(reading: Reading, name: str) -> None:
 
 
 def read_uv_lock(reading: Reading, name: str) -> None:
-    """Read a uv.lock for the chosen extras and groups of the pyproject.toml beside it."""
+    """Read a uv.lock for the chosen extras and groups of the pyproject.toml in its folder."""
     file = relative(above(name), "pyproject.toml")
     document = reading.toml(file) if reading.sources.exists(file) else None
     if document is None:
@@ -130,7 +130,7 @@ def read_uv_lock(reading: Reading, name: str) -> None:
 
 
 def read_poetry_lock(reading: Reading, name: str) -> None:
-    """Read a poetry.lock for the chosen extras and groups of the pyproject.toml beside it."""
+    """Read a poetry.lock for the chosen extras and groups of the pyproject.toml in its folder."""
     file = relative(above(name), "pyproject.toml")
     document = reading.toml(file) if reading.sources.exists(file) else None
     if document is None:
@@ -207,12 +207,12 @@ def parts(name: str) -> set[str]:
 
 
 def reason_to_leave(name: str) -> str:
-    """Why a requirements file is not taken by itself; empty if nothing speaks against it."""
+    """Why a requirements file is only read if it is named; empty if there is no reason."""
     words = parts(name)
     if words & (DEVELOPMENT | {"build", "release", "benchmark", "benchmarks"}):
-        return "packages for development; name it with --from if it is wanted"
+        return "packages for development; name it with --from to read it"
     if words & HARDWARE:
-        return "packages for other hardware; name it with --from if it is wanted"
+        return "packages for other hardware; name it with --from to read it"
     return ""
 
 

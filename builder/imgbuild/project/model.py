@@ -33,7 +33,7 @@ Kind = Literal["requirement", "constraint", "override"]
 
 
 class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True):
-    """A requirement as PEP 508 writes it, and what is said about it beside that.
+    """A requirement as PEP 508 writes it, and what PEP 508 cannot express.
 
     `text` has the name, extras, versions, a marker and, for a wheel or a git repository by URL,
     ` @ URL`. A folder or file of the project has its path, relative to the project, in `path`.

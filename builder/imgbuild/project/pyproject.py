@@ -124,7 +124,7 @@ class ProjectTables:
 def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
     """Read what the pyproject.toml `name` declares for the chosen extras and groups.
 
-    With `locked` a lock file decides the requirements: only what holds beside them is read.
+    With `locked` a lock file has the requirements: only the settings are read.
     """
     document = reading.toml(name)
     if document is None:

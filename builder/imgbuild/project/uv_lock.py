@@ -174,7 +174,7 @@ def _closure(
 ) -> Iterator[tuple[UvPackage, set[str]]]:
     """The packages that `root` needs on Linux, each with the markers under which they are.
 
-    The empty marker means always.
+    The empty marker is true on all machines.
     """
     by_name: dict[str, list[UvPackage]] = {}
     for package in packages:

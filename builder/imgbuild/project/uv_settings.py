@@ -76,7 +76,7 @@ class UvSettings:
         return Place(file=self.file, line=line_of(self.text, value, after=after))
 
     def default_groups(self, available: Iterable[str]) -> list[str]:
-        """The groups that uv installs by itself, but those of development."""
+        """The groups that uv installs by default, except those for development."""
         default = self.table.get("default-groups", [])
         names = list(available) if default == "all" else [str(each) for each in _list(default)]
         return [name for name in names if normalize(name) not in DEVELOPMENT]

@@ -1,4 +1,4 @@
-"""Packages that are published as source and compile CUDA code: flash-attn and its kin.
+"""Packages that are published as source and compile CUDA code, such as flash-attn.
 
 Their own projects publish wheels outside of the index, whose file names follow a pattern of that
 project. None of them is fetched here: what the file must be called follows from what it must fit.

@@ -110,7 +110,7 @@ class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about one wheel; None is what is not known.
 
     `crcs` are the CRCs of the files of `index`; `installed` as in `InstalledDifference`; `modules`,
-    `imports` and `mentions` as in `PackageFacts`.
+    `imports` and `mentions` as in `PublishedPackageFacts`.
     """
 
     index: WheelIndex
