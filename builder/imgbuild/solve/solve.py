@@ -181,9 +181,9 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
 
     `root` makes the root folder under which wheels are built from sdists.
     """
-    plain = wheels_only(problem, python)
-    release = cuda_release(problem, plain)
     published = problem.published
+    plain = wheels_only(problem, python, published)
+    release = cuda_release(problem, plain)
     published_wheels: extension.PublishedWheels | None = None
     published_builders: dict[str, server.SdistBuilder] = {}
     if published is not None:
@@ -205,15 +205,20 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     )
 
 
-def wheels_only(problem: SolveProblem, python: str) -> Catalogue:
-    """What the target may use of its indexes, without what would be built from sdists."""
+def wheels_only(
+    problem: SolveProblem, python: str, published: Resolution | None = None
+) -> Catalogue:
+    """What the target may use of its indexes, without what would be built from sdists.
+
+    Of packages that are `published`, that is their locked wheel, and their pages are not read.
+    """
     matrix, target, context = problem.matrix, problem.target, problem.context
     located = places(matrix, target, uv.default_index)
     indexes = Indexes(located, target.indexes, matrix.default_index, context.http)
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     rules = Rules(as_of=target.as_of, tags=tags, pins=target.pins)
-    published = problem.published or Resolution(wheels=())
-    offered = extension.offered_wheels(published)
+    published = published or Resolution(wheels=())
+    offered = extension.offered(published)
     wheels = {wheel.sha256: wheel for wheel in published.wheels}
     ranges = LookedUp(context.http, lambda sha256: extension.address_of(indexes, wheels, sha256))
     return Catalogue(indexes, rules, ranges, context.store, locked=offered)
@@ -250,7 +255,7 @@ def with_sdists(
         context.store,
         sdists=builders,
         hide=hide,
-        locked={**plain.locked, **extension.offered_sdists(problem.published)},
+        locked=plain.locked,
     )
 
 
