@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the facts about the wheels and Debian packages of published targets, a file in imgbuild.
 
-It audits these targets in turn, each for its first architecture, and reads every wheel and Debian
+It audits these targets in turn, for x86_64 if they have it, and reads every wheel and Debian
 package of them; of wheels for another architecture it reads what the audit read of their twins.
 `make facts` gives it a cache of its own, so that the file follows from the locks and the code
 alone. Wheels that the next target does not have are removed from the cache. It takes about 10 GB of
@@ -20,6 +20,7 @@ import msgspec
 
 from imgbuild.assemble import folders
 from imgbuild.assemble.inputs import Inputs, installation
+from imgbuild.attest.sbom import packages
 from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.base import read_base, stored_libraries
@@ -63,6 +64,7 @@ class Facts:
         self.headers: dict[Sha256, bytes] = {}
         self.debs: dict[Sha256, tuple[ElfFacts, ...]] = {}
         self.bases: dict[str, bytes] = {}
+        self.records: dict[Sha256, bytes] = {}
 
     def add_wheel(self, wheel: Wheel, facts: PublishedWheelFacts, metadata: bytes) -> None:
         """Add the facts about a wheel, or what another target's audit read of it as well."""
@@ -79,9 +81,11 @@ class Facts:
         self.headers[wheel.sha256] = headers_of(metadata)
 
     def add_debs(self, debs: Sequence[Deb], inputs: Inputs) -> None:
-        """Add the libraries of `debs`, which are in the cache."""
+        """Add the libraries and the records for SBOMs of `debs`, which are in the cache."""
         read_base(debs, lambda deb: Path(inputs.store.file(deb.sha256) or ""), inputs.store)
         self.debs |= {deb.sha256: stored_libraries(deb, inputs.store) or () for deb in debs}
+        records = packages.look(((deb.sha256, deb) for deb in debs), inputs.store)
+        self.records |= {key: msgspec.json.encode(record) for key, record in records.items()}
 
     def add_base(self, layers: Sequence[Layer], inputs: Inputs) -> None:
         """Add the paths of a base whose Debian packages are in the cache."""
@@ -96,6 +100,7 @@ class Facts:
         return {
             **{f"wheels/{name}": encode(package_facts(wheels))
                for name, wheels in self.wheels.items()},
+            packages.FACT: encode(dict(sorted(self.records.items()))),
             folders.FACT: encode(dict(sorted(self.bases.items()))),
             METADATA: encode(dict(sorted(self.headers.items()))),
             DEBS: encode(DebFacts(tuple(hashes), elf_lists([self.debs[key] for key in hashes]))),
@@ -124,8 +129,8 @@ def chosen_locks(names: Sequence[str]) -> list[Lock]:
 
 
 def architectures(lock: Lock) -> list[Arch]:
-    """The architectures of `lock`, first the one that has the most packages."""
-    return sorted(lock.arch, key=lambda arch: (-len(wheels_of(lock.arch[arch])), arch))
+    """The architectures of `lock`, x86_64 first."""
+    return sorted(lock.arch, key=lambda arch: arch is not Arch.X86_64)
 
 
 def read_targets(locks: Sequence[Lock]) -> Facts:

@@ -342,7 +342,7 @@ def kept_files(cache: Path) -> set[str]:
 def test_locking_downloads_nothing_of_a_published_target_with_facts(
     published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
 ) -> None:
-    words = ("--add", "gadget")
+    words = ("--add", "gadget", "--file", "train.sh:/opt/team/train.sh")
     reference = published_site.user(tmp_path / "reference", *words)
     reference.run("lock", OWN)
     project = published_site.user(tmp_path / "ours", *words)

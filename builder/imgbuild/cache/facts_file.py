@@ -22,7 +22,8 @@ from imgbuild.codec import write_bytes
 # Raised by hand when a reader of wheels or Debian packages finds something else in the same bytes,
 # or when the form of an entry changes; then `make facts` writes the file again.
 FORMAT = 1
-KINDS = ("metadata", "folders")  # kinds of facts that are one entry each: a map of key to bytes
+# The kinds of facts of the cache that are one entry each, a map of key to bytes.
+KINDS = ("metadata", "folders", "package-2")
 _TIME = (1980, 1, 1, 0, 0, 0)  # the oldest time of a zip file: no time is recorded
 _FILTERS = ({"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 64 << 20},)
 _BROKEN = (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, NotImplementedError, ValueError)

@@ -97,15 +97,14 @@ class PublishedWheels:
         )
 
 
-def offered_wheels(published: Resolution) -> dict[str, OfferedFile]:
-    """Package → the published wheel, whose address is looked up when it is read."""
-    return {wheel.package: OfferedFile(wheel=_file(wheel)) for wheel in published.wheels}
+def offered(published: Resolution) -> dict[str, OfferedFile]:
+    """Package → what is published of it: a wheel, or the sdist that its wheel was built from.
 
-
-def offered_sdists(published: Resolution | None) -> dict[str, OfferedFile]:
-    """Package → the sdist that its published wheel was built from."""
-    sdists = {item.package: _file(item.sdist) for item in published.built} if published else {}
-    return {
+    Their addresses are looked up when they are read.
+    """
+    wheels = {wheel.package: OfferedFile(wheel=_file(wheel)) for wheel in published.wheels}
+    sdists = {built.package: _file(built.sdist) for built in published.built}
+    return wheels | {
         package: OfferedFile(wheel=promised(package, sdist), sdist=sdist)
         for package, sdist in sdists.items()
     }

@@ -244,7 +244,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     published_wheels: extension.PublishedWheels | None = None
     if overlay is not None and published is not None:
         direct.refuse_published(packages, published.versions, overlay.published.name)
-    plain = wheels_only(problem, python, packages)
+    plain = wheels_only(problem, python, packages, published)
     release = cuda_release(problem, plain)
     sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root, packages)
     if any(item.is_git for item in packages.values()):
@@ -252,7 +252,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
             package: direct.versioned(item, sdist_wheels.identified)
             for package, item in packages.items()
         }
-        plain = wheels_only(problem, python, packages)
+        plain = wheels_only(problem, python, packages, published)
     published_builders: dict[str, server.SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base
@@ -280,10 +280,16 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     )
 
 
-def wheels_only(problem: SolveProblem, python: str, packages: Direct = NO_DIRECT) -> Catalogue:
+def wheels_only(
+    problem: SolveProblem,
+    python: str,
+    packages: Direct = NO_DIRECT,
+    published: Resolution | None = None,
+) -> Catalogue:
     """What the target may use of its indexes, without what would be built from sdists.
 
-    `packages` are those by address: no index is asked for them.
+    `packages` are those by address: no index is asked for them. Of packages that are `published`,
+    that is their locked wheel, and their pages are not read.
     """
     matrix, target, context = problem.matrix, problem.target, problem.context
     located = places(matrix, target, uv.default_index)
@@ -291,8 +297,8 @@ def wheels_only(problem: SolveProblem, python: str, packages: Direct = NO_DIRECT
     indexes = Indexes(located, target.indexes, matrix.default_index, context.http, files)
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     rules = Rules(as_of=target.as_of, tags=tags, pins=target.pins)
-    published = problem.published or Resolution(wheels=())
-    offered = extension.offered_wheels(published)
+    published = published or Resolution(wheels=())
+    offered = extension.offered(published)
     wheels = {wheel.sha256: wheel for wheel in published.wheels}
     ranges = LookedUp(context.http, lambda sha256: extension.address_of(indexes, wheels, sha256))
     return Catalogue(indexes, rules, ranges, context.store, locked=offered)
@@ -337,7 +343,7 @@ def with_sdists(
         context.store,
         sdists=builders,
         hide=hide,
-        locked={**plain.locked, **extension.offered_sdists(problem.published)},
+        locked=plain.locked,
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from packaging.requirements import InvalidRequirement
 
-from imgbuild import codec, project_paths
+from imgbuild import codec
 from imgbuild.attest.sbom import licences
 from imgbuild.cache.store import Store
 from imgbuild.deb import archive
@@ -142,7 +142,7 @@ def merge(sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]) -
 
 
 def keep(images: Path, lock: Lock, store: Store) -> None:
-    """Record what the files of `lock` say, as far as the cache or the catalogue has them."""
+    """Record what the files of `lock` say, as far as the cache has them."""
     with store.exclusive(f"records-{sha256(str(images).encode())}"):
         sbom_packages = read_packages(images)
         pending = [
@@ -150,10 +150,7 @@ def keep(images: Path, lock: Lock, store: Store) -> None:
             for key, item in _files(lock)
             if key not in sbom_packages.packages or not sbom_packages.packages[key].is_current
         ]
-        catalogue = recorded([project_paths.catalogue().images] if lock.extends is not None else [])
-        new_packages = {key: catalogue[key] for key, _ in pending if key in catalogue}
-        new_packages |= look(((key, item) for key, item in pending if key not in catalogue), store)
-        if new_packages:
+        if new_packages := look(pending, store):
             codec.write(
                 packages_path(images), merge(sbom_packages, new_packages), below=images.parent
             )
