@@ -72,6 +72,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
             planned_config.cmd,
             planned_config.workdir,
             planned_config.user,
+            planned_config.labels,
         )
 
 
