@@ -186,7 +186,6 @@ def test_junit_has_a_case_for_each_check(folder: Path, imgbuild: Command) -> Non
             ("--requirements", "pins.txt", "--python", "3.11", "--arch", "arm64"),
             "cannot read pins.txt: No such file or directory\nhint: ",
         ),
-        (("--requirements", "loose.txt", "--python", "3.11", "--arch", "arm64"), "loose.txt:2"),
         (("--requirements", "loose.txt", "--python", "3", "--arch", "arm64"), "--python 3: "),
         ((*LOOSE, "--keep"), "--keep: only wheels of targets are downloaded"),
         ((*LOOSE, "--drop"), "--drop: only wheels of targets are downloaded"),
