@@ -12,6 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.errors import Problem
+from imgbuild.http.credentials import redact
 from imgbuild.project import addresses, platforms, releases
 from imgbuild.project.model import (
     Declared,
@@ -255,6 +256,7 @@ class Reading:
         if not re.match(r"(https?|file)://", url) or addresses.split(url) is None:
             self.leave_out(place, url, "not the address of an index")
             return
+        url = redact(url)  # a login is in ~/.netrc, not in what is printed
         release = releases.of_address(url)
         if release:
             self.cuda_release(release, place, marker)

@@ -375,7 +375,7 @@ def test_extras_and_groups_that_can_be_chosen_are_named(imgbuild: Command) -> No
 
 def test_an_index_that_is_not_asked_is_named_without_its_password(imgbuild: Command) -> None:
     require("--extra-index-url https://me:s3cret@index.example/simple\n" + MET)
-    done = imgbuild("init")
+    done = imgbuild("init", "--json")
     assert "left out requirements.txt:1: index https://" in done.stderr
     assert "s3cret" not in done.stderr + done.stdout
 
