@@ -13,6 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.errors import Problem
+from imgbuild.http.credentials import redact
 from imgbuild.project import addresses, platforms, releases
 from imgbuild.project.model import (
     Declared,
@@ -247,6 +248,7 @@ class Reading:
         if VARIABLE.search(url):
             self.leave_out(place, url, "the address has a variable, whose value is not in the file")
             return
+        url = redact(url)  # a login is in ~/.netrc, not in what is printed
         release = releases.of_address(url)
         if release:
             self.cuda_release(release, place, marker)
