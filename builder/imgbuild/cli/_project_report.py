@@ -7,10 +7,8 @@ from pathlib import Path
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.cli._output import aligned, count, folded, size_text, terminal_width
-from imgbuild.http.credentials import redact
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.choose_target import Choice
-from imgbuild.project import releases
 from imgbuild.project.model import Declared
 from imgbuild.resolve.choose import Candidate
 from imgbuild.system import boundary
@@ -29,12 +27,7 @@ def read_lines(declared: Declared) -> list[str]:
     for option, names in (("--extra", declared.extras), ("--group", declared.groups)):
         if names:
             lines.append(f"{option} takes {', '.join(names)}")
-    left_out = [
-        f"{each.place}: index {redact(each.url)}: not asked; assign packages to it in matrix.yaml"
-        for each in declared.indexes
-        if releases.of_address(each.url) is None
-    ]
-    left_out += declared_files.left_out(declared)
+    left_out = declared_files.left_out(declared)
     lines += [f"left out {line}" for line in left_out[:LEFT_OUT]]
     more = len(left_out) - LEFT_OUT
     return [*lines, f"and {more} more left out; --json has all"] if more > 0 else lines

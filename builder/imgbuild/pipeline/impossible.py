@@ -1,4 +1,4 @@
-"""Requirements of a project that no file of the index can meet: all at once, before a solve."""
+"""Requirements that no file of the index can meet, all at once (separate: before a solve)."""
 
 from __future__ import annotations
 
