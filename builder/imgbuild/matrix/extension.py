@@ -89,11 +89,7 @@ Files = Annotated[
 
 
 class Extension(_Strict, frozen=True):
-    """One row: a published target, what a project requires, and what is added.
-
-    With `extends` the packages of the published target stay as they are locked. With `like` they
-    are solved again, its versions preferred.
-    """
+    """One row: a published target, what a project requires, and what is added."""
 
     summary: Annotated[Prose, msgspec.Meta(description="one line for tables")]
     extends: Annotated[
