@@ -126,7 +126,7 @@ def test_of_a_pin_without_a_wheel_the_sdist_is_read(project: Project) -> None:
     assert "not looked at: vllm==7.5: read from its sdist, without what a build" in done.stdout
 
 
-def test_pins_offline_are_refused_since_an_index_must_be_asked(
+def test_pins_offline_are_refused_since_an_index_must_be_queried(
     project: Project, site: Site
 ) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\n", encoding="utf-8")

@@ -297,7 +297,7 @@ def test_a_script_that_nobody_has_read_is_refused(
     assert "mariadb-common" in result
 
 
-def test_verbs_that_show_know_an_extension(user: Project) -> None:
+def test_verbs_that_show_images_support_an_extension(user: Project) -> None:
     (row,) = json.loads(user.run("list", "--json").stdout)
     assert (row["target"], row["state"]) == (OWN, "locked")
     assert row["pins"] == {"thewheel": "1.0", "torch": "2.6.0"}

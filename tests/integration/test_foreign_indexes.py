@@ -297,7 +297,7 @@ def test_a_wheel_that_the_user_brings(project: Project) -> None:
     project.run("build", "own", status=9)
 
 
-def test_all_takes_on_what_the_default_index_has_and_tells_the_rest(project: Project) -> None:
+def test_all_accepts_what_the_default_index_has_and_reports_the_rest(project: Project) -> None:
     done = project.run("lock", "--all")
     expected = {"near", "layers.json", "packages.json"}
     assert {path.split("/")[0] for path in project.files()} == expected

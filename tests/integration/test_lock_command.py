@@ -108,7 +108,7 @@ def test_check_sees_a_file_that_was_edited(project, name, before, after):
     assert result in done.stderr.replace("\n", "")
 
 
-def test_check_wants_every_file(project):
+def test_check_requires_every_file(project):
     for name in OWN:
         path = project.folder / "images" / TARGET / name
         data = path.read_bytes()

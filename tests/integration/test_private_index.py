@@ -125,7 +125,7 @@ def test_an_authority_that_is_not_trusted(
     assert site.requests == [], "no login went to a server that could not prove its name"
 
 
-def test_a_certificate_of_another_name(
+def test_a_certificate_for_another_host_is_refused(
     bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))

@@ -344,7 +344,7 @@ def test_apptainer_builds_the_definition_file(project, tmp_path):
     assert f"dev.imgbuild.target: {TARGET}" in printed(apptainer, "inspect", "--labels", image)
 
 
-def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
+def test_lock_renders_and_check_reports_what_is_stale(project, tmp_path):
     project.run("render", TARGET, "--check")
     dockerfile = project.folder / "images" / TARGET / "Dockerfile"
     text = dockerfile.read_text()

@@ -300,7 +300,7 @@ remove(root)
     assert not (user_folder / "root").exists()
 
 
-def test_a_failing_set_up_is_told_apart_from_a_failing_command(root, shell, monkeypatch):
+def test_a_failing_set_up_is_distinguished_from_a_failing_command(root, shell, monkeypatch):
     assert shell("exit 125").status == 125
     monkeypatch.setattr(sandbox, "_filter", lambda: b"no instruction ")
     with pytest.raises(WorkFailed, match="cannot load the filter"):

@@ -118,7 +118,7 @@ def test_what_an_image_of_anybodys_says_of_python_and_its_home(sample, tmp_path)
     assert {"HOME=/home/me", "PYTHONPATH=/my/code"} <= set(variables)
 
 
-def test_inspect_tells_where_it_came_from(sif, sample):
+def test_inspect_shows_the_origin(sif, sample):
     inspection = json.loads(apptainer("inspect", "--json", "--labels", sif).stdout)
     labels = inspection["data"]["attributes"]["labels"]
     assert labels[files.IMAGE_LABEL] == sample.digest

@@ -220,7 +220,7 @@ def test_a_server_answers_and_ends(tmp_path):
     assert "--- server-" in done.stdout  # its log is the case's, where the case fails
 
 
-def test_a_server_that_ends_tells_why(tmp_path):
+def test_a_server_that_ends_is_reported_with_the_reason(tmp_path):
     (tmp_path / "server.py").write_text(SERVER)
     done = python(tmp_path, ASKS, "fails")
     assert done.returncode == 1

@@ -88,7 +88,7 @@ def test_a_root_folder_needs_no_engine(built, wheels, tmp_path):
     check(report)
 
 
-def test_a_tier_with_nothing_to_test_is_no_failure(built, wheels, tmp_path, monkeypatch, capsys):
+def test_a_tier_with_nothing_to_test_is_not_a_failure(built, wheels, tmp_path, monkeypatch, capsys):
     needs.user_namespaces()
     lock = tmp_path / "lock.json"
     codec.write(lock, smoke_environment.make_lock_of(wheels))

@@ -169,7 +169,7 @@ def test_files_and_layers_come_into_the_store(registry):
     assert {request.method for request in blob_requests} == {"GET"}
 
 
-def test_what_is_in_the_store_is_not_asked_for(registry):
+def test_what_is_in_the_store_is_not_requested(registry):
     store = Store.open()
     item = given(registry, "a.whl", b"wheel")
     registry_mirror = mirror_of(registry)
@@ -259,7 +259,7 @@ def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
     return LockedFile(file=name, size=item.size, sha256=item.sha256)
 
 
-def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registry):
+def test_what_builds_a_wheel_is_requested_only_if_the_wheel_is_not_there(registry):
     """The debs are those of this machine's architecture: the wheel is built under them."""
     host, matrix = sdists.host_arch(), samples.matrix()
     for there in (True, False):
@@ -301,7 +301,7 @@ def test_offline_asks_no_mirror(registry):
     assert registry.requests == []
 
 
-def test_published_layers_are_asked_of_the_mirror_and_else_made_of_inputs(registry, tmp_path):
+def test_published_layers_are_requested_from_the_mirror_and_else_made_of_inputs(registry, tmp_path):
     """Where it is the only source, no other registry is asked for what it lacks."""
     matrix = extended.read(
         extended.repository(

@@ -258,7 +258,7 @@ def test_something_else_in_place_of_an_entry_does_not_block(store, tmp_path, kin
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
-def test_a_format_that_is_no_regular_file_is_refused(store, kind):
+def test_a_format_that_is_not_a_regular_file_is_refused(store, kind):
     (store.root / "FORMAT").unlink()
     if kind == "link":
         (store.root / "FORMAT").symlink_to("/dev/zero")

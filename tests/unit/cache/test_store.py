@@ -66,7 +66,7 @@ def test_a_blob_comes_back_under_its_digest(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64, "a" * 63, "sha256:" + "a" * 64])
-def test_what_is_no_hash_is_refused(store: Store, name: str) -> None:
+def test_what_is_not_a_hash_is_refused(store: Store, name: str) -> None:
     with pytest.raises(ValueError, match="not a SHA-256"):
         store.file(name)
     with pytest.raises(ValueError, match="not an OCI digest"):
@@ -95,7 +95,7 @@ def test_facts_come_back_as_they_were(store: Store, key: str, data: bytes, other
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200), cut=st.integers(0, 300))
-def test_a_truncated_fact_is_no_fact(store: Store, data: bytes, cut: int) -> None:
+def test_a_truncated_fact_is_not_a_fact(store: Store, data: bytes, cut: int) -> None:
     store.put_fact("kind", "key", data)
     (path,) = store.root.glob("facts/kind/*/*")
     whole = path.read_bytes()
@@ -222,7 +222,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "many", "-1", "5X", "1i", "1e9", "1.G"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_what_is_not_a_size_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--max-size: invalid size"):
         parse_size(text, "--max-size")
 

@@ -161,7 +161,7 @@ def test_a_report_lists_only_targets_with_results(sample, command):
     ] == [(TARGET, "tested")]
 
 
-def test_what_no_machine_can_prove_is_red_if_asked_for(sample, command):
+def test_what_no_machine_can_prove_is_red_if_requested(sample, command):
     read_settings(sample, RUNNERS)
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
     codec.write(sample.folder / "jobs.json", JobPlan(targets=(), passed=(gone,)))

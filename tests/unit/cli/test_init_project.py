@@ -206,7 +206,7 @@ def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalInde
     assert reason == "scorer 1.0 is published only as an sdist of Python code"
 
 
-def test_a_pin_is_moved_only_when_told(imgbuild: Command, index: LocalIndex) -> None:
+def test_a_pin_is_moved_only_on_request(imgbuild: Command, index: LocalIndex) -> None:
     require(MET.replace("4.51.3", "4.51.9"))
     refused = imgbuild("init")
     assert refused.status == 8

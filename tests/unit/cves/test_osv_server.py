@@ -96,7 +96,7 @@ def test_a_severity_that_debian_does_not_state_is_that_of_the_cve(asking: Asking
     assert len(asking.site.asked) == request_count
 
 
-def test_many_packages_are_asked_for_in_several_requests(
+def test_many_packages_are_requested_in_several_requests(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imgbuild.cves.osv_server.BATCH", 3)
@@ -137,7 +137,7 @@ def test_offline_without_an_answer_names_reports_of_scanners(asking: Asking) -> 
     assert "--report" in (error.value.hint or "")
 
 
-def test_a_kept_answer_of_another_form_is_asked_for_again(asking: Asking) -> None:
+def test_a_kept_answer_of_another_form_is_requested_again(asking: Asking) -> None:
     asking().find(PACKAGES)
     store = Store.open(asking.folder)
     for key in (package.key for package in PACKAGES):
@@ -148,7 +148,7 @@ def test_a_kept_answer_of_another_form_is_asked_for_again(asking: Asking) -> Non
     assert asking.site.asked.count("/v1/querybatch") == 2
 
 
-def test_a_busy_server_is_asked_again(asking: Asking) -> None:
+def test_a_busy_server_is_queried_again(asking: Asking) -> None:
     asking.site.refusals = [503]
     assert named(asking().find(PACKAGES).advisories) == FOUND
     asking.site.refusals = [503, 503]
@@ -201,7 +201,7 @@ def test_an_endless_list_of_pages_ends(asking: Asking) -> None:
     "address",
     ["osv/PyPI", "http://", "http://[bad", "http://u:secret@host:99999", "http://host:x/osv"],
 )
-def test_what_is_no_address_is_refused(tmp_path: Path, address: str) -> None:
+def test_what_is_not_an_address_is_refused(tmp_path: Path, address: str) -> None:
     context = Context(Store.open(tmp_path / "cache"), Http())
     with pytest.raises(ImgbuildError, match="not an HTTP URL") as error:
         OsvServer(address, context, NOW)

@@ -66,7 +66,7 @@ def test_of_several_providers_priority_decides_then_the_name() -> None:
     assert closed(app, gawk, busybox, requested=("app",)) == ["app", "busybox"]
 
 
-def test_a_versioned_dependency_wants_a_versioned_provides() -> None:
+def test_a_versioned_dependency_requires_a_versioned_provides() -> None:
     app = package("app", Depends="api (>= 3)")
     plain, old = package("plain", Provides="api"), package("old", Provides="api (= 2)")
     new = package("new", Provides="api (= 3.1)")
@@ -108,7 +108,7 @@ def test_unknown_names_are_all_reported_with_the_nearest() -> None:
     assert "matrix.yaml" in str(caught.value.problems[0])
 
 
-def test_what_nothing_satisfies_is_explained_up_to_the_wish() -> None:
+def test_what_nothing_satisfies_is_explained_up_to_the_request() -> None:
     with pytest.raises(NoSolution) as caught:
         closed(
             package("app", Depends="middle"),

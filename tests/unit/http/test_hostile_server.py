@@ -232,7 +232,7 @@ def test_a_page_that_is_too_long_names_its_server(name):
     assert caught.value.message == f"{place} sends more than {1 << 20} bytes as a document"
 
 
-def test_an_answer_that_is_no_page_of_an_index_is_named(tmp_path):
+def test_an_answer_that_is_not_a_page_of_an_index_is_named(tmp_path):
     with serve(BEHAVIOURS["other JSON"]) as place, pytest.raises(ImgbuildError) as caught:
         page(place, tmp_path)
     assert caught.value.message.startswith(f"the page http://{place}/simple/demo/ cannot be read")

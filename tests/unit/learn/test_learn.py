@@ -80,7 +80,7 @@ def test_a_release_between_that_does_not_ask_ends_the_range(tmp_path):
             assert (learned.versions, learned.needs) == (versions, "lib<1.1")
 
 
-def test_a_pinned_package_speaks_for_its_own_version_only(tmp_path):
+def test_a_pinned_package_counts_for_its_own_version_only(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
         learned = learn(gone, release_catalogue, {"app"})
@@ -144,7 +144,7 @@ def test_an_argument_bounds_both_as_a_name_does(tmp_path, subject):
     ("subject", "versions"),
     [("lib.Maker.make(1)", ">=1.0,<=1.5"), ("lib.made(size)", "==1.5")],
 )
-def test_an_argument_whose_signature_cannot_be_told_excludes_the_one_version(
+def test_an_argument_whose_signature_is_unknown_excludes_the_one_version(
     tmp_path, subject, versions
 ):
     with calls_package_set(tmp_path) as (release_catalogue, _):

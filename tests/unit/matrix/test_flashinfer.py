@@ -86,7 +86,7 @@ def test_a_rows_own_words_win() -> None:
     assert lock.settings.env["CUDA_HOME"] == "/usr/local/cuda"
 
 
-def test_flashinfer_off_and_asked_for() -> None:
+def test_flashinfer_off_and_requested() -> None:
     text, line, column = broken('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
     text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
     problem = only(text)

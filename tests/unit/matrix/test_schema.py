@@ -68,7 +68,7 @@ def test_every_mapping_of_fixed_keys_refuses_others_and_says_what_it_is() -> Non
             assert definition["additionalProperties"] is False, name
 
 
-def test_bases_are_told_apart_by_their_kind() -> None:
+def test_bases_are_distinguished_by_their_kind() -> None:
     definitions = schema()["$defs"]
     for name, kind in (("DebianBase", "debian"), ("RegistryBase", "registry")):
         assert definitions[name]["properties"]["kind"] == {"const": kind}

@@ -156,7 +156,7 @@ def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
         ('[host."https://m"]\nca = 5', "ca"),
     ],
 )
-def test_what_is_wrong_in_a_description_is_told(tmp_path, text, words):
+def test_what_is_wrong_in_a_description_is_reported(tmp_path, text, words):
     place = describe(tmp_path, "h", text)
     with pytest.raises(InputError) as caught:
         endpoints("h")
@@ -180,7 +180,7 @@ def mirrored(folder: Path, registry: Registry, mirror: Registry, more: str = "")
     describe(folder, registry.host, text)
 
 
-def test_a_mirror_is_asked_first_and_told_for_whom(tmp_path, registry, mirror):
+def test_a_mirror_is_queried_first_with_the_name_of_the_host(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
     client().upload(registry.repository("me/x"), BLOB)
     assert mirror.requests == []

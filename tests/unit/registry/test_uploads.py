@@ -220,7 +220,7 @@ def test_a_lost_answer_to_a_chunk(registry):
 @pytest.mark.parametrize(
     "where", ["HEAD .*/blobs/", "POST .*/uploads/", PUT, PATCH, "GET .*uploads"]
 )
-def test_a_busy_registry_is_asked_again(registry, status, where):
+def test_a_busy_registry_is_queried_again(registry, status, where):
     registry.faults.append(Fault(where, times=2, status=status, headers={"Retry-After": "0"}))
     registry.faults.append(Fault(PATCH, cut_request=10))
     push(Client(first_wait=0.001, chunk=100_000 if where != PUT else None), registry)
@@ -247,7 +247,7 @@ def test_what_is_too_large_in_one_piece_goes_in_chunks(client, registry):
 
 
 @pytest.mark.parametrize("range_header", ["0-999999", "0-299999", "nonsense", ""])
-def test_a_range_that_cannot_be_is_not_believed(registry, range_header):
+def test_a_range_that_cannot_be_is_not_trusted(registry, range_header):
     def _lie(answer: Answer) -> None:
         answer.headers["Range"] = range_header
 

@@ -109,7 +109,7 @@ def test_what_somebody_else_put_there_is_left_alone(sample, name):
 
 
 @pytest.mark.parametrize("name", ["../evil-1.0-py3-none-any.whl", ".hidden.whl", "a b.whl", "x"])
-def test_a_name_that_is_no_wheels_is_refused(sample, name):
+def test_a_name_that_is_not_the_name_of_a_wheel_is_refused(sample, name):
     bad = msgspec.structs.replace(sample.wheels[0], file=name)
     with pytest.raises(IntegrityError, match="not a wheel name"):
         sample.put(sample.of(bad, *sample.wheels[1:]))
@@ -121,6 +121,6 @@ def test_two_wheels_of_one_name_are_refused(sample):
         sample.put(sample.of(bad, *sample.wheels[1:]))
 
 
-def test_what_the_cache_lacks_is_told_offline(sample):
+def test_what_the_cache_lacks_is_reported_offline(sample):
     with pytest.raises(FetchFailed):
         sample.put(sample.of(*sample.wheels, samples.wheel("absent")))

@@ -109,7 +109,7 @@ def test_without_uv_there_is_no_dockerfile():
         dockerfile(lock, render_sample.digests_of(lock), matrix)
 
 
-def test_online_needs_to_know_a_registry():
+def test_online_requires_a_registry():
     with pytest.raises(InputError, match="no registry has its base debian-12") as caught:
         online.reference(value(), render_sample.lock(), None)
     assert "--registry" in (caught.value.hint or "")
@@ -401,7 +401,7 @@ def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
     }  # fmt: skip
 
 
-def test_samples_without_uv_are_told(tmp_path):
+def test_samples_without_uv_are_reported(tmp_path):
     """What `imgbuild lock` meets in a project whose images have no uv."""
     lock = samples.lock()
     with pytest.raises(InputError, match="uv"):

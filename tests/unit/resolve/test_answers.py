@@ -124,7 +124,7 @@ def test_a_build_for_no_cuda_stays_on_its_own_index():
 
 
 @pytest.mark.parametrize("text", ["3", "abc", "", "3.x"])
-def test_a_python_that_is_no_release(text):
+def test_a_python_that_is_not_a_release(text):
     assert request.python_of("3.11") == "3.11"
     with pytest.raises(InputError, match=f"--python {text}: ") as caught:
         request.python_of(text)

@@ -51,7 +51,7 @@ def matrix(tmp_path: Path, **assigned: str) -> Matrix:
     return msgspec.structs.replace(sample_matrix, indexes=indexes)
 
 
-def test_the_default_index_is_no_need(tmp_path: Path) -> None:
+def test_the_default_index_is_not_a_need(tmp_path: Path) -> None:
     assert status.needs(matrix(tmp_path), "small") == ()
     assert status.needs(matrix(tmp_path, torch="pypi"), "small") == ()
 
@@ -121,7 +121,7 @@ def test_the_states_of_a_project(sample: Sample, imgbuild: Command) -> None:
     assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
 
 
-def test_all_builds_what_is_locked_and_tells_the_rest(sample: Sample, imgbuild: Command) -> None:
+def test_all_builds_what_is_locked_and_reports_the_rest(sample: Sample, imgbuild: Command) -> None:
     sample.edit('torch: "2.11.0"}', 'torch: "2.11.0"}\n    indexes: {torch: torch}')
     done = imgbuild("lock", "--check", "--all")
     assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")

@@ -34,7 +34,7 @@ def test_torchs_remarks_at_exit_are_not_the_cause(monkeypatch):
     assert script("run", monkeypatch).last_line(remark) == ""
 
 
-def test_names_of_an_import_log_are_told_apart(monkeypatch):
+def test_names_of_an_import_log_are_distinguished(monkeypatch):
     parts = script("smoke_import", monkeypatch).parts
     log = (
         "smoke-import: begin a\nhello\nsmoke-import: ok a\nsmoke-import: begin b\nTraceback\n"
@@ -137,7 +137,7 @@ def test_verls_own_figures_are_read(monkeypatch):
     assert logged(log, "actor/loss") is None
 
 
-def test_verl_is_told_what_this_version_needs(monkeypatch):
+def test_verl_gets_the_options_that_this_version_needs(monkeypatch):
     module = script("gpu_verl", monkeypatch)
     settings = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
     assert settings["actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"

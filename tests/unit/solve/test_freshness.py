@@ -55,17 +55,17 @@ def lag_lines(catalogue, via):
     return [str(lag) for lag in lags(catalogue, chosen, offers)]
 
 
-def test_what_nothing_asks_to_be_old_is_told(ask):
+def test_what_nothing_asks_to_be_old_is_reported(ask):
     assert lag_lines(ask({}), "open") == [
         "hydra 0.11 is of 2019-12, and 1.3 of 2023-02 is available, required by open"
     ]
 
 
-def test_what_a_requirement_holds_is_no_lag(ask):
+def test_what_a_requirement_holds_is_not_a_lag(ask):
     assert lag_lines(ask({}), "caps") == []
 
 
-def test_a_pin_is_no_lag(ask):
+def test_a_pin_is_not_a_lag(ask):
     assert lag_lines(ask({"hydra": "0.11"}), "open") == []
 
 

@@ -358,7 +358,7 @@ def test_the_oldest_records_are_dropped(state, tmp_path, monkeypatch, reads):
     assert read_counts == [0, 0, 0, 1, 1]
 
 
-def test_a_folder_or_a_pipe_is_no_file(state, tmp_path):
+def test_a_folder_or_a_pipe_is_not_a_file(state, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "."):
         with pytest.raises(IntegrityError, match="not a regular file"):

@@ -226,7 +226,7 @@ def test_an_sbom_of_another_version_of_imgbuild_is_the_keys_word_alone(sample):
     assert set(sample.failed(key=None)) == {"SBOM CycloneDX arm64"}
 
 
-def test_a_payload_that_is_signed_as_something_else_is_no_statement(sample):
+def test_a_payload_that_is_signed_as_something_else_is_not_a_statement(sample):
     """The same bytes and key, in an envelope of another type."""
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     payload = forms.about_image(sample.top.digest)
@@ -387,6 +387,6 @@ def test_a_signature_of_another_image_is_refused(sample):
     assert f"about another image: {other.digest}" in failures["signature"]
 
 
-def test_a_statement_alone_is_no_signature_of_the_image(sample):
+def test_a_statement_alone_is_not_a_signature_of_the_image(sample):
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     assert sample.failed()["signature"] == "it is not signed"

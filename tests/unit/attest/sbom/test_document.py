@@ -121,7 +121,7 @@ def test_every_part_of_the_lock_is_in_the_sbom_once():
     assert parts["deb/python3"].licence == parts["deb/bash"].licence
 
 
-def test_image_needs_what_was_asked_for_and_what_nothing_else_needs():
+def test_image_needs_what_was_requested_and_what_nothing_else_needs():
     sbom_file = sample_sbom()
     assert sbom_file.needs["image"] == (
         "deb/bash", "deb/python3", "layer/files", "layer/venv", "system",

@@ -95,7 +95,7 @@ def test_variants_for_other_families_lie_beside_the_one_that_is_loaded(
     assert subjects(cudas.check(package_set, "12.8")) == expected
 
 
-def test_variants_of_two_packages_are_no_choice() -> None:
+def test_variants_of_two_packages_are_not_a_choice() -> None:
     package_set = SharedObjects(
         {
             "torch 2.9.0": [CU12, CPU],
@@ -222,7 +222,7 @@ def test_a_gpu_without_code_is_an_error() -> None:
     assert "built for sm_80, sm_90: no kernel image" in findings[0].message
 
 
-def test_kernels_for_one_gpu_alone_are_no_fault() -> None:
+def test_kernels_for_one_gpu_alone_are_not_a_fault() -> None:
     hopper = module("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", gpu=code("sm_90a"))
     package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80"), CPU], "vllm 1": [hopper]})
     assert cudas.check(package_set, "12.4", ("8.0",)) == []

@@ -123,7 +123,7 @@ RAY = {
 
 
 @pytest.mark.parametrize("partial", [False, True])
-def test_what_an_extra_that_is_asked_for_requires_is_not_left_out(tmp_path, partial):
+def test_what_a_requested_extra_requires_is_not_left_out(tmp_path, partial):
     packages = ["ray==2.48", "click==8"]
     assert metadata_findings(tmp_path, packages, RAY, partial=partial) == []
     extras = {"ray": ("default",)}

@@ -93,7 +93,7 @@ def test_who_catches_what():
     assert both.catches(*ATTRIBUTE)
 
 
-def test_hasattr_speaks_of_its_expression_only():
+def test_hasattr_applies_to_its_expression_only():
     course = judge(MODULES, (Guard("handled", "AttributeError", "vllm.envs.VLLM_USE_V1"),))
     assert course.asked == {"vllm.envs.VLLM_USE_V1"}
     assert not course.catches(*ATTRIBUTE)

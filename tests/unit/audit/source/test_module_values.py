@@ -11,7 +11,7 @@ from tests.support.source_guards import DATA, NEW, guards, kinds, version
 
 
 @pytest.mark.parametrize("number", ["1", "0", "1.0", "0.0"])
-def test_a_number_that_equals_true_or_false_is_no_answer(number):
+def test_a_number_that_equals_true_or_false_is_not_an_answer(number):
     assert kinds(f"ok = {NEW}\nif ok == {number}:\n    import marked\n") == ["unknown"]
 
 

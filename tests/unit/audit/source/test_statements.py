@@ -59,7 +59,7 @@ def test_a_guard_of_a_case_is_the_condition_of_its_body():
     assert guards(source.format("y > 1")) == DATA
 
 
-def test_a_guard_of_a_case_speaks_of_what_its_pattern_binds():
+def test_a_guard_of_a_case_applies_to_what_its_pattern_binds():
     source = f"FLAG = {NEW}\nmatch x:\n    case FLAG if FLAG:\n        import marked\n"
     assert guards(source) == DATA
 
