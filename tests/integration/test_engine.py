@@ -123,7 +123,7 @@ def test_layers_that_the_engine_has_are_not_sent(container_engine, folder, tag, 
 
 
 class Told(Silent):
-    """What a reporter is told of steps and bars."""
+    """The steps and bars that a reporter gets."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []

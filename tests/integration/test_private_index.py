@@ -170,7 +170,9 @@ def test_a_proxy_with_a_password(
         assert site.received_requests("files/trl.whl")[0].get("Proxy-Authorization") is None
 
 
-@pytest.mark.parametrize(("login", "words"), [("", "proxy wants a user"), ("p:w0rong@", "proxy")])
+@pytest.mark.parametrize(
+    ("login", "words"), [("", "proxy requires a user"), ("p:w0rong@", "proxy")]
+)
 def test_a_proxy_that_refuses(
     login: str, words: str, bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,7 @@ class Shop:
         return codec.read(self.project.folder / "images" / target / "digests.json", TargetDigests)
 
     def json(self, *arguments: str) -> Any:
-        """What a verb answers."""
+        """The JSON output of a verb."""
         return json.loads(self.project.run(*arguments, "--json").stdout)
 
 

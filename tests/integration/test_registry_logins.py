@@ -157,7 +157,7 @@ def test_tls_a_login_and_the_program_that_keeps_it(tmp_path, capfd):
 
 
 class TokenServer(http.server.BaseHTTPRequestHandler):
-    """Signs what it is asked for, for who knows the password."""
+    """Signs the requested tokens for clients with the password."""
 
     key = ec.generate_private_key(ec.SECP256R1())
     chain = ""

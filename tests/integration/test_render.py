@@ -54,7 +54,7 @@ def wheels(project: Project, tmp_path: Path) -> Path:
 
 
 def printed(*words: str | Path) -> str:
-    """What a command that succeeds says on stdout."""
+    """The stdout of a command, which must succeed."""
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 

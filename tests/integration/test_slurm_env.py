@@ -1,5 +1,7 @@
-"""What reaches a job's image on a real Slurm: variables of --env whatever their names, and sbatch
-that hands nothing on. The image is a folder with busybox, which Apptainer runs as it would a SIF.
+"""What reaches a job's image on a real Slurm.
+
+Variables of --env reach it, whatever their names; sbatch passes no others. The image is a folder
+with busybox, which Apptainer runs as it would a SIF.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Sample:
         return codec.read(self.project.folder / f"images/{TARGET}/digests.json", TargetDigests)
 
     def verify(self, *options: str, status: int = 0, reference: str = "") -> dict[str, str]:
-        """Check → outcome, as the consumer's imgbuild answers."""
+        """Check → outcome, as the consumer's imgbuild reports it."""
         done = self.consumer.run(
             "verify", reference or self.reference, *options, "--json", status=status
         )
@@ -118,7 +118,7 @@ def _base(folder: Path, site: Site) -> str:
 
 
 def cosign(*arguments: str, cwd: Path | None = None) -> str:
-    """What the real cosign answers; it must be content."""
+    """The output of the real cosign, which must succeed."""
     done = subprocess.run(
         [needs.tool("cosign"), *arguments],
         cwd=cwd, env={**os.environ, "COSIGN_PASSWORD": "pw"},

@@ -62,7 +62,7 @@ class Served:
         self.client.upload(self.repository, bytes_source(claim))
 
     def seed(self, part: str) -> bytes:
-        """What the registry answers for `part`."""
+        """The registry's response for `part`."""
         if part == "tags":
             return json.dumps({"name": NAME, "tags": ["a", "b"]}).encode()
         if part == "referrers":

@@ -77,7 +77,7 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> M
             job.record.diff_id,
         ):
             message = (
-                f"layer {job.layer.name}: {record.digest} was made,"
+                f"layer {job.layer.name}: {record.digest} was built,"
                 f" {job.record.digest} is in images/layers.json"
             )
             hint = (

@@ -40,8 +40,9 @@ OFF = "off"
 
 
 class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `imgbuild registry mirror use` writes. With `only`, no index is asked for missing files.
+    """The setting that `imgbuild registry mirror use` writes.
 
+    With `only`, missing files are not requested from an index.
     `plain_http` allows a registry on another machine without TLS.
     """
 

@@ -1,6 +1,6 @@
 """Bearer tokens and basic logins for WWW-Authenticate challenges (separate: a protocol).
 
-A login travels over TLS, or stays with the server that asked for it.
+A login travels over TLS, or stays with the server that requested it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AcceptedHeader(msgspec.Struct, frozen=True):
 
     @property
     def old(self) -> bool:
-        """Whether to ask for another one before it is used again."""
+        """Whether to request a new token before it is used again."""
         return self.until is not None and monotonic() >= self.until
 
 

@@ -498,7 +498,7 @@ def _ask_uv(
 def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:
     """What limits uv's choice: the CUDA release, and what the project's files say.
 
-    Bounds of packages that a published target holds are not asked for again.
+    Bounds of packages that a published target holds are not resolved again.
     """
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}

@@ -165,7 +165,7 @@ def test_files_and_layers_come_into_the_store(registry):
     assert store.file(items[1].sha256) is None
     assert store.fact("name", items[0].sha256) == b"a.whl"
     blob_requests = [request for request in registry.requests if "/blobs/" in request.path]
-    assert len(blob_requests) == 3  # one for each, and none beside
+    assert len(blob_requests) == 3  # one for each, and no others
     assert {request.method for request in blob_requests} == {"GET"}
 
 
@@ -302,7 +302,7 @@ def test_offline_asks_no_mirror(registry):
 
 
 def test_published_layers_are_requested_from_the_mirror_and_else_made_of_inputs(registry, tmp_path):
-    """Where it is the only source, no other registry is asked for what it lacks."""
+    """Where it is the only source, what it lacks is not requested from another registry."""
     matrix = extended.read(
         extended.repository(
             tmp_path / "ours",

@@ -75,7 +75,7 @@ def test_a_damaged_entry_of_another_user_is_removed(store, warnings, kind):
 
 @needs_root
 def test_a_layout_gets_no_link_to_a_file_of_another_user(store, tmp_path):
-    """Who owns it could write to the image after it was built and checked."""
+    """Its owner could write to the image after it was built and checked."""
     layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
     (record, path) = layers[0]
     summary = images.summary([(record, store.add_blob(path, record.digest))])

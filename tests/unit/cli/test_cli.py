@@ -121,7 +121,9 @@ def test_build_writes_one_file(imgbuild: Command, sample: Sample) -> None:
     assert (sample.folder / "one.tar").stat().st_size > 10_000
 
 
-def test_a_bad_matrix_is_reported_with_the_place_of_every_problem(imgbuild: Command, sample: Sample) -> None:
+def test_a_bad_matrix_is_reported_with_the_place_of_every_problem(
+    imgbuild: Command, sample: Sample
+) -> None:
     sample.edit('    cuda: "12.4"\n', '    cuda: "twelve"\n')
     sample.edit("  groups: 4\n", "  groups: four\n")
     lines = sample.matrix.read_text().splitlines()

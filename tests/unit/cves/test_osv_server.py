@@ -161,7 +161,7 @@ def test_a_busy_server_is_queried_again(asking: Asking) -> None:
     [
         ("/v1/querybatch", b"<html>", "answer of OSV"),
         ("/v1/querybatch", b"[]", "answer of OSV"),
-        ("/v1/querybatch", b'{"results": [{}]}', "1 answers to 4 questions"),
+        ("/v1/querybatch", b'{"results": [{}]}', "1 responses to 4 queries"),
         ("/v1/querybatch", b'{"results": [{"vulns": [{"id": 1}]}, {}, {}, {}]}', "answer of OSV"),
         (
             "/v1/querybatch",
@@ -171,7 +171,7 @@ def test_a_busy_server_is_queried_again(asking: Asking) -> None:
         (
             "/v1/querybatch",
             b'{"results": [{"next_page_token": "1"}, {}, {}, {}]}',
-            "answers to 1 questions",
+            "responses to 1 queries",
         ),
         (f"/v1/vulns/{TORCH}", b"{}", "missing required field `id`"),
         (f"/v1/vulns/{TORCH}", b'{"id": "GHSA-0000-0000-0000"}', "another advisory, GHSA-0000"),

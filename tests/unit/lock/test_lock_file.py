@@ -62,7 +62,7 @@ def test_a_broken_lock_names_the_file(tmp_path):
         with pytest.raises(InputError, match=r"lock\.json is not a valid lock$") as caught:
             lock_file.read_lock(tmp_path, "small")
         assert "_Versioned" not in str(caught.value.problems[0])
-        remedy = "restore it from git, or make it again with: imgbuild lock small"
+        remedy = "restore it from git, or create it again with: imgbuild lock small"
         assert caught.value.hint == remedy
 
 

@@ -1,4 +1,4 @@
-"""A matrix that extends: what it leaves out is the published lock's, and what is wrong is told."""
+"""A matrix that extends: what it omits is the published lock's, and errors are reported."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_no_name_at_all(matrix: Matrix) -> None:
     with pytest.raises(NothingSelected, match="no target was named") as caught:
         chosen(matrix)
     listed = ", ".join(matrix.targets)
-    assert caught.value.hint == f"name one ({listed}), or give --all; `imgbuild list` shows them"
+    assert caught.value.hint == f"name one ({listed}), or pass --all; `imgbuild list` shows them"
 
 
 def test_a_matrix_with_one_target_needs_no_name(matrix: Matrix) -> None:

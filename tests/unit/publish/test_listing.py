@@ -208,7 +208,7 @@ def test_an_image_that_carries_its_lock_is_a_whole_side(place):
 
 
 def test_a_lock_of_another_image_is_not_trusted(place):
-    """Whoever may write to a repository may attach to its images."""
+    """Any user who may write to a repository may attach to its images."""
     push.push(place.work(attach=True), place.both())
     target = place.push()
     here = manifests.fetch(CLIENT.http, place.reference(TARGET)).descriptor

@@ -1,4 +1,4 @@
-"""Where hosts are asked: hosts.toml, Docker's folders, mirrors, certificates, plain HTTP."""
+"""The servers for a host: hosts.toml, Docker's folders, mirrors, certificates, plain HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logins and tokens of registries: what is asked for, who gets it, what happens when it ends."""
+"""Logins and tokens of registries: what is requested, who gets it, what happens when it ends."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_no_error_shows_a_token(registry, tmp_path):
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
 def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
-    """Whatever breaks, with everything said that can be said, by libraries too."""
+    """Whatever breaks, at the most verbose level, libraries included."""
     caplog.set_level(logging.DEBUG)
     console.configure(verbosity=2, json=False)
     log_in(tmp_path, registry.host)

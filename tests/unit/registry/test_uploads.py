@@ -1,4 +1,4 @@
-"""Blobs on their way into a registry that breaks, refuses, forgets and lies."""
+"""Uploads to a registry that breaks off, refuses, loses data and reports wrong sizes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _client() -> Client:
 
 
 class Counter:
-    """What progress was told."""
+    """The progress that was reported."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -324,7 +324,7 @@ def test_a_source_of_other_bytes_is_refused(client, registry):
     wrong = BlobSource(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(bytes(BLOB.size - offset)))
     with pytest.raises(IntegrityError, match="DIGEST_INVALID") as caught:
         client.upload(registry.repository("me/x"), wrong)
-    assert "make it again" in str(caught.value.hint)
+    assert "build it again" in str(caught.value.hint)
     assert registry.blobs == {}
 
 

@@ -43,7 +43,7 @@ class Sample:
         return contexts.wheels(lock or self.lock, [Arch.X86_64], self.folder, self.inputs)
 
     def names(self) -> list[str]:
-        """What lies in the folder but for its lock."""
+        """The files in the folder except its lock."""
         return sorted(path.name for path in self.folder.iterdir() if path.name != contexts.LOCK)
 
 

@@ -202,7 +202,7 @@ def _head(rendering: Dockerfile) -> str:
 
 
 def test_commands_in_heads_name_one_platform():
-    """A machine without emulation builds no other one."""
+    """A machine without emulation cannot build for a second platform."""
     for rendering in (value(), _online()):
         (named,) = re.findall(r"docker buildx build .*--platform (\S+)", _head(rendering))
         assert named == "linux/amd64"
@@ -219,7 +219,7 @@ def test_a_head_elsewhere_than_beside_the_lock_says_so():
     head = _head(msgspec.structs.replace(rendering, kept=False))
     assert "beside it" not in head
     assert "images/small" not in head
-    assert "--builder docker" not in head, "which builds what is beside the lock"
+    assert "--builder docker" not in head, "which builds the committed Dockerfile"
     assert "imgbuild render small --arch arm64 --output FOLDER" in head
     assert "imgbuild build small --arch arm64 --only base " in head
     assert "imgbuild build small --arch arm64 --only wheels " in head

@@ -1,4 +1,4 @@
-"""Arrays as values: what is done, what is queued, what is asked again, and how ends are told."""
+"""Arrays as values: what is done, what is queued, what is queried again, and reports."""
 
 from __future__ import annotations
 
@@ -139,7 +139,9 @@ def test_a_slurm_that_does_not_answer_is_queried_again(tmp_path, monkeypatch, ca
     assert capsys.readouterr().err.count("Slurm does not answer") == 1
 
 
-def test_a_slurm_that_does_not_answer_any_more_is_reported_with_the_running_tasks(tmp_path, monkeypatch):
+def test_a_slurm_that_does_not_answer_any_more_is_reported_with_the_running_tasks(
+    tmp_path, monkeypatch
+):
     job_array = order(tmp_path, "1", ONE)
     waited: list[float] = []
 
@@ -167,9 +169,7 @@ def test_sacct_is_queried_for_jobs_that_squeue_no_longer_has(monkeypatch):
 
 
 @pytest.mark.parametrize("sbatch_options", [(), ("--export=NONE",)])
-def test_tasks_get_the_environment_with_the_cache_by_default(
-    tmp_path, monkeypatch, sbatch_options
-):
+def test_tasks_get_the_environment_with_the_cache_by_default(tmp_path, monkeypatch, sbatch_options):
     result: list[str] = []
 
     def taken(_: str, __: Path, options: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""smoke_tests/doctor.py: each trouble of a cluster is found, and told with what to do."""
+"""smoke_tests/doctor.py: each trouble of a cluster is found, and reported with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hashes of files are remembered until a file changes, and only where nobody else can lie."""
+"""Hashes of files are kept until a file changes, and only where no other user can write."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def test_a_provenance_that_is_rewritten_is_refused_where_none_is_signed(sample):
 def test_the_builder_is_held_to(sample):
     assert sample.failed(builder=provenance.LOCAL_BUILDER) == {}
     failures = sample.failed(builder="https://ci.example/")
-    assert "https://ci.example/ is asked for" in failures["provenance"]
+    assert "https://ci.example/ is required" in failures["provenance"]
 
 
 # -- locks

@@ -1,6 +1,6 @@
 """What an option of `imgbuild verify` asks for, and who can write to the registry took away.
 
-One DELETE is the commonest downgrade there is: what is asked for and cannot be checked fails. And
+One DELETE is the commonest downgrade there is: what is requested and cannot be checked fails. And
 what is built again is only a lock that was not refused, for a build runs what the lock chooses.
 """
 
@@ -28,7 +28,7 @@ from tests.support.signed_image import OF_A_LOCK, project_lock
 ARM = Arch.ARM64
 
 
-# -- what is asked for and taken away
+# -- what is requested and was deleted
 
 
 def test_without_a_lock_what_a_key_asks_for_fails(sample):
@@ -151,7 +151,7 @@ def test_a_lock_that_the_key_did_not_name_is_not_built(sample):
 
 
 def test_a_build_that_cannot_be_made_is_a_line_of_its_own(sample):
-    """An index is down: what was found before stands, and what was asked for did not pass."""
+    """An index is down: what was found before stands, and what was requested did not pass."""
 
     def _built(trusted_lock: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
         message = "no route to the index"

@@ -113,7 +113,7 @@ class LibraryWheel:
 
     @cached_property
     def published(self) -> PublishedWheelFacts | None:
-        """The facts that came with imgbuild; None if it is no published wheel."""
+        """The facts that came with imgbuild; None if it is not a published wheel."""
         return self._library.published.wheel(self.package, self.wheel.sha256)
 
     @cached_property

@@ -23,7 +23,7 @@ PLAIN = forms.NoEncryption()
 
 
 def _no_password(path: Path) -> bytes:
-    pytest.fail(f"a password was asked for {path}")
+    pytest.fail(f"there was a prompt for the password of {path}")
 
 
 def write(path, key, *, form=forms.PrivateFormat.PKCS8, encryption=PLAIN):

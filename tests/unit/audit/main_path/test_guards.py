@@ -158,7 +158,7 @@ def guard_verdict(test: str, python: str) -> bool | None:
 
 
 def answer(test: str, micro: int) -> bool:
-    """What CPython 3.11 itself answers, were it of this micro release."""
+    """The result of CPython 3.11 itself, if it were of this micro release."""
     return bool(eval(test, {"sys": SimpleNamespace(version_info=Version(3, 11, micro))}))
 
 
