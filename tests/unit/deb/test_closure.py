@@ -119,7 +119,7 @@ def test_what_nothing_satisfies_is_explained_up_to_the_request() -> None:
     assert caught.value.reasons == (
         "middle depends on lib (>= 2) | other, which no package of the archive satisfies",
         "middle is there because app depends on it",
-        "app: wanted by the base",
+        "app: required by the base",
     )
 
 
@@ -152,4 +152,4 @@ def test_a_newer_version_of_a_base_package_is_not_brought() -> None:
     packages = (package("app", Depends="base (>= 2.0)"), package("base", "1.0"))
     with pytest.raises(NoSolution, match=r"satisfies base \(>= 2.0\)") as caught:
         close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
-    assert "app: wanted on top of the base" in caught.value.reasons
+    assert "app: required in addition to the base" in caught.value.reasons

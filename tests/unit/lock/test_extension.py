@@ -233,7 +233,7 @@ def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> 
     ("old", "new", "result"),
     [
         ("[rsync]", "[rsync, jq]", "x86_64: Debian package jq is not locked"),
-        ('"0.20.1"', '"0.21.0"', "x86_64: wandb 0.20.1 is locked, wandb==0.21.0 is wanted"),
+        ('"0.20.1"', '"0.21.0"', "x86_64: wandb 0.20.1 is locked, wandb==0.21.0 is required"),
         ('"0755"', '"0700"', "extends.files./opt/team/train.sh.mode: the matrix says"),
         ("value: offline", "value: online", "settings.env.WANDB_MODE: the matrix says"),
     ],

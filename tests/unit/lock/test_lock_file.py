@@ -73,7 +73,7 @@ def test_a_fresh_lock_is_current():
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"pins": {"torch": "2.7.0"}}, "torch 2.6.0 is locked, torch==2.7.0 is wanted"),
+        ({"pins": {"torch": "2.7.0"}}, "torch 2.6.0 is locked, torch==2.7.0 is required"),
         ({"pins": {"torch": "2.6.0", "trl": "1.0"}}, "trl==1.0 is not locked"),
         ({"as_of": datetime.date(2025, 7, 1)}, "as_of"),
         ({"cuda": "12.6"}, "cuda"),
