@@ -57,7 +57,7 @@ def cached_wheels(project: Project) -> list[str]:
     return [path.name for path in files if path.read_bytes().startswith(b"PK\x03\x04")]
 
 
-def test_wheels_are_fetched_once_and_a_second_audit_asks_nobody(
+def test_wheels_are_fetched_once_and_a_second_audit_sends_no_request(
     project: Project, site: Site
 ) -> None:
     first = project.run("audit", TARGET)

@@ -160,7 +160,7 @@ def test_the_machines_own_mirror_comes_first() -> None:
 
 
 @pytest.mark.network
-def test_security_updates_are_taken_by_a_base_that_asks_for_them(tmp_path: Path) -> None:
+def test_security_updates_are_installed_in_a_base_that_requests_them(tmp_path: Path) -> None:
     needs.tool("gpgv")
     context = Context(Store.open(tmp_path), Http())
     secured = msgspec.structs.replace(base(), packages=("openssl",), security=())

@@ -288,7 +288,7 @@ def test_the_published_cut_off_counts_unless_the_row_says_another(
     assert layers(project, OWN)[: len(below)] == below
 
 
-def test_a_script_that_nobody_has_read_is_refused(
+def test_a_script_without_a_reviewed_hash_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "scripts", "--system", "mariadb-common")

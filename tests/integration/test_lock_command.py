@@ -93,7 +93,7 @@ def test_check_is_clean_until_a_pin_changes(project, base, site):
         ("requirements-x86_64.txt", "helper==0.5", "helper==0.6"),
     ],
 )
-def test_check_sees_a_file_that_was_edited(project, name, before, after):
+def test_check_detects_a_file_that_was_edited(project, name, before, after):
     path = project.folder / "images" / TARGET / name
     text = path.read_text()
     assert before in text

@@ -272,7 +272,7 @@ def test_a_login_from_keyring(
     assert SECRET.encode() not in done.stderr
 
 
-def test_a_keyring_that_does_not_know(bundle: Path, site: Site, tmp_path: Path) -> None:
+def test_a_keyring_without_a_login(bundle: Path, site: Site, tmp_path: Path) -> None:
     environment = {**os.environ, "SSL_CERT_FILE": str(bundle)}
     done = subprocess.run(
         [sys.executable, "-c", FETCH, site.url("files/trl.whl"), "module"],

@@ -246,7 +246,7 @@ def test_tags_and_referrers(client, repository):
     assert [each.digest for each in client.referrers(repository, pushed.digest)] == [second.digest]
 
 
-def test_the_tags_of_nobody(client, host):
+def test_an_unknown_repository_has_no_tags(client, host):
     with pytest.raises(NotFound, match="client/nobody"):
         list(client.tags(Repository(host, "client/nobody")))
 

@@ -145,7 +145,7 @@ def test_a_script_builds_what_its_index_has_no_wheel_of(project, path, request, 
 
 
 @pytest.mark.parametrize("path", ["with_uv", "with_pip"])
-def test_what_builds_a_package_is_held_against_its_hash(
+def test_what_builds_a_package_is_compared_with_its_hash(
     project, site, path, request, monkeypatch, tmp_path
 ):
     """The index has another maker by the same name: nothing of it runs."""
@@ -189,7 +189,7 @@ def test_a_script_never_touches_what_is_there(project, wheels, with_uv, tmp_path
         ('f"import {module}"', 'f"import {module}, no_such"', "No module named 'no_such'"),
     ],
 )
-def test_a_script_sees_what_is_wrong(project, wheels, with_uv, tmp_path, old, new, result):
+def test_a_script_detects_what_is_wrong(project, wheels, with_uv, tmp_path, old, new, result):
     text = (project.folder / "small.sh").read_text()
     assert text.count(old) == 1
     (tmp_path / "small.sh").write_text(text.replace(old, new))

@@ -50,7 +50,7 @@ def _shell(root: Path) -> Callable[..., Result]:
     return shell
 
 
-def test_the_command_sees_the_image_alone(shell, root):
+def test_only_the_image_is_visible_to_the_command(shell, root):
     completed = shell("ls /; pwd; cat /etc/passwd; id -u; hostname", cwd="/bin")
     assert completed.status == 0, completed
     assert completed.stdout.split() == [

@@ -80,7 +80,7 @@ def _build(root: Path, tmp_path: Path, victim: Path) -> Callable[[str], Path]:
     return build
 
 
-def test_an_honest_one_is_built(build):
+def test_a_valid_sdist_is_built(build):
     with zipfile.ZipFile(build(HONEST)) as archive:
         assert "demo/a.py" in archive.namelist()
 

@@ -243,7 +243,7 @@ def test_one_node_that_cannot_prepare_ends_the_job(
     slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
 
 
-def test_a_folder_of_somebody_else_takes_no_file(
+def test_no_file_is_written_to_a_folder_of_another_user(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = script(project, tmp_path, "--", "touch", str(tmp_path / "ran"))

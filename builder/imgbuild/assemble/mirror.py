@@ -52,7 +52,7 @@ class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MirrorOrigin(enum.StrEnum):
-    """Who named the mirror."""
+    """Where the mirror is named."""
 
     OPTION = "--mirror"
     ENVIRONMENT = f"${VARIABLE}"

@@ -135,7 +135,7 @@ def test_for_a_lock_no_mirror_is_the_only_source(alone):
     assert Mirror.of(None) is None
 
 
-def test_a_registry_without_tls_is_one_that_somebody_named(alone):
+def test_plain_http_applies_to_the_named_registry_only(alone):
     write(alone / "mirror.json", '{"mirror": "a.example/x", "plain_http": true}')
     assert Mirror.of(mirror.find(alone))._plain_http == ("a.example",)  # type: ignore[union-attr]
     named = mirror.find(alone, "b.example/x")
@@ -181,7 +181,7 @@ def test_what_is_in_the_store_is_not_requested(registry):
     assert len(registry.requests) == before
 
 
-def test_what_an_earlier_run_left_is_gone_on_with(registry):
+def test_an_earlier_run_is_continued(registry):
     data = bytes(range(256)) * 40
     item, store = given(registry, "a.whl", data), Store.open()
     with store.partial(item.sha256, stop=lambda: False) as partial:
@@ -289,7 +289,7 @@ def test_what_builds_a_wheel_is_requested_only_if_the_wheel_is_not_there(registr
         assert [store.file(part.sha256) is not None for part in parts] == [not there] * 3
 
 
-def test_offline_asks_no_mirror(registry):
+def test_offline_no_mirror_is_queried(registry):
     lock = samples.lock()
     inputs = Inputs(
         samples.matrix(), Context(Store.open(), Http(offline=True)),

@@ -162,7 +162,7 @@ def test_what_another_process_uses_while_it_is_hashed_is_not_damaged(
     assert not left
 
 
-def test_damage_that_another_process_has_mended_is_not_removed(store):
+def test_damage_that_another_process_has_repaired_is_not_removed(store):
     path = added(store, "blob")
     seen = path.stat()
     swapped(path)

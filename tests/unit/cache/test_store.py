@@ -112,7 +112,7 @@ def test_scratch_goes_with_its_block_even_if_read_only(store: Store) -> None:
     assert not folder.exists()
 
 
-def test_leftovers_go_only_when_nobody_holds_their_lock(store: Store) -> None:
+def test_leftovers_are_removed_only_when_no_process_holds_their_lock(store: Store) -> None:
     """One folder as a killed process leaves it, and one whose lock another descriptor holds."""
     for name in ("dead", "alive"):
         (store.root / "scratch" / name).mkdir(parents=True)
@@ -378,7 +378,7 @@ def test_verify_finds_and_removes_what_is_damaged(store: Store) -> None:
     assert prune.verify(store, read.append) == []
 
 
-def test_name_that_somebody_looks_at_in_that_moment_is_given_up(
+def test_a_name_that_another_process_locks_meanwhile_is_given_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """Between its making and its locking, a new file under live/ looks like a dead process's."""

@@ -106,7 +106,7 @@ def test_jobs_fit_a_matrix_of_actions(sample, command):
     assert [planned.target for planned in document.targets] == [TARGET]
 
 
-def test_a_report_of_a_night_asks_for_what_is_published(sample, command):
+def test_a_nightly_report_requires_what_is_published(sample, command):
     read_settings(sample, RUNNERS)
     chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
     (sample.folder / "jobs.json").write_text(chosen)

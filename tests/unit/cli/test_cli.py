@@ -366,7 +366,7 @@ def test_a_reader_of_the_help_that_leaves_early(
 
 
 @pytest.mark.usefixtures("sample")
-def test_check_and_diff_are_not_asked_at_once(imgbuild: Command) -> None:
+def test_check_and_diff_cannot_be_combined(imgbuild: Command) -> None:
     error(imgbuild, ["lock", "--check", "--diff", "main", TARGET], 2, "--check and --diff")
     for words in (["--diff", "--all"], ["--diff", ""], ["--diff", "-t", TARGET]):
         error(imgbuild, ["lock", *words], 2, "--diff needs a git revision", "imgbuild lock --diff")

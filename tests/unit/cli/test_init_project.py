@@ -377,7 +377,7 @@ def test_extras_and_groups_that_can_be_chosen_are_named(imgbuild: Command) -> No
     assert "--group takes train" in done.stderr
 
 
-def test_an_index_that_is_not_asked_is_named_without_its_password(imgbuild: Command) -> None:
+def test_an_index_that_is_not_queried_is_named_without_its_password(imgbuild: Command) -> None:
     require("--extra-index-url https://me:s3cret@index.example/simple\n" + MET)
     done = imgbuild("init", "--json")
     assert "left out requirements.txt:1: https://index.example/simple" in done.stderr

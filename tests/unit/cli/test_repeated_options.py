@@ -55,7 +55,7 @@ def _value(verb: str, option: Any) -> str:
 
 
 @pytest.mark.parametrize(("verb", "option"), OPTIONS)
-def test_no_value_is_ignored_without_a_word(verb: str, option: Any) -> None:
+def test_no_value_is_ignored_silently(verb: str, option: Any) -> None:
     flag, value = max(option.opts, key=len), _value(verb, option)
     if option.multiple:
         assert len(_parsed(verb, flag, value, flag, value)[option.name]) == 2

@@ -273,7 +273,7 @@ def test_what_a_layout_cannot_show_fails_where_it_is_requested(place, imgbuild, 
     }  # fmt: skip
 
 
-def test_what_was_taken_away_does_not_pass(sample, place, imgbuild, pair):
+def test_deleted_attachments_do_not_pass(sample, place, imgbuild, pair):
     """One DELETE by whoever can write to the registry."""
     signed = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     assert signed.status == 0
@@ -312,7 +312,7 @@ def test_what_cannot_be_done_says_why(place, imgbuild, pair, words, status, mess
     assert message in answer.stderr
 
 
-def test_offline_asks_no_registry(place, imgbuild):
+def test_offline_no_registry_gets_a_request(place, imgbuild):
     before = len(place.registry.requests)
     assert imgbuild("verify", ref(place), "--offline").status == 7
     assert len(place.registry.requests) == before

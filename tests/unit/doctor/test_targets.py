@@ -270,7 +270,7 @@ def test_the_verb_answers_and_refuses_by_its_status(
 
 
 @pytest.mark.parametrize("word", ["--gpus", "--shared"])
-def test_what_is_asked_of_an_image_needs_one(
+def test_checks_of_an_image_need_an_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -114,7 +114,7 @@ def test_redirects_that_never_end(http: Http, site: Site) -> None:
         http.text(site.url("round"))
 
 
-def test_a_login_in_the_address_is_remembered_for_its_server(http: Http, site: Site) -> None:
+def test_a_login_in_the_address_is_kept_for_its_server(http: Http, site: Site) -> None:
     site.login = ("me@work", "pä:ss/w")
     assert http.bytes(site.url("x", "me%40work:p%C3%A4%3Ass%2Fw")) == DATA
     assert http.bytes(site.url("x")) == DATA

@@ -215,7 +215,7 @@ def test_a_server_that_is_too_slow_is_left(name):
         http.bytes(f"http://{place}/a")
 
 
-def test_a_server_that_thinks_before_it_answers_is_waited_for():
+def test_the_client_waits_for_a_slow_response():
     def _behave(connection: socket.socket) -> None:
         time.sleep(0.4)
         answer(b"{}")(connection)

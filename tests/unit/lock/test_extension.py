@@ -60,7 +60,7 @@ def extension_lock(path: Path, *more: Wheel) -> Lock:
     return extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *more))
 
 
-def test_what_is_added_stands_at_the_end_of_the_lock(path: Path) -> None:
+def test_what_is_added_is_at_the_end_of_the_lock(path: Path) -> None:
     text = codec.encode(extension_lock(path)).decode()
     folder = path.parent / "published/small"
     expected = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))

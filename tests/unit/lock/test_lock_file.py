@@ -23,7 +23,7 @@ def test_a_lock_is_read_back_as_written(tmp_path):
     assert codec.encode(lock_file.read_lock(tmp_path, "small")) == path.read_bytes()
 
 
-def test_each_wheel_stands_on_a_line_of_its_own():
+def test_each_wheel_is_on_a_separate_line():
     lines = codec.encode(samples.lock(samples.wheel("trl"))).decode().splitlines()
     assert sum('"package": "trl"' in line and '"sha256"' in line for line in lines) == 1
 

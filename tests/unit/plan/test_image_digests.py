@@ -1,4 +1,4 @@
-"""`digests.json` follows from the lock and the records of its layers, and fits no other lock."""
+"""`digests.json` follows from the lock and the records of its layers, and matches no other lock."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_without_a_server_the_host_itself_is_the_last(tmp_path):
     ]  # fmt: skip
 
 
-def test_hosts_that_nobody_describes_have_a_default(tmp_path):
+def test_hosts_without_a_description_have_a_default(tmp_path):
     describe(tmp_path, "_default", '[host."https://m"]\n')
     describe(tmp_path, "own.example.com", "")
     assert [endpoint.address for endpoint in endpoints("h")] == ["https://m/v2", "https://h/v2"]
@@ -218,7 +218,7 @@ def test_the_registrys_own_failure_is_what_counts(tmp_path, registry, mirror):
         client().blob(registry.repository("me/x"), WHOLE)
 
 
-def test_one_who_pushes_asks_no_mirror(tmp_path, registry, mirror):
+def test_a_push_does_not_use_a_mirror(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
     client().upload(mirror.repository("me/x"), BLOB)
     before = len(mirror.requests)
@@ -331,7 +331,7 @@ def test_a_certificate_of_ones_own_is_shown_to_its_registry_alone(tmp_path, auth
         assert registry.begun
 
 
-def test_an_authority_that_nobody_named(tmp_path, authority):
+def test_an_authority_that_is_not_configured(tmp_path, authority):
     with memory_registry.serve(Registry(), secure(authority)) as registry:
         describe(tmp_path, registry.host, f'server = "https://{registry.host}"')
         with pytest.raises(FetchFailed, match="the certificate is not trusted"):

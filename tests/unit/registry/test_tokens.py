@@ -302,7 +302,7 @@ AUTH = base64.b64encode(b"me:pa:ss").decode()
 @pytest.mark.parametrize(
     "name", ["h:5000", "https://h:5000", "https://h:5000/", "https://h:5000/v2/", "http://h:5000"]
 )
-def test_a_login_stands_under_many_names(tmp_path, name):
+def test_a_login_may_have_many_names(tmp_path, name):
     write_config(tmp_path, auths={name: {"auth": AUTH}, "h": {"auth": "bad"}})
     assert logins.find("h:5000") == RegistryLogin(("me", "pa:ss"))
     assert logins.find("other") == RegistryLogin()

@@ -179,7 +179,7 @@ def test_after_a_break_later_blobs_go_in_chunks(client, registry):
     assert len(registry.received_requests(PATCH)) == 3
 
 
-def test_a_registry_that_forgets_broken_parts_is_sent_chunks(client, registry):
+def test_a_registry_that_discards_broken_parts_is_sent_chunks(client, registry):
     registry.keeps_parts = False
     registry.faults.append(Fault(PUT, cut_request=200_000))
     registry.faults.append(Fault(PATCH, cut_request=99_999))
@@ -226,7 +226,7 @@ def test_a_busy_registry_is_queried_again(registry, status, where):
     push(Client(first_wait=0.001, chunk=100_000 if where != PUT else None), registry)
 
 
-def test_an_upload_that_is_gone_begins_anew(client, registry):
+def test_an_upload_that_is_gone_starts_again(client, registry):
     def _forget(answer: Answer) -> None:
         registry.sessions.clear()
         answer.status, answer.body = 404, b"{}"

@@ -52,7 +52,7 @@ def sample(tmp_path: Path) -> Sample:
     return Sample(tmp_path)
 
 
-def test_wheels_lie_under_their_own_names_and_take_no_room(sample):
+def test_wheels_have_their_own_names_and_take_no_space(sample):
     summary = sample.put()
     assert (summary.files, summary.made, summary.size) == (
         3,
@@ -99,7 +99,7 @@ def test_on_another_disk_wheels_are_copied_once(sample, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "folder.whl/x", "sub/x.whl"])
-def test_what_somebody_else_put_there_is_left_alone(sample, name):
+def test_files_of_other_programs_are_left_unchanged(sample, name):
     foreign = sample.folder / name
     foreign.parent.mkdir(parents=True)
     foreign.write_text("mine")

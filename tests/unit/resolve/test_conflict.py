@@ -147,7 +147,7 @@ def test_a_version_whose_torch_is_of_another_cuda(ask):
     )
 
 
-def test_two_wishes_that_name_different_torches(ask):
+def test_two_requests_that_name_different_torches(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("vllm", "==0.9"))
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.reasons == (

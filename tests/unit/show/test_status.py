@@ -62,7 +62,7 @@ def test_another_index_is_a_need_and_says_for_what(tmp_path: Path) -> None:
     )
 
 
-def test_a_wheel_to_bring_is_a_need_until_it_is_there(tmp_path: Path) -> None:
+def test_a_missing_wheel_is_listed_until_it_is_there(tmp_path: Path) -> None:
     sample_matrix = matrix(tmp_path, **{"flash-attn": "wheels"})
     assert status.needs(sample_matrix, "small") == ("a wheel of flash-attn in wheels/",)
     (tmp_path / "wheels").mkdir()

@@ -192,7 +192,7 @@ def test_tasks_get_the_environment_with_the_cache_by_default(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("word", "most"), [("TIMEOUT", array.GRACE), ("COMPLETED", array.COMPLETED_GRACE)]
 )
-def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeypatch, word, most):
+def test_a_task_that_ended_without_a_state_is_lost_after_a_while(tmp_path, monkeypatch, word, most):
     job_array = order(tmp_path, "1", ONE)
     say(job_array, 0, None)
     (job_array.place / "0.log").write_text(

@@ -91,7 +91,7 @@ def test_what_the_user_says_of_the_log_and_the_signal_counts():
         assert directives[-1].removeprefix("#SBATCH ") in mine
 
 
-def test_a_check_stands_behind_a_whole_command_line():
+def test_a_check_script_does_not_depend_on_the_model():
     assert job_script(ScriptKind.CHECK, model="Qwen/Qwen3-8B") == job_script(ScriptKind.CHECK)
 
 

@@ -72,7 +72,7 @@ def test_an_entry_may_ask_for_the_cause_in_the_log(monkeypatch):
     )
 
 
-def test_an_entry_for_want_of_a_driver_may_be_idle_beside_one(monkeypatch):
+def test_an_entry_for_a_missing_driver_may_be_unused_with_a_driver(monkeypatch):
     module = script("smoke_import", monkeypatch)
     entry = {"name": "vllm._C", "error": "libcuda.so.1", "reason": "x", "needs": "driver"}
     well = {"vllm._C": module.Attempt("", "")}

@@ -222,7 +222,7 @@ def test_a_check_that_cannot_be_made_ends_no_other(doctor, monkeypatch, capsys):
     assert status == int(bool(errors))
 
 
-def test_a_driver_that_could_not_be_asked_has_not_passed(doctor, monkeypatch, capsys):
+def test_a_driver_that_could_not_be_queried_has_not_passed(doctor, monkeypatch, capsys):
     def broken(_: object) -> None:
         raise AttributeError("undefined symbol: cuInit")
 

@@ -55,7 +55,7 @@ def lag_lines(catalogue, via):
     return [str(lag) for lag in lags(catalogue, chosen, offers)]
 
 
-def test_what_nothing_asks_to_be_old_is_reported(ask):
+def test_old_packages_that_nothing_requires_to_be_old_are_reported(ask):
     assert lag_lines(ask({}), "open") == [
         "hydra 0.11 is of 2019-12, and 1.3 of 2023-02 is available, required by open"
     ]

@@ -134,7 +134,7 @@ def test_a_file_that_has_just_changed_is_not_recorded(state, path, monkeypatch, 
         assert reads() == 1
 
 
-def test_a_change_while_a_note_waits_is_seen(state, path, monkeypatch):
+def test_a_change_before_the_record_is_written_is_detected(state, path, monkeypatch):
     real = time.sleep
 
     def sleep(seconds):
@@ -149,7 +149,7 @@ def test_a_change_while_a_note_waits_is_seen(state, path, monkeypatch):
     assert not KnownHashes(state).matches(path, sha256(GOOD))
 
 
-def test_a_record_with_nonsense_harms_no_other(state, path, tmp_path, reads):
+def test_an_invalid_record_does_not_affect_others(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
     hashes.note(path, sha256(GOOD))

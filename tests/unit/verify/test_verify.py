@@ -71,7 +71,7 @@ def test_an_unsigned_image_fails_with_a_key_and_not_without(sample):
     }  # fmt: skip
 
 
-def test_an_image_without_attachments_is_held_against_ones_own_lock(sample):
+def test_an_image_without_attachments_is_compared_with_the_given_lock(sample):
     sample.restore(sample.unsigned)
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
@@ -288,7 +288,7 @@ def test_a_provenance_that_is_rewritten_is_refused_where_none_is_signed(sample):
     assert set(sample.failed()) == {"lock", "provenance"}
 
 
-def test_the_builder_is_held_to(sample):
+def test_the_builder_is_compared(sample):
     assert sample.failed(builder=provenance.LOCAL_BUILDER) == {}
     failures = sample.failed(builder="https://ci.example/")
     assert "https://ci.example/ is required" in failures["provenance"]

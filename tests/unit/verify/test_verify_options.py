@@ -31,7 +31,7 @@ ARM = Arch.ARM64
 # -- what is requested and was deleted
 
 
-def test_without_a_lock_what_a_key_asks_for_fails(sample):
+def test_without_a_lock_checks_that_need_a_key_fail(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     failures = sample.failed()
     assert set(failures) == {"lock", *OF_A_LOCK}
@@ -69,7 +69,7 @@ def test_blobs_of_an_image_that_names_none_are_not_found_good(sample):
 
 
 @pytest.mark.parametrize("form", ["attached", "signed", "both"])
-def test_a_provenance_that_is_taken_away(sample, form):
+def test_a_provenance_that_was_deleted(sample, form):
     if form != "signed":
         sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
     if form != "attached":
@@ -91,7 +91,7 @@ def test_a_provenance_that_is_taken_away(sample, form):
         (spdx.MEDIA_TYPE, in_toto.SPDX, "SBOM SPDX arm64"),
     ],
 )
-def test_an_sbom_that_is_taken_away(sample, kind, predicate, check):
+def test_an_sbom_that_was_deleted(sample, kind, predicate, check):
     sample.remove(kind, sample.arm)
     sample.unsign(sample.arm, kinds=(predicate,))
     for locked in (None, project_lock(sample)):
@@ -101,7 +101,7 @@ def test_an_sbom_that_is_taken_away(sample, kind, predicate, check):
     assert sample.failed(key=None) == {}
 
 
-def test_a_statement_that_nobody_checked_is_read_where_none_is_attached(sample):
+def test_an_unverified_statement_is_read_where_none_is_attached(sample):
     """Without a key a signature's envelope is as good as an attachment: it is held to the lock."""
     sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
     assert sample.failed(key=None) == {}

@@ -76,7 +76,7 @@ def test_requirements_with_versions_count_before_those_of_an_earlier_record():
     assert needs.of_wheels(both, MARKERS) == {"one": ("two",), "two": ("one",), "x": ()}
 
 
-def test_extra_counts_where_somebody_asks_for_it():
+def test_an_extra_counts_where_it_is_requested():
     sample = package_metadata(
         ray=('grpcio; extra == "default"', 'ray[default]; extra == "all"', 'far; extra == "far"'),
         grpcio=(),

@@ -214,7 +214,7 @@ def test_the_architecture_of_a_file_of_machine_code(flags: int, abi: int, arch: 
     assert facts == ElfFacts(file="kernel.cubin", machine="cuda", gpu=(GpuCode(arch),))
 
 
-def test_the_architectures_that_an_assembler_knows() -> None:
+def test_the_architectures_that_an_assembler_supports() -> None:
     data = bytearray(REAL[0].read_bytes())
     with REAL[0].open("rb") as file:
         constants = ELFFile(file).get_section_by_name(".rodata")

@@ -87,7 +87,7 @@ def saver(name: str, major: str) -> ElfFacts:
         ((saver("preload_cu12", "13"), saver("preload_cu13", "13")), True),
     ],
 )
-def test_variants_for_other_families_lie_beside_the_one_that_is_loaded(
+def test_variants_for_other_families_may_be_next_to_the_one_that_is_loaded(
     files: tuple[ElfFacts, ...], broken: bool
 ) -> None:
     package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
@@ -228,7 +228,7 @@ def test_kernels_for_one_gpu_alone_are_not_a_fault() -> None:
     assert cudas.check(package_set, "12.4", ("8.0",)) == []
 
 
-def test_an_assembler_that_does_not_know_a_gpu_is_an_error() -> None:
+def test_an_assembler_that_does_not_support_a_gpu_is_an_error() -> None:
     binaries = "triton/backends/nvidia/bin/"
     older = library(f"{binaries}ptxas", assembles=("sm_90", "sm_90a", "sm_100a"))
     newer = library(f"{binaries}ptxas-blackwell", assembles=("sm_100a", "sm_103f"))
@@ -279,7 +279,7 @@ def test_floors_of_machine_code_alone_are_those_of_the_release() -> None:
         ("13.0", "9.9", ""),
     ],
 )
-def test_a_floor_that_hangs_on_an_unknown_driver_is_unknown(
+def test_a_floor_that_depends_on_an_unknown_driver_is_unknown(
     cuda: str, ptx: str, driver: str
 ) -> None:
     bounds = floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)

@@ -66,7 +66,7 @@ def test_what_a_package_set_makes_of_a_guard(guard, state):
     assert evaluate(MODULES, guard) is state
 
 
-def test_a_partial_package_set_does_not_know_what_is_absent():
+def test_in_a_partial_package_set_what_is_absent_is_unknown():
     package_set = SourceModules({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
     assert evaluate(package_set, Guard("present", "vllm")) is UNKNOWN
     assert evaluate(package_set, Guard("absent", "vllm")) is UNKNOWN

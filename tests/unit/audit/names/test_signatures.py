@@ -157,7 +157,7 @@ def test_positional_only_parameters_are_not_keywords():
     assert call_signature.takes("b")
 
 
-def test_a_method_asked_of_its_class_takes_self():
+def test_a_method_accessed_on_its_class_takes_self():
     call_signature = signature("Own.method", bound=False)
     assert call_signature is not None
     assert [parameter.name for parameter in call_signature.parameters] == ["self", "x"]

@@ -316,7 +316,7 @@ def test_flags_that_say_nothing(source):
     assert not kinds(source + "if flag:\n    import marked\n")
 
 
-def test_the_other_branch_of_a_flag_that_hangs_on_data_too_runs_in_any_package_set():
+def test_the_other_branch_of_a_flag_that_depends_on_data_too_runs_in_any_package_set():
     source = "flag = False\nif x:\n    flag = v < Version('0.8')\nif not flag:\n    import marked\n"
     assert not kinds(source)
 

@@ -89,7 +89,7 @@ def test_patterns_guards_and_annotations_are_read():
     assert [call.callee for call in facts.calls] == ["a.five"]
 
 
-def test_a_class_within_a_class_does_not_see_its_names():
+def test_names_of_a_class_are_not_visible_in_a_class_within_it():
     source = f"""
     class A:
         FLAG = {NEW}
