@@ -42,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signal(Exception):
-    """No failure: it tells callers to stop, or to try again, and never reaches the user."""
+    """Not a failure: a request to callers to stop or to try again, which users never see."""
 
 
 class ImgbuildError(Exception):

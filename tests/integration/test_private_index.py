@@ -46,7 +46,7 @@ def bundle(authority: trustme.CA, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment that names no bundle, no proxy and no login, and no keyring that knows any."""
+    """An environment that names no bundle, no proxy and no login, and no keyring with a login."""
     for name in (*BUNDLES, *PROXIES, *(name.upper() for name in PROXIES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))

@@ -92,7 +92,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 
 def output(*command: str) -> str:
-    """What a command writes; it must succeed."""
+    """The output of a command, which must succeed."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -146,7 +146,7 @@ def test_a_case_without_its_gate_fails_as_well(tmp_path):
 
 
 def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) -> list[list[str]]:
-    """What cases said that began at once, a row each; `share` of them may use the GPU at once."""
+    """The messages of cases that began at once, one row each; `share` may use the GPU at once."""
     log = folder / "log"
 
     def _take_turn(name: str) -> None:

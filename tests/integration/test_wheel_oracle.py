@@ -1,4 +1,4 @@
-"""Installed wheels against what `uv pip install` makes of them: a made one, a dozen, all."""
+"""Installed wheels compared with those of `uv pip install`: a generated wheel, a dozen, all."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Helper:
         os.close(self.answered)
 
     def leave(self) -> None:
-        """Called by the first process: close its writing end, so that it sees when nobody asks."""
+        """Called by the first process: close its writing end, to detect the end of requests."""
         os.close(self._ask)
 
     def name(self, process: int) -> None:

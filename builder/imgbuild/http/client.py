@@ -71,7 +71,7 @@ class Refused(FetchFailed):
 
     @property
     def denied(self) -> bool:
-        """Whether the server wants a login, or one with more rights."""
+        """Whether the server requires a login, or one with more rights."""
         return self.status in DENIED
 
 

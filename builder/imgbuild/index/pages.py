@@ -392,7 +392,7 @@ def read_json_api(page: PageLike) -> dict[str, IndexFile]:
 
 
 def merge(files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]) -> tuple[IndexFile, ...]:
-    """`files` with what the JSON API knows beyond them; not believed where its hash differs."""
+    """`files` with additional data of the JSON API, which is ignored where its hash differs."""
     merged = []
     for file in files:
         extra = more.get(file.name)

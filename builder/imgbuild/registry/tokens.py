@@ -26,7 +26,7 @@ _REQUIRED = re.compile(r'([A-Za-z_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))'
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """What a server wants: the scheme in lower case, and its fields."""
+    """The challenge of a server: the scheme in lower case, and its fields."""
 
     scheme: str
     fields: dict[str, str]

@@ -34,7 +34,7 @@ OPTIONS = [
 
 
 def _parsed(verb: str, *words: str) -> dict[str, Any]:
-    """What the parser of the command line makes of words after a verb."""
+    """The values that the parser of the command line reads from the words after a verb."""
     command: Any = typer.main.get_command(app)
     names = verb.split()
     for name in names:

@@ -39,7 +39,7 @@ def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S
 
 @pytest.fixture(name="place")
 def _place(sample: Sample) -> Place:
-    """The image as it was pushed, with all that is attached, before anybody signed it."""
+    """The image as it was pushed, with all that is attached, before it was signed."""
     sample.restore(sample.unsigned)
     return sample.place
 
@@ -274,7 +274,7 @@ def test_what_a_layout_cannot_show_fails_where_it_is_requested(place, imgbuild, 
 
 
 def test_deleted_attachments_do_not_pass(sample, place, imgbuild, pair):
-    """One DELETE by whoever can write to the registry."""
+    """One DELETE by a user who can write to the registry."""
     signed = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     assert signed.status == 0
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)

@@ -1,4 +1,4 @@
-"""A server with OSV's API: questions, pages, the cache, and answers that are none."""
+"""A server with OSV's API: queries, pages, the cache, and invalid responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes that were there when their reader was written, behind a class that answers for any."""
+"""Attributes that existed when their reader was written, on a class that may have any attribute."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The lock says what the matrix says, is read back as written, and knows when it is out of date."""
+"""The lock says what the matrix says, is read back as written, and its staleness is detected."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def as_json(text: str) -> Any:
-    """A YAML file as an editor's YAML 1.2 reader hands it to a schema: dates are text."""
+    """A YAML file as an editor's YAML 1.2 reader passes it to a schema: dates are text."""
     return json.loads(json.dumps(yaml.safe_load(text), default=datetime.date.isoformat))
 
 

@@ -1,4 +1,4 @@
-"""Names of what lies in registries."""
+"""Names of images in registries."""
 
 from __future__ import annotations
 

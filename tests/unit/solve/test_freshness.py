@@ -1,4 +1,4 @@
-"""What lies behind unnoticed, what is held by a requirement, what the cut-off holds back."""
+"""Outdated packages: without a reason, by a requirement, by the cut-off."""
 
 import datetime
 from contextlib import ExitStack

@@ -302,7 +302,7 @@ class LibraryWheel:
     # -- facts in the store
 
     def stored_facts(self) -> PublishedWheelFacts:
-        """What the store has of it, to be published; the wheel itself has to be at hand.
+        """What the store has of it, to be published; the wheel itself must be there.
 
         Without modules that cannot be parsed: another version of Python may parse them.
         """

@@ -147,7 +147,7 @@ class Version(NamedTuple):
 
 
 def guard_verdict(test: str, python: str) -> bool | None:
-    """What a package set of this Python makes of a condition; None where it is not known."""
+    """The value of a condition in a package set of this Python; None where it is not known."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     package_set = SourceModules({"m 1": {"m.py": source}}, python=python)
