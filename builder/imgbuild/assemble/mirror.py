@@ -77,7 +77,7 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
     """The setting for the project in `root`; None if no mirror is to be used.
 
     `text` and `only` are the options of a verb. InputError if a setting cannot be read, or `only`
-    is asked for where there is no mirror.
+    is set where there is no mirror.
     """
     named_mirror = _named(root, text)
     if named_mirror is not None and named_mirror.setting.mirror == OFF:

@@ -173,7 +173,7 @@ AsOfOption = Annotated[
     option(
         "--as-of",
         "Only files uploaded before this date, 00:00 UTC. Default: half a year after the newest"
-        " version that is asked for, or today.",
+        " requested version, or today.",
         metavar="DATE",
         panel=ASK,
         often=True,

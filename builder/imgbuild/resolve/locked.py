@@ -21,8 +21,8 @@ from imgbuild.values import Arch
 class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A locked target that satisfies a request.
 
-    `versions` has the requested packages, in the order of the request, on the first architecture
-    that was asked for. `tested` is the highest tier of smoke tests that passed for the locked
+    `versions` has the requested packages, in the order of the request, on the first requested
+    architecture. `tested` is the highest tier of smoke tests that passed for the locked
     images, "" without a test record. `commands` are lines for a shell.
     """
 

@@ -324,7 +324,7 @@ def test_a_source_of_other_bytes_is_refused(client, registry):
     wrong = BlobSource(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(bytes(BLOB.size - offset)))
     with pytest.raises(IntegrityError, match="DIGEST_INVALID") as caught:
         client.upload(registry.repository("me/x"), wrong)
-    assert "build it again" in str(caught.value.hint)
+    assert "create it again" in str(caught.value.hint)
     assert registry.blobs == {}
 
 
