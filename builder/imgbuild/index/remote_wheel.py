@@ -37,7 +37,7 @@ class Ranges(Protocol):
         """The last `length` bytes, and the size of the whole."""
 
     def bytes(self, url: str) -> bytes:
-        """All of it."""
+        """The whole file."""
 
     def fingerprint(self, url: str) -> tuple[str, int]:
         """SHA-256 in hex, and the size."""
@@ -91,7 +91,7 @@ class Blocks:
         return data, size
 
     def bytes(self, url: str) -> Octets:
-        """All of it."""
+        """The whole file."""
         return self._http.bytes(url)
 
     def fingerprint(self, url: str) -> tuple[str, int]:
@@ -126,7 +126,7 @@ class LookedUp:
         return self._http.part_end(self._address(url), length)
 
     def bytes(self, url: str) -> Octets:
-        """All of it."""
+        """The whole file."""
         return self._http.bytes(self._address(url))
 
     def fingerprint(self, url: str) -> tuple[str, int]:

@@ -57,7 +57,7 @@ class LearnedMemory:
         return (*self._learned, *itertools.chain(*self.preferred.values()))
 
     def keep(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
-        """Add what was learned; all that is known now."""
+        """Add learned constraints; returns all that are known now."""
         self._learned = constraints.merge(self._learned, learned)
         return self.learned_constraints
 

@@ -288,7 +288,7 @@ def wheels_only(
 ) -> Catalogue:
     """What the target may use of its indexes, without what would be built from sdists.
 
-    `packages` are those by address: they are requested from no index. Of packages that are `published`,
+    `packages` are those by address: no index is used for them. Of packages that are `published`,
     that is their locked wheel, and their pages are not read.
     """
     matrix, target, context = problem.matrix, problem.target, problem.context

@@ -169,7 +169,7 @@ def test_the_format_is_checked(store: Store) -> None:
     assert caught.value.hint
 
 
-def test_the_cache_says_that_it_is_one(store: Store) -> None:
+def test_the_cache_folder_has_a_cachedir_tag(store: Store) -> None:
     text = (store.root / "CACHEDIR.TAG").read_text()
     assert text.startswith("Signature: 8a477f597d28d172789f06886806bc55")
 
