@@ -78,9 +78,9 @@ HEAVY = (
     "uv",
 )
 
-# Classes that may extend one of their own folder, beside protocols and values: typer's group of all
-# verbs, an error of a more general one, a stored value with more fields, the levels of the audit's
-# interpreter: expressions, statements, one evaluation.
+# Classes that may extend one of their own folder, apart from protocols and values: typer's group of
+# all verbs, an error of a more general one, a stored value with more fields, the levels of
+# the audit's interpreter: expressions, statements, one evaluation.
 EXTENDING = (
     *("Program", "_Distrusted", "ImageRun"),
     *("ExpressionValues", "Execution", "Evaluation"),

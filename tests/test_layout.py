@@ -19,7 +19,7 @@ from tests.support.source_code import ROOT, calls, imports, internal_imports, mo
 SEPARATE = re.compile(r"\(separate: [^()]+\)\.$")
 
 
-def test_nothing_else_lies_at_the_root():
+def test_nothing_else_is_at_the_root():
     loose = {name for name in modules() if name and "." not in name and not _is_folder(name)}
     assert loose == {*ROOT_MODULES, "__main__"}
 

@@ -297,7 +297,7 @@ def test_constraints_cover_the_environment():
 
 
 @pytest.mark.parametrize("path", [p for p in tracked("lab", "tools") if _is_program(p)], ids=_name)
-def test_tools_explain_themselves(path):
+def test_tools_have_a_help_text(path):
     command = [sys.executable, path] if path.suffix == ".py" else [path]
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
     assert len(done.stdout) > 100
@@ -312,7 +312,7 @@ def test_tools_can_be_started():
     assert not silent
 
 
-def test_makefile_explains_itself():
+def test_makefile_has_a_help_text():
     command = ["make", "--silent", "--no-print-directory", "help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     phony = re.search(r"^\.PHONY: (.+)$", _text("Makefile"), re.MULTILINE)

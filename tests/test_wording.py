@@ -100,7 +100,7 @@ def test_comments_are_read(tmp_path):
 @pytest.mark.parametrize(
     "text", ["TESTIMONY_SIZE", "testimonyless", "my_testimony", "inclusion proof"]
 )
-def test_identifiers_are_no_words(text: str):
+def test_identifiers_are_not_words(text: str):
     assert not _banned().search(text)
 
 

@@ -1,6 +1,6 @@
 """The errors that users see: a message, a hint, and one exit code for each class.
 
-They are caught only in `cli.main`, which prints them and ends the process. `Signal` is no error.
+They are caught only in `cli.main`, which prints them and ends the process. `Signal` is not one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signal(Exception):
-    """No failure: it tells callers to stop, or to try again, and never reaches the user."""
+    """Not a failure: a request to callers to stop or to try again, which users never see."""
 
 
 class ImgbuildError(Exception):
@@ -75,7 +75,7 @@ class InputError(ImgbuildError):
 
 
 class NothingSelected(ImgbuildError):
-    """No target or architecture matches what was asked for."""
+    """No target or architecture matches the request."""
 
     exit_code = 3
 

@@ -135,7 +135,7 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True):
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
     """Something that an audit did not look at: a package (name==version), or a part of all.
 
-    `required`: the user named it, so that an audit without it is no success.
+    `required`: the user named it, so that an audit without it is not a success.
     """
 
     what: str

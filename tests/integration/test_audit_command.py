@@ -57,7 +57,7 @@ def cached_wheels(project: Project) -> list[str]:
     return [path.name for path in files if path.read_bytes().startswith(b"PK\x03\x04")]
 
 
-def test_wheels_are_fetched_once_and_a_second_audit_asks_nobody(
+def test_wheels_are_fetched_once_and_a_second_audit_sends_no_request(
     project: Project, site: Site
 ) -> None:
     first = project.run("audit", TARGET)
@@ -126,7 +126,7 @@ def test_of_a_pin_without_a_wheel_the_sdist_is_read(project: Project) -> None:
     assert "not looked at: vllm==7.5: read from its sdist, without what a build" in done.stdout
 
 
-def test_pins_offline_are_refused_since_an_index_must_be_asked(
+def test_pins_offline_are_refused_since_an_index_must_be_queried(
     project: Project, site: Site
 ) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\n", encoding="utf-8")

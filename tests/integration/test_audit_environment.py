@@ -158,7 +158,7 @@ def test_wheels_of_this_machine_are_read_themselves(machine: Machine) -> None:
     assert "0 errors" in machine.audit("-r", "pins.txt").stdout
 
 
-def test_a_package_that_cannot_be_read_is_no_success(machine: Machine) -> None:
+def test_a_package_that_cannot_be_read_is_not_a_success(machine: Machine) -> None:
     root = machine.environment("vllm==9.0")
     (info,) = root.glob("lib/python3*/site-packages/vllm-9.0.dist-info")
     (info.parent / "trl-9.0.dist-info").mkdir()
@@ -168,7 +168,7 @@ def test_a_package_that_cannot_be_read_is_no_success(machine: Machine) -> None:
     assert 'name="packages"' in (machine.folder / "report.xml").read_text()
 
 
-def test_an_interpreter_without_an_environment_is_asked() -> None:
+def test_an_interpreter_without_an_environment_is_queried() -> None:
     environment = open_environment(os.path.realpath(sys.executable))
     assert environment.python == ".".join(map(str, sys.version_info[:3]))
     assert "pip" in {package.wheel.package for package in environment.packages}
@@ -187,7 +187,7 @@ def test_system_packages_come_after_those_of_the_environment(machine: Machine) -
     ] == "0.1"
 
 
-def test_a_program_that_is_no_python_is_refused(tmp_path: Path) -> None:
+def test_a_program_that_is_not_a_python_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "python3"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho no\n")

@@ -32,7 +32,7 @@ def errors(cache: Path, *words: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("torchvision", ["0.22.0", "0.22.1"])
-def test_torchvisions_own_datasets_are_no_part_for_datasets(cache: Path, torchvision: str) -> None:
+def test_torchvisions_own_datasets_do_not_count_for_datasets(cache: Path, torchvision: str) -> None:
     pins = (f"torchvision=={torchvision}", "torchdata==0.11.0", "datasets==4.0.0")
     assert errors(cache, *pins, "--python", "3.11", "--select", "imports") == []
 

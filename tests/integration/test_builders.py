@@ -65,7 +65,7 @@ def test_docker_makes_the_same_files(project):
     assert leftovers(project) == []
 
 
-def test_the_image_of_docker_is_used_like_any_image(project):
+def test_the_image_of_docker_can_be_used_in_the_same_way(project):
     answer = json.loads(project.run(*BUILD, "--json").stdout)[0]
     place = project.folder / "build/docker" / TARGET
     assert (answer["output"], answer["digest"]) == (str(place), images.verified(place).digest)

@@ -47,7 +47,7 @@ def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dic
     return {finding["check"]: finding for finding in findings}
 
 
-def test_a_driver_without_a_link_is_told_and_so_is_the_cure(tmp_path: Path) -> None:
+def test_a_driver_without_a_link_is_reported_with_a_remedy(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver")
     findings = look("--gpus", "2", LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["message"] == f"{place}/libcuda.so.1 sees 2 GPUs"
@@ -60,7 +60,7 @@ def test_a_driver_without_a_link_is_told_and_so_is_the_cure(tmp_path: Path) -> N
     assert "link with -lcuda" not in cured
 
 
-def test_fewer_gpus_than_were_asked_for(tmp_path: Path) -> None:
+def test_fewer_gpus_than_were_requested(tmp_path: Path) -> None:
     findings = look("--gpus", "4", LD_LIBRARY_PATH=str(driver(tmp_path / "driver")))
     assert findings["driver"]["severity"] == "error"
     assert "sees 2 GPUs, 4 were asked for" in findings["driver"]["message"]
@@ -73,7 +73,7 @@ def test_a_stub_is_not_taken_for_the_driver(tmp_path: Path, name: str, init: int
     assert "is a stub" in findings["driver"]["message"]
 
 
-def test_another_library_under_the_drivers_name_is_no_driver(tmp_path: Path) -> None:
+def test_another_library_under_the_drivers_name_is_not_a_driver(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", text="int other(void) { return 0; }")
     findings = look("--gpus", "1", LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "error"
@@ -81,7 +81,7 @@ def test_another_library_under_the_drivers_name_is_no_driver(tmp_path: Path) -> 
     assert look(LD_LIBRARY_PATH=str(place))["driver"]["severity"] == "warning"
 
 
-def test_a_driver_without_a_gpu_is_no_error_where_none_was_asked_for(tmp_path: Path) -> None:
+def test_a_driver_without_a_gpu_is_not_an_error_where_none_was_requested(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", init=100)
     findings = look(LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "note"
@@ -91,7 +91,7 @@ def test_a_driver_without_a_gpu_is_no_error_where_none_was_asked_for(tmp_path: P
     assert "CUDA error 100" in driver_finding["message"]
 
 
-def test_a_user_whom_nobody_knows(tmp_path: Path) -> None:
+def test_a_user_without_an_entry_in_passwd(tmp_path: Path) -> None:
     needs.root()
     as_arbitrary_user = (needs.tool("setpriv", "util-linux"), "--reuid=54321", "--clear-groups")
     home = {"HOME": "/root"}

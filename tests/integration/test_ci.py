@@ -308,8 +308,8 @@ def test_a_tier_that_passes_on_a_node_leads_to_the_tag(scratch_sample, tmp_path)
     assert scratch_sample.tags("passed")[OTHER] == scratch_sample.digest(OTHER)
 
 
-def test_a_sif_lies_beside_the_published_image(scratch_sample):
-    """Its image has passed; that there is no machine for a tier of now keeps no SIF away."""
+def test_a_sif_is_pushed_next_to_the_published_image(scratch_sample):
+    """Its image has passed; the SIF is pushed although no machine can run a tier."""
     needs.tool("mksquashfs", "squashfs-tools")
     tell(scratch_sample, "sif: true\n", gate="[static, gpu]")
     path = script(scratch_sample, f"{TARGET}@{ARCH}-sif", "--registry", scratch_sample.place("rl"))

@@ -163,7 +163,7 @@ def layer_of(client: Client, repository: Repository, manifest: Digest) -> Descri
 
 @pytest.mark.parametrize("form", ["bundle", "collection"])
 def test_a_flipped_byte_in_the_registrys_folder_is_refused_by_both(registry, pairs, tmp_path, form):
-    """What lies on the registry's disk is changed, as one who has broken in could."""
+    """A file on the registry's disk is changed, as an attacker with access to it could."""
     # An image of its own, since a registry keeps the same bytes once for all its repositories.
     top = push(registry, tmp_path, form, word=form)
     private, public = pairs["cosign"]

@@ -110,7 +110,7 @@ def test_an_index_of_another_hash_is_refused(mirror: Site, tmp_path: Path) -> No
 
 
 @pytest.mark.network
-def test_between_two_states_of_a_mirror_the_index_is_asked_for_by_hash(
+def test_between_two_states_of_a_mirror_the_index_is_requested_by_hash(
     mirror: Site, tmp_path: Path
 ) -> None:
     match = re.search(rb"([0-9a-f]{64}) +\d+ main/binary-amd64/Packages\.xz", mirror.files[RELEASE])
@@ -160,7 +160,7 @@ def test_the_machines_own_mirror_comes_first() -> None:
 
 
 @pytest.mark.network
-def test_security_updates_are_taken_by_a_base_that_asks_for_them(tmp_path: Path) -> None:
+def test_security_updates_are_installed_in_a_base_that_requests_them(tmp_path: Path) -> None:
     needs.tool("gpgv")
     context = Context(Store.open(tmp_path), Http())
     secured = msgspec.structs.replace(base(), packages=("openssl",), security=())

@@ -160,7 +160,7 @@ def accepted(path: str, *lists: dict[str, str]) -> bool:
 
 
 def without_user(path: str, data: bytes) -> bytes:
-    """An account file without the image's user, whom no package knows."""
+    """An account file without the image's user, who belongs to no package."""
     if path not in {"etc/passwd", "etc/group", "etc/shadow", "etc/gshadow"}:
         return data
     name = MATRIX.image.user.name.encode() + b":"

@@ -123,7 +123,7 @@ def test_layers_that_the_engine_has_are_not_sent(container_engine, folder, tag, 
 
 
 class Told(Silent):
-    """What a reporter is told of steps and bars."""
+    """The steps and bars that a reporter gets."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -148,7 +148,7 @@ def test_an_engine_elsewhere_is_sent_an_archive(container_engine, folder, tag, m
     )
 
 
-def test_an_error_of_the_engine_is_told(container_engine, folder, tag):
+def test_an_error_of_the_engine_is_reported(container_engine, folder, tag):
     read = layout.read(images.tiny(folder, word=f"damaged{container_engine.version}"))
     last = read.blob(read.image(Arch.X86_64).layers[-1].digest)
     data = last.read_bytes()
@@ -207,7 +207,7 @@ def test_files_go_in_without_a_shared_folder(container_engine, loaded):
     engine.discard(container_engine, container)
 
 
-def test_an_engine_that_does_not_answer_is_told_with_a_remedy(monkeypatch):
+def test_an_engine_that_does_not_answer_is_reported_with_a_remedy(monkeypatch):
     needs.tool("docker", "docker.io docker-cli")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
     assert engine.find("docker") is None

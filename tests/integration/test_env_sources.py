@@ -107,7 +107,7 @@ def test_many_variables_name_places_in_wheels() -> None:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_the_places_are_there_and_speak_of_the_variable(
+def test_the_places_exist_and_mention_the_variable(
     name: str, read: Callable[[str, str, str], list[str]]
 ) -> None:
     shown = []

@@ -52,7 +52,7 @@ def moved(script: Path) -> list[str]:
     return done.stdout.split()
 
 
-def test_another_user_gets_folders_that_nobody_else_enters(script: Path) -> None:
+def test_another_user_gets_folders_with_mode_700(script: Path) -> None:
     user_folder = script.parent / f"tmp/imgbuild-{OTHER_UID}"
     home, triton = moved(script)
     assert home == str(user_folder / "home")

@@ -288,7 +288,7 @@ def test_the_published_cut_off_counts_unless_the_row_says_another(
     assert layers(project, OWN)[: len(below)] == below
 
 
-def test_a_script_that_nobody_has_read_is_refused(
+def test_a_script_without_a_reviewed_hash_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "scripts", "--system", "mariadb-common")
@@ -297,7 +297,7 @@ def test_a_script_that_nobody_has_read_is_refused(
     assert "mariadb-common" in result
 
 
-def test_verbs_that_show_know_an_extension(user: Project) -> None:
+def test_verbs_that_show_images_support_an_extension(user: Project) -> None:
     (row,) = json.loads(user.run("list", "--json").stdout)
     assert (row["target"], row["state"]) == (OWN, "locked")
     assert row["pins"] == {"thewheel": "1.0", "torch": "2.6.0"}

@@ -305,7 +305,7 @@ def harmed(fault_run: FaultRun, kind: str, path: Path, data: bytes) -> None:
 
 
 def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
-    """What a command makes of the damage: one of OUTCOMES, never another image."""
+    """The result of a command after the damage: one of OUTCOMES, never another image."""
     verb = "pull" if kind == "pulled" else "build"
     done = subprocess.run(
         fault_run.project.command(*fault_run.words(verb, out)),

@@ -1,4 +1,4 @@
-"""Every verb in a folder of somebody else: nothing that lies there is run or configures a tool."""
+"""Every verb in a folder of another user: no file in it is run or configures a tool."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def wheels(project: Project, target: str, arch: str = "x86_64") -> dict[str, Any
 
 
 def requested_paths(site: Site) -> set[str]:
-    """The paths that were asked for, unescaped."""
+    """The requested paths, unescaped."""
     return {unquote(path) for _, path, _ in site.requests}
 
 
@@ -231,7 +231,7 @@ def test_torch_of_the_pytorch_index_for_arm64(project: Project, net: Net) -> Non
     assert locked_wheels["triton"]["index"] == "pytorch"
     assert (locked_wheels["helper"]["version"], locked_wheels["helper"]["index"]) == ("0.5", "pypi")
     assert locked_wheels["nvidia-cublas-cu12"]["version"] == "12.6.4.1"
-    # METADATA was read beside the wheel; no page of a package that is not assigned was asked for.
+    # METADATA was read beside the wheel; no page of a package that is not assigned was requested.
     assert f"/whl/cu126/{torch['file']}.metadata" in requested_paths(net.pytorch)
     assert "/whl/cu126/helper/" not in requested_paths(net.pytorch)
     project.run("build", "arm")
@@ -297,7 +297,7 @@ def test_a_wheel_that_the_user_brings(project: Project) -> None:
     project.run("build", "own", status=9)
 
 
-def test_all_takes_on_what_the_default_index_has_and_tells_the_rest(project: Project) -> None:
+def test_all_accepts_what_the_default_index_has_and_reports_the_rest(project: Project) -> None:
     done = project.run("lock", "--all")
     expected = {"near", "layers.json", "packages.json"}
     assert {path.split("/")[0] for path in project.files()} == expected

@@ -56,7 +56,7 @@ def skopeo(verb: str, *arguments: str) -> str:
 
 
 def collect(registry: OwnRegistry) -> None:
-    """The registry's own garbage collection, which wants nobody to push meanwhile."""
+    """The registry's own garbage collection, during which nothing may be pushed."""
     command = [docker_registry.program(), "garbage-collect", str(registry.folder / "config.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -232,7 +232,7 @@ def test_a_redirect_to_a_file_is_not_followed(repository, context, site):
         fetch(f"git+{site.url('demo.git')}", context)
 
 
-def test_a_login_that_is_missing_is_not_asked_for(context, site):
+def test_a_login_that_is_missing_is_not_requested(context, site):
     site.login = ("me", "secret")
     with pytest.raises(FetchFailed, match="git cannot fetch it") as caught:
         fetch(f"git+{site.url('demo.git')}", context)

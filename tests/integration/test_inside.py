@@ -89,7 +89,7 @@ def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[b
 
 
 def git(folder: Path, *words: str) -> str:
-    """What git says, in a repository of a person of its own."""
+    """The output of git, with a user name of the repository's own."""
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     return run(needs.tool("git"), *identity, *words, cwd=folder).stdout.decode().strip()
 

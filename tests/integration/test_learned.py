@@ -105,7 +105,7 @@ def no_root():
     raise AssertionError("nothing here is built from an sdist")
 
 
-def test_the_loop_ends_with_what_the_code_can_live_with(stack, monkeypatch, tmp_path):
+def test_the_loop_ends_with_versions_that_the_code_supports(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     settlement = small.settle()
     versions = settlement.resolution.versions
@@ -156,7 +156,7 @@ def test_pins_that_clash_are_refused_with_what_was_learned(stack, monkeypatch, t
     assert "trl==1.2.0 needs vllm>=0.11.0 (imports, trl/trainer.py:3, vllm.net" in text
 
 
-def test_an_interrupted_run_goes_on_with_what_it_learned(stack, monkeypatch, tmp_path):
+def test_an_interrupted_run_continues_with_its_learned_constraints(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     ask = solve.ask
     calls = []
@@ -180,7 +180,7 @@ def test_an_interrupted_run_goes_on_with_what_it_learned(stack, monkeypatch, tmp
 @pytest.mark.long
 @pytest.mark.network
 @pytest.mark.timeout(1800)
-def test_an_old_vllm_without_a_cut_off_gets_what_its_code_can_live_with(tmp_path):
+def test_an_old_vllm_without_a_cut_off_gets_versions_that_its_code_supports(tmp_path):
     needs.network()
     repository_matrix = load(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(

@@ -51,7 +51,7 @@ def project(site: Site, base: dict[str, object], tmp_path: Path) -> Project:
 
 
 def whole(site: Site, path: str) -> int:
-    """How often the whole of a file was asked for."""
+    """How often the whole of a file was requested."""
     return sum(
         command == "GET" and name == f"/{path}" and "Range" not in headers
         for command, name, headers in site.requests
@@ -76,7 +76,7 @@ def test_check_is_clean_until_a_pin_changes(project, base, site):
     assert project.run("lock", TARGET, "--check").stdout.strip() == f"{TARGET} {digest}"
     project.write(base, thewheel="2.0")
     done = project.run("lock", TARGET, "--check", status=5)
-    assert "thewheel 1.0 is locked, thewheel==2.0 is wanted" in " ".join(done.stderr.split())
+    assert "thewheel 1.0 is locked, thewheel==2.0 is required" in " ".join(done.stderr.split())
     assert f"imgbuild lock {TARGET}" in " ".join(done.stderr.split())
     project.run("build", TARGET, status=5)
     assert project.files() == before
@@ -93,7 +93,7 @@ def test_check_is_clean_until_a_pin_changes(project, base, site):
         ("requirements-x86_64.txt", "helper==0.5", "helper==0.6"),
     ],
 )
-def test_check_sees_a_file_that_was_edited(project, name, before, after):
+def test_check_detects_a_file_that_was_edited(project, name, before, after):
     path = project.folder / "images" / TARGET / name
     text = path.read_text()
     assert before in text
@@ -108,7 +108,7 @@ def test_check_sees_a_file_that_was_edited(project, name, before, after):
     assert result in done.stderr.replace("\n", "")
 
 
-def test_check_wants_every_file(project):
+def test_check_requires_every_file(project):
     for name in OWN:
         path = project.folder / "images" / TARGET / name
         data = path.read_bytes()
@@ -176,7 +176,7 @@ def test_drop_leaves_no_wheel_in_the_cache(site, base, tmp_path):
 
 
 class Gate:
-    """Holds back one file of a site once the whole of it is asked for."""
+    """Holds back one file of a site once the whole of it is requested."""
 
     def __init__(self, site: Site, path: str) -> None:
         self.site, self.path = site, path
@@ -279,9 +279,13 @@ def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base
     assert len(left) == (6 if keep == "--keep" else 0)
     before, _, after = done.stderr.partition("6 of 7 files to download")
     assert "auditing (pass 1): done" in before
-    assert "sealing" not in before
+    assert "computing the digests" not in before
     assert after.count("no Dockerfile is written: a Dockerfile installs with uv, which the") == 2
-    assert after.count("sealing small …") == after.count("sealing other …") == 1
+    assert (
+        after.count("computing the digests of small …")
+        == after.count("computing the digests of other …")
+        == 1
+    )
     # Another machine, with the same digests of layers in its checkout: all files are read again.
     shutil.rmtree(tmp_path / "cache")
     project.write(base, thewheel="2.0")

@@ -76,7 +76,7 @@ def built(tmp_path_factory):
 def loaded(built):
     """The image in Docker, by the name that it got there; gone afterwards."""
     docker = needs.docker()
-    needs.disk(13)  # beside the layout: Docker keeps the image packed and unpacked
+    needs.disk(13)  # in addition to the layout: Docker keeps the image packed and unpacked
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
     answer = json.loads(imgbuild("load", TARGET, "--layout", str(built), "--json").stdout)
     yield docker, answer[0]

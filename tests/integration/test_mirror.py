@@ -168,7 +168,7 @@ def test_a_build_with_no_other_network(sample, tmp_path):
     assert '"GET /v2/team/inputs/blobs/sha256:' in access_log
 
 
-def test_there_really_is_no_other_network(sample, tmp_path):
+def test_there_is_no_other_network(sample, tmp_path):
     """The same build without the mirror, in the same namespace, cannot work."""
     project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR="off")
     output = tmp_path / "image"

@@ -46,7 +46,7 @@ def bundle(authority: trustme.CA, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment that names no bundle, no proxy and no login, and no keyring that knows any."""
+    """An environment that names no bundle, no proxy and no login, and no keyring with a login."""
     for name in (*BUNDLES, *PROXIES, *(name.upper() for name in PROXIES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -125,7 +125,7 @@ def test_an_authority_that_is_not_trusted(
     assert site.requests == [], "no login went to a server that could not prove its name"
 
 
-def test_a_certificate_of_another_name(
+def test_a_certificate_for_another_host_is_refused(
     bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
@@ -170,7 +170,9 @@ def test_a_proxy_with_a_password(
         assert site.received_requests("files/trl.whl")[0].get("Proxy-Authorization") is None
 
 
-@pytest.mark.parametrize(("login", "words"), [("", "proxy wants a user"), ("p:w0rong@", "proxy")])
+@pytest.mark.parametrize(
+    ("login", "words"), [("", "proxy requires a user"), ("p:w0rong@", "proxy")]
+)
 def test_a_proxy_that_refuses(
     login: str, words: str, bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +272,7 @@ def test_a_login_from_keyring(
     assert SECRET.encode() not in done.stderr
 
 
-def test_a_keyring_that_does_not_know(bundle: Path, site: Site, tmp_path: Path) -> None:
+def test_a_keyring_without_a_login(bundle: Path, site: Site, tmp_path: Path) -> None:
     environment = {**os.environ, "SSL_CERT_FILE": str(bundle)}
     done = subprocess.run(
         [sys.executable, "-c", FETCH, site.url("files/trl.whl"), "module"],

@@ -145,7 +145,9 @@ def test_a_login_from_netrc(private, default, tmp_path, monkeypatch):
     assert versions(wheels(samples.matrix(), tmp_path))["numpy"] == "2.2.6"
 
 
-def test_a_wrong_password_is_told_without_it(private, default, tmp_path, monkeypatch, capfd):
+def test_a_wrong_password_is_reported_without_the_password(
+    private, default, tmp_path, monkeypatch, capfd
+):
     site, authority = private
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)

@@ -60,7 +60,7 @@ class Shop:
         return codec.read(self.project.folder / "images" / target / "digests.json", TargetDigests)
 
     def json(self, *arguments: str) -> Any:
-        """What a verb answers."""
+        """The JSON output of a verb."""
         return json.loads(self.project.run(*arguments, "--json").stdout)
 
 
@@ -92,7 +92,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 
 def output(*command: str) -> str:
-    """What a command writes; it must succeed."""
+    """The output of a command, which must succeed."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

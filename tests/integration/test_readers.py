@@ -37,7 +37,7 @@ def _two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="repository")
 def _repository() -> str:
-    """A repository of the registry on this machine that nobody has used."""
+    """An unused repository of the registry on this machine."""
     return f"{needs.registry()}/test-{uuid.uuid4().hex[:12]}"
 
 
@@ -104,7 +104,7 @@ def test_a_registry_keeps_every_digest(two, repository, tmp_path):
 
 @pytest.fixture(name="docker_image")
 def _docker_image(single_arch: Path, repository: str) -> Iterator[str]:
-    """The name under which the image lies in the registry, and afterwards not in Docker."""
+    """The name of the image in the registry, and afterwards not in Docker."""
     skopeo = needs.tool("skopeo")
     name = f"{repository}:tiny"
     process.run(

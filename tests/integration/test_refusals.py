@@ -1,7 +1,7 @@
 """Impossible package sets on the real index: the reasons are true, the suggestions possible.
 
-What a test asks for is what people asked for; see the issue tracker of each package. Versions that
-are published in the future must not break a test: what is compared lies in the past.
+The requests of the tests are those of real users; see the issue tracker of each package.
+Versions that are published in the future must not break a test: only old ones are compared.
 """
 
 from __future__ import annotations

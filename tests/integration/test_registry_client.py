@@ -195,7 +195,7 @@ def test_a_manifest_without_its_blobs_is_refused(client, repository):
     assert client.resolve(named(repository, "one")) is None
 
 
-def test_other_bytes_are_refused(client, repository):
+def test_an_upload_with_another_digest_is_refused(client, repository):
     wrong = uploads.BlobSource(f"sha256:{'1' * 64}", EMPTY.size, EMPTY.open)
     with pytest.raises(IntegrityError, match=f"{wrong.digest} .*DIGEST_INVALID"):
         client.upload(repository, wrong)
@@ -246,7 +246,7 @@ def test_tags_and_referrers(client, repository):
     assert [each.digest for each in client.referrers(repository, pushed.digest)] == [second.digest]
 
 
-def test_the_tags_of_nobody(client, host):
+def test_an_unknown_repository_has_no_tags(client, host):
     with pytest.raises(NotFound, match="client/nobody"):
         list(client.tags(Repository(host, "client/nobody")))
 
@@ -275,7 +275,7 @@ def test_deleting(client, repository):
     assert client.resolve(named(repository, "one")) is None
 
 
-def test_a_tag_is_deleted_or_the_refusal_is_told(client, repository, request):
+def test_a_tag_is_deleted_or_the_refusal_is_reported(client, repository, request):
     """crane deletes tags; docker-registry 2.8 takes only digests."""
     pushed = push(client, repository, "one")
     if "docker-registry" in request.node.name:

@@ -157,7 +157,7 @@ def test_tls_a_login_and_the_program_that_keeps_it(tmp_path, capfd):
 
 
 class TokenServer(http.server.BaseHTTPRequestHandler):
-    """Signs what it is asked for, for who knows the password."""
+    """Signs the requested tokens for clients with the password."""
 
     key = ec.generate_private_key(ec.SECP256R1())
     chain = ""
@@ -197,7 +197,7 @@ def coded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def test_a_real_registry_takes_the_tokens_that_are_asked_for(tmp_path):
+def test_a_real_registry_takes_the_tokens_that_are_requested(tmp_path):
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tokens")])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (

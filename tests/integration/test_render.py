@@ -54,7 +54,7 @@ def wheels(project: Project, tmp_path: Path) -> Path:
 
 
 def printed(*words: str | Path) -> str:
-    """What a command that succeeds says on stdout."""
+    """The stdout of a command, which must succeed."""
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
@@ -145,7 +145,7 @@ def test_a_script_builds_what_its_index_has_no_wheel_of(project, path, request, 
 
 
 @pytest.mark.parametrize("path", ["with_uv", "with_pip"])
-def test_what_builds_a_package_is_held_against_its_hash(
+def test_what_builds_a_package_is_compared_with_its_hash(
     project, site, path, request, monkeypatch, tmp_path
 ):
     """The index has another maker by the same name: nothing of it runs."""
@@ -189,7 +189,7 @@ def test_a_script_never_touches_what_is_there(project, wheels, with_uv, tmp_path
         ('f"import {module}"', 'f"import {module}, no_such"', "No module named 'no_such'"),
     ],
 )
-def test_a_script_sees_what_is_wrong(project, wheels, with_uv, tmp_path, old, new, result):
+def test_a_script_detects_what_is_wrong(project, wheels, with_uv, tmp_path, old, new, result):
     text = (project.folder / "small.sh").read_text()
     assert text.count(old) == 1
     (tmp_path / "small.sh").write_text(text.replace(old, new))
@@ -344,7 +344,7 @@ def test_apptainer_builds_the_definition_file(project, tmp_path):
     assert f"dev.imgbuild.target: {TARGET}" in printed(apptainer, "inspect", "--labels", image)
 
 
-def test_lock_renders_and_check_tells_what_is_stale(project, tmp_path):
+def test_lock_renders_and_check_reports_what_is_stale(project, tmp_path):
     project.run("render", TARGET, "--check")
     dockerfile = project.folder / "images" / TARGET / "Dockerfile"
     text = dockerfile.read_text()

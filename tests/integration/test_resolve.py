@@ -77,7 +77,7 @@ def test_cu124_has_no_arm64_and_says_why(store):
     assert "cu130-vllm" in (caught.value.hint or "")
 
 
-def test_the_reasons_for_cu124_on_arm64_are_found_without_being_told(store):
+def test_the_reasons_for_cu124_on_arm64_are_found_without_a_learned_constraint(store):
     with pytest.raises(NoSolution, match="cu124-vllm cannot be solved for arm64") as caught:
         ask(matrix(), "cu124-vllm", Arch.ARM64, store)
     text = "\n".join(caught.value.reasons)

@@ -22,11 +22,11 @@ sys.exit(int(sys.argv[1]))
 CHUNKS = [b"a line that is fed\n" * 100] * 100  # of what is said no pipe holds a fifth
 
 
-def test_a_program_may_say_much_while_it_is_fed():
+def test_a_program_may_print_much_while_it_reads_stdin():
     process.feed([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
 
 
-def test_its_last_words_are_told_if_it_fails():
+def test_its_last_output_is_reported_if_it_fails():
     with pytest.raises(WorkFailed) as raised:
         process.feed([sys.executable, "-c", TALKATIVE, "3"], CHUNKS)
     text = str(raised.value)

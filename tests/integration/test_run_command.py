@@ -109,7 +109,7 @@ def test_nothing_is_left_in_the_cache(folder: Path) -> None:
     assert left == []
 
 
-def test_the_container_has_what_is_asked_for(folder: Path, through: str, tmp_path: Path) -> None:
+def test_the_container_has_what_is_requested(folder: Path, through: str, tmp_path: Path) -> None:
     data, cache = tmp_path / "data", tmp_path / "hf"
     for place in (data, cache):
         place.mkdir()

@@ -51,7 +51,7 @@ def test_a_given_type_of_terminal_is_passed(folder: Path) -> None:
     assert session.text == "xterm-256color\r\n"
 
 
-def test_the_command_learns_of_another_size(folder: Path) -> None:
+def test_the_command_gets_the_new_size_of_the_terminal(folder: Path) -> None:
     script = "trap 'busybox stty size; exit' WINCH; echo ready; while :; do busybox sleep 0.1; done"
     with running(folder, script) as session:
         session.expect("ready")

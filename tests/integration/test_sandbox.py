@@ -50,7 +50,7 @@ def _shell(root: Path) -> Callable[..., Result]:
     return shell
 
 
-def test_the_command_sees_the_image_alone(shell, root):
+def test_only_the_image_is_visible_to_the_command(shell, root):
     completed = shell("ls /; pwd; cat /etc/passwd; id -u; hostname", cwd="/bin")
     assert completed.status == 0, completed
     assert completed.stdout.split() == [
@@ -300,7 +300,7 @@ remove(root)
     assert not (user_folder / "root").exists()
 
 
-def test_a_failing_set_up_is_told_apart_from_a_failing_command(root, shell, monkeypatch):
+def test_a_failing_set_up_is_distinguished_from_a_failing_command(root, shell, monkeypatch):
     assert shell("exit 125").status == 125
     monkeypatch.setattr(sandbox, "_filter", lambda: b"no instruction ")
     with pytest.raises(WorkFailed, match="cannot load the filter"):

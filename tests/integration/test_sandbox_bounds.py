@@ -143,7 +143,7 @@ for code in (BOMB, 'data = bytearray(400 << 20); print("taken")'):
     assert taken == ""
 
 
-def test_a_confined_user_is_nobody_outside(place):
+def test_a_confined_user_has_an_unused_id_outside(place):
     needs.root()
     (place.root / "etc/mine").mkdir()
     os.chown(place.root / "etc/mine", sandbox.spare_id() or 0, 0)

@@ -94,7 +94,7 @@ def test_no_way_leads_out_for_an_ordinary_caller(user):
     check(json.loads(as_ordinary(body)), root=False)
 
 
-def test_a_folder_that_is_left_open_is_no_working_folder(place, monkeypatch):
+def test_a_folder_that_is_left_open_is_not_a_working_folder(place, monkeypatch):
     """As in CVE-2024-21626, if imgbuild itself left a folder of the host open in the process."""
     folder, start = os.open("/", os.O_RDONLY), process.run
     monkeypatch.setattr(
@@ -167,7 +167,7 @@ def test_nowhere_are_devices_or_set_id_programs_of_use(place):
     assert as_ordinary(body) == "[]\n\n"
 
 
-def test_a_missing_library_is_told_once(place, monkeypatch, capsys):
+def test_a_missing_library_is_reported_once(place, monkeypatch, capsys):
     monkeypatch.setattr(seccomp, "LIBRARY", "libabsent.so.2")
     for cached_function in (seccomp.program, sandbox._filter):
         cached_function.cache_clear()

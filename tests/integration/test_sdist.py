@@ -216,7 +216,7 @@ def test_the_code_of_a_built_wheel_is_audited_though_no_cache_has_it(site, root,
     assert site.requests == []
 
 
-def test_a_build_may_ask_for_more_than_it_declares(site, root, store):
+def test_a_build_may_request_more_than_it_declares(site, root, store):
     files = {"pyproject.toml": PYPROJECT, "tools/own.py": BACKEND, "setup.py": SETUP}
     publish(site, files)
     built_wheel = build(sample(site), root, store)

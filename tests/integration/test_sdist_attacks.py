@@ -80,7 +80,7 @@ def _build(root: Path, tmp_path: Path, victim: Path) -> Callable[[str], Path]:
     return build
 
 
-def test_an_honest_one_is_built(build):
+def test_a_valid_sdist_is_built(build):
     with zipfile.ZipFile(build(HONEST)) as archive:
         assert "demo/a.py" in archive.namelist()
 
@@ -115,7 +115,7 @@ def test_a_link_left_behind_does_not_lead_a_write_out(build, victim, path):
         ("    os.mkfifo(made)\n    return NAME\n", "not a regular file"),
         ("    os.mkdir(made)\n    return NAME\n", "not a regular file"),
         ("    open(made, 'wb').truncate(1 << 40)\n    return NAME\n", "more than"),
-        ("    return NAME\n", "did not make"),
+        ("    return NAME\n", "did not produce"),
         ("    return '../source/made.whl'\n", "names '../source/made.whl' as its wheel"),
         (f"    os.symlink(VICTIM, '/build/home/{NAME}')\n    return '../home/{NAME}'\n", "names"),
         ("    return VICTIM\n", "as its wheel"),

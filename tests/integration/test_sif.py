@@ -121,7 +121,7 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
 
 
 def check_tree(of: layout.Layout, path: Path, offset: int) -> set[str]:
-    """Every path of the image is in the squashfs as it is; what is there beside them."""
+    """Every path of the image is in the squashfs as it is; returns the other paths."""
     expected, actual = squashed.expected(squashed.tree(of, ARCH)), squashed.read(path, offset)
     differing = {name: (expected[name], actual.get(name)) for name in expected
                  if actual.get(name) != expected[name]}  # fmt: skip

@@ -97,7 +97,7 @@ def test_exec_has_the_environment_of_the_image_and_not_the_callers_packages(sif,
     assert f"LD_LIBRARY_PATH={files.LIBRARIES}" in variables
 
 
-def test_what_an_image_of_anybodys_says_of_python_and_its_home(sample, tmp_path):
+def test_variables_of_another_image_about_python_and_its_home(sample, tmp_path):
     """Its PYTHONPATH is as in Docker, the caller's does not enter; its HOME is not the caller's."""
     place = tmp_path / "layout"
     shutil.copytree(sample.path, place)
@@ -118,7 +118,7 @@ def test_what_an_image_of_anybodys_says_of_python_and_its_home(sample, tmp_path)
     assert {"HOME=/home/me", "PYTHONPATH=/my/code"} <= set(variables)
 
 
-def test_inspect_tells_where_it_came_from(sif, sample):
+def test_inspect_shows_the_origin(sif, sample):
     inspection = json.loads(apptainer("inspect", "--json", "--labels", sif).stdout)
     labels = inspection["data"]["attributes"]["labels"]
     assert labels[files.IMAGE_LABEL] == sample.digest
@@ -302,7 +302,7 @@ def _driver():
 
 
 @pytest.mark.parametrize("user", [None, NOBODY], ids=["root", "a user"])
-def test_nv_brings_the_driver_that_the_loader_knows(sif, driver, user):
+def test_nv_mounts_the_driver_of_the_loader_cache(sif, driver, user):
     env = {"IMGBUILD_APPTAINER_DRIVER": str(driver)}
     code = (
         "import ctypes, os\n"

@@ -130,7 +130,7 @@ def test_tasks_outlive_a_killed_imgbuild_and_are_looked_after_again(built: Proje
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 
-def test_a_task_that_slurm_ends_is_told(built: Project) -> None:
+def test_a_task_that_slurm_ends_is_reported(built: Project) -> None:
     process = started(built, "--no-resume", "--leave")
     [first] = {name.partition("_")[0] for name in queue(built)}
     slurm_project.slurm(built, "scancel", first)
@@ -140,7 +140,7 @@ def test_a_task_that_slurm_ends_is_told(built: Project) -> None:
     assert f"{first}_2" not in queue(built)
 
 
-def test_what_sbatch_refuses_is_told_and_nothing_is_left(built: Project) -> None:
+def test_what_sbatch_refuses_is_reported_and_nothing_is_left(built: Project) -> None:
     before = orders(built, "build")
     done = built.run(
         "build", "--all", "--no-resume", "--on", "slurm", "--partition", "nowhere", status=1

@@ -1,5 +1,7 @@
-"""What reaches a job's image on a real Slurm: variables of --env whatever their names, and sbatch
-that hands nothing on. The image is a folder with busybox, which Apptainer runs as it would a SIF.
+"""What reaches a job's image on a real Slurm.
+
+Variables of --env reach it, whatever their names; sbatch passes no others. The image is a folder
+with busybox, which Apptainer runs as it would a SIF.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ def test_what_path_variables_name_is_mounted_in_the_image(image, tmp_path):
 
 @pytest.mark.parametrize("export", [None, "NONE"])
 def test_variables_reach_the_image_and_nothing_else(image, tmp_path, export):
-    """Where sbatch hands all on a shell that talks before it works does no harm either."""
+    """Where sbatch passes all variables, output of the shell at its start changes nothing."""
     needs.apptainer()
     (tmp_path / "talk").write_text("echo hello\n")
     (tmp_path / "scratch").mkdir()

@@ -178,7 +178,7 @@ print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]
 """
 
 
-def test_verl_is_told_of_the_nodes_and_joins_their_ray(
+def test_verl_gets_the_nodes_and_joins_their_ray(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     """By a program in its place, which Ray believes that there are GPUs."""
@@ -219,7 +219,7 @@ def test_a_job_that_is_cancelled_saves_and_leaves_nothing(
     assert "told to end by Slurm" in log.read_text()
 
 
-def test_a_job_that_cannot_stage_says_so_and_leaves_nothing(
+def test_a_job_that_cannot_stage_is_reported_and_leaves_nothing(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = script(project, tmp_path, "--stage", str(tmp_path / "nowhere"), "--", "true")
@@ -243,7 +243,7 @@ def test_one_node_that_cannot_prepare_ends_the_job(
     slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
 
 
-def test_a_folder_of_somebody_else_takes_no_file(
+def test_no_file_is_written_to_a_folder_of_another_user(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = script(project, tmp_path, "--", "touch", str(tmp_path / "ran"))

@@ -86,7 +86,7 @@ def test_a_check_that_was_cancelled_in_the_queue_has_not_passed(tmp_path, monkey
     assert re.search(r"job \d+ ended as cancelled: the check did not finish", done.stderr)
 
 
-def test_a_check_that_says_nothing_has_not_passed(tmp_path, monkeypatch, capsys):
+def test_a_check_without_output_has_not_passed(tmp_path, monkeypatch, capsys):
     """By a job script of the project's own that ends well, without a word."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     make(tmp_path)

@@ -257,7 +257,7 @@ def _jit_activation_module(dtype):
 }
 
 
-def test_a_kernel_of_sglang_that_does_not_compile_is_told(sample):
+def test_a_kernel_of_sglang_that_does_not_compile_is_reported(sample):
     needs.tool("gcc")
     sample.add("torch", {"torch.py": b"bfloat16 = 'bf16'\n"})
     sample.add("sglang", SGLANG)
@@ -295,7 +295,7 @@ def test_a_preloaded_library_needs_what_the_loader_finds(sample, tmp_path):
     assert message.endswith(f"{library.name}: {other.name} => not found")
 
 
-def test_a_compiler_compiles_and_its_absence_is_told(sample, monkeypatch):
+def test_a_compiler_compiles_and_its_absence_is_reported(sample, monkeypatch):
     needs.tool("g++", "g++")
     sample.expect["debian"] = ["g++", "gcc"]
     assert sample.run("compiler")["compiler"].outcome == "passed"
@@ -324,7 +324,7 @@ def test_a_driver_library_in_the_image_is_refused(sample):
     assert str(library) in case_result.log
 
 
-def test_a_stub_that_the_loader_finds_is_no_driver(sample):
+def test_a_stub_that_the_loader_finds_is_not_a_driver(sample):
     """Where no driver of the host is, a library of its name is the image's."""
     stub = sample.folder / "stubs/libcuda.so.1"
     stub.parent.mkdir()
@@ -392,7 +392,7 @@ def test_what_a_pth_file_adds_is_imported_by_its_own_name(sample):
     assert sample.run("imports")["import gamma"].message == "1 names: inner"
 
 
-def test_a_library_that_is_no_extension_module_is_not_imported(sample):
+def test_a_library_that_is_not_an_extension_module_is_not_imported(sample):
     library = {"gamma/__init__.py": b"", "gamma/libgamma.so": b"\x7fELF", "gamma/empty.so": b""}
     sample.add("gamma", library)
     assert sample.run("imports")["import gamma"].message == "1 names: gamma"

@@ -146,7 +146,7 @@ def test_a_case_without_its_gate_fails_as_well(tmp_path):
 
 
 def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) -> list[list[str]]:
-    """What cases said that began at once, a row each; `share` of them may use the GPU at once."""
+    """The messages of cases that began at once, one row each; `share` may use the GPU at once."""
     log = folder / "log"
 
     def _take_turn(name: str) -> None:
@@ -220,7 +220,7 @@ def test_a_server_answers_and_ends(tmp_path):
     assert "--- server-" in done.stdout  # its log is the case's, where the case fails
 
 
-def test_a_server_that_ends_tells_why(tmp_path):
+def test_a_server_that_ends_is_reported_with_the_reason(tmp_path):
     (tmp_path / "server.py").write_text(SERVER)
     done = python(tmp_path, ASKS, "fails")
     assert done.returncode == 1

@@ -88,7 +88,7 @@ def test_a_root_folder_needs_no_engine(built, wheels, tmp_path):
     check(report)
 
 
-def test_a_tier_with_nothing_to_test_is_no_failure(built, wheels, tmp_path, monkeypatch, capsys):
+def test_a_tier_with_nothing_to_test_is_not_a_failure(built, wheels, tmp_path, monkeypatch, capsys):
     needs.user_namespaces()
     lock = tmp_path / "lock.json"
     codec.write(lock, smoke_environment.make_lock_of(wheels))
@@ -171,7 +171,7 @@ def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["docker", "podman", "root"])
-def test_a_stranger_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path):
+def test_another_user_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path):
     ask: Callable[[], object] = needs.user_namespaces if kind == "root" else getattr(needs, kind)
     ask()
     lock = smoke_environment.make_lock_of(wheels)

@@ -74,7 +74,7 @@ def test_the_nvcc_of_the_runtimes_cuda_compiles(wheels, tmp_path):
     assert (outcome, message) == ("passed", "nvcc of CUDA 13.0 compiled a kernel for sm_90"), log
 
 
-def test_an_nvcc_of_another_cuda_is_told(wheels, tmp_path):
+def test_an_nvcc_of_another_cuda_is_reported(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, OTHER)
     packages = {**COMPILER, "nvidia-cuda-runtime": OTHER}
     outcome, message, _ = case(tmp_path, home, packages)
@@ -84,14 +84,14 @@ def test_an_nvcc_of_another_cuda_is_told(wheels, tmp_path):
     )
 
 
-def test_headers_that_are_not_what_the_lock_says_are_told(wheels, tmp_path):
+def test_headers_that_are_not_what_the_lock_says_are_reported(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, OTHER)
     outcome, message, _ = case(tmp_path, home, {**COMPILER, "nvidia-cuda-runtime": SOUND})
     assert outcome == "failed"
     assert "cuda_runtime.h is of another CUDA than nvcc" in message
 
 
-def test_an_nvcc_that_is_not_there_is_told(tmp_path):
+def test_an_nvcc_that_is_not_there_is_reported(tmp_path):
     outcome, message, _ = case(tmp_path, tmp_path / "none", dict(COMPILER))
     assert (outcome, message[:25]) == ("failed", "error: the lock has nvcc,")
 

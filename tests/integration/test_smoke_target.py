@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def imgbuild(*words: str) -> str:
-    """What the command line answers about the target on x86_64."""
+    """The output of the command line about the target on x86_64."""
     done = subprocess.run(
         [sys.executable, "-m", "imgbuild", *words],
         cwd=ROOT, capture_output=True, text=True, check=False,

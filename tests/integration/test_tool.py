@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A checkout of what lies here, whose `make` has an environment already."""
+    """A checkout of this working tree, whose `make` has an environment already."""
     folder = tmp_path_factory.mktemp("tool") / "checkout"
     tracked = ci_repository.git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard")
     for name in tracked.splitlines():

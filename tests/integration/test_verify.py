@@ -65,7 +65,7 @@ class Sample:
         return codec.read(self.project.folder / f"images/{TARGET}/digests.json", TargetDigests)
 
     def verify(self, *options: str, status: int = 0, reference: str = "") -> dict[str, str]:
-        """Check → outcome, as the consumer's imgbuild answers."""
+        """Check → outcome, as the consumer's imgbuild reports it."""
         done = self.consumer.run(
             "verify", reference or self.reference, *options, "--json", status=status
         )
@@ -118,7 +118,7 @@ def _base(folder: Path, site: Site) -> str:
 
 
 def cosign(*arguments: str, cwd: Path | None = None) -> str:
-    """What the real cosign answers; it must be content."""
+    """The output of the real cosign, which must succeed."""
     done = subprocess.run(
         [needs.tool("cosign"), *arguments],
         cwd=cwd, env={**os.environ, "COSIGN_PASSWORD": "pw"},
@@ -209,7 +209,7 @@ def test_a_byte_flipped_on_the_registrys_disk_is_refused(sample):
     assert "failed" not in sample.signed("--blobs").values()
 
 
-def test_a_lock_that_lies_is_found_out_by_building_it(sample):
+def test_a_wrong_lock_is_detected_by_building_it(sample):
     """Another layer, and lock, digests, documents and SBOMs that fit it: only a build can tell."""
     here = sample.project.folder / "images" / TARGET
     honest = bundle.read_folder(here)
@@ -266,7 +266,7 @@ def _claimed(honest: bundle.LockBundle, target_digests: TargetDigests) -> bytes:
     return provenance.statement(honest.lock, target_digests, tuple(Arch), circumstances)
 
 
-def test_keyless_asks_cosign_and_tells_its_refusal(sample):
+def test_keyless_runs_cosign_and_reports_its_refusal(sample):
     """The rest of that way needs a CI's identity and sigstore's servers: a workflow runs it."""
     nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     alone = Project(

@@ -1,4 +1,4 @@
-"""Installed wheels against what `uv pip install` makes of them: a made one, a dozen, all."""
+"""Installed wheels compared with those of `uv pip install`: a generated wheel, a dozen, all."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_wheel_with_everything(tmp_path: Path) -> None:
     assert oracle.compare([wheel], tmp_path) == []
 
 
-def test_the_oracle_sees_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oracle_detects_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken away one by one, accepted differences turn up: none is there for nothing."""
     wheel = make(tmp_path, MADE)
     for pattern in list(oracle.ACCEPTED):

@@ -60,7 +60,7 @@ def named(advisories: Sequence[Advisory]) -> list[tuple[str, str]]:
 
 @dataclass
 class OsvSite:
-    """What the server answers. `about` has the ids for (ecosystem, name, version).
+    """The responses of the server. `about` has the ids for (ecosystem, name, version).
 
     `page` ids come in one answer. `raw` replaces the body of an answer by path. `asked` has the
     path of each request, `refusals` statuses to answer with first.
@@ -147,7 +147,7 @@ def serve(site: OsvSite) -> Iterator[OsvSite]:
 
 
 def site_of(names: Sequence[str] = ALL) -> OsvSite:
-    """A site that knows the packages of `project`, and which of `names` are about them."""
+    """A site with the packages of `project`, and which of `names` are about them."""
     about = {
         ("PyPI", "vllm", "0.8.5.post1"): [HEADERS, REGEX],
         ("PyPI", "torch", "2.5.1"): [TORCH],

@@ -146,7 +146,7 @@ class Laboratory:
         return Outcome(record=record, found=findings, alarms=alarms)
 
     def findings(self, record: Combination) -> tuple[Finding, ...]:
-        """What the audit says of the packages of `record` alone."""
+        """The findings of the audit in the packages of `record` alone."""
         machine = Tags(python=record.python, glibc=record.glibc, arch=record.arch)
         picked = pick(record.packages, machine, self.indexes, self.http)
         assert not picked.lacking, f"{record.id}: no wheel of {', '.join(picked.lacking)}"

@@ -339,7 +339,7 @@ def unfiltered_process() -> None:
 
 
 def tried(function: Callable[[], object]) -> str:
-    """What came of it, in a process of its own, since some change the root or the user."""
+    """The result, from a separate process, since some change the root or the user."""
     reading, writing = os.pipe()
     if os.fork() == 0:
         try:

@@ -107,7 +107,7 @@ def basic(login: tuple[str, str] | None) -> str:
 
 
 def named(data: bytes) -> str:
-    """The digest of bytes."""
+    """The sha256 digest of `data`, in the form sha256:HEX."""
     return f"sha256:{sha256(data).hexdigest()}"
 
 

@@ -166,7 +166,7 @@ def network() -> None:
 
 
 def disk(gigabytes: float = 10) -> None:
-    """So many gigabytes must be free in the folder for temporary files."""
+    """The given number of gigabytes must be free in the folder for temporary files."""
     folder = Path(os.environ.get("TMPDIR", "/tmp"))
     free = shutil.disk_usage(folder).free / 1e9
     if free < gigabytes:

@@ -1,4 +1,4 @@
-"""What `uv pip install` makes of a wheel, to compare with imgbuild's own installer.
+"""The files that `uv pip install` writes for a wheel, to compare with imgbuild's own installer.
 
 `compare` installs each wheel with uv into a virtual environment and compares it with
 `install.installed`: the same paths, contents and modes, except for what `ACCEPTED` lists.

@@ -125,7 +125,7 @@ def resolution(*wheels: Wheel, arch: Arch = Arch.X86_64) -> Resolution:
 
 
 def lock(*wheels: Wheel, of: Matrix | None = None) -> Lock:
-    """The lock of the sample target with `wheels` beside torch and pip, on each of its arches."""
+    """The lock of the sample target with `wheels`, torch and pip, on each of its arches."""
     source = of or matrix()
     arches = source.targets["small"].arch
     return make_lock(source, "small", {arch: resolution(*wheels, arch=arch) for arch in arches})

@@ -36,7 +36,7 @@ from tests.support.layer_files import layer_file, unpacked
 
 
 class Counting(io.BytesIO):
-    """A stream that knows the largest piece that was asked of it."""
+    """A stream that records the size of the largest read."""
 
     largest = 0
 

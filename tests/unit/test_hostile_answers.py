@@ -62,7 +62,7 @@ class Served:
         self.client.upload(self.repository, bytes_source(claim))
 
     def seed(self, part: str) -> bytes:
-        """What the registry answers for `part`."""
+        """The registry's response for `part`."""
         if part == "tags":
             return json.dumps({"name": NAME, "tags": ["a", "b"]}).encode()
         if part == "referrers":
@@ -165,7 +165,7 @@ def test_changed_reports_of_scanners_are_read_or_refused(tmp_path, scanner):
     hostile.attack(scanner_reports.REPORTS[scanner], read, document=True)
 
 
-def test_a_signature_that_is_no_ascii_is_listed_as_damaged(served):
+def test_a_signature_that_is_not_ascii_is_listed_as_damaged(served):
     server = served()
     changed = json.loads(server.seed("collection"))
     changed["layers"][0]["annotations"][forms.SIGNATURE_NOTE] = "ß"

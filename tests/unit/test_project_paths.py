@@ -35,7 +35,7 @@ def test_a_matrix_that_is_named_must_exist(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_a_matrix_that_is_no_file_is_refused_and_not_passed_over(kind, tmp_path, monkeypatch):
+def test_a_matrix_that_is_not_a_file_is_refused_and_not_skipped(kind, tmp_path, monkeypatch):
     path = tmp_path / "matrix.yaml"
     match kind:
         case "pipe":
@@ -61,7 +61,7 @@ def test_without_a_matrix_the_catalogue_is_used_read_only(tmp_path, monkeypatch)
     assert "imgbuild init --extends" in str(caught.value.hint)
 
 
-def test_a_checkout_is_no_catalogue_though_its_files_are_linked_from_there():
+def test_a_checkout_is_not_a_catalogue_though_its_files_are_linked_from_there():
     local_project = project_paths.find(ROOT)
     assert local_project.writable
     assert local_project.matrix.samefile(project_paths.catalogue().matrix)

@@ -39,7 +39,7 @@ from imgbuild.wheel import archive, install
 class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
     """One layer to make. With a record, its bytes must come out as recorded.
 
-    `keep` puts the blob into the store; otherwise only the digests are wanted. `verify` inflates
+    `keep` puts the blob into the store; otherwise only the digests are computed. `verify` inflates
     and checks what a record would allow to be trusted.
     """
 
@@ -77,7 +77,7 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> M
             job.record.diff_id,
         ):
             message = (
-                f"layer {job.layer.name}: {record.digest} was made,"
+                f"layer {job.layer.name}: {record.digest} was built,"
                 f" {job.record.digest} is in images/layers.json"
             )
             hint = (

@@ -40,8 +40,9 @@ OFF = "off"
 
 
 class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `imgbuild registry mirror use` writes. With `only`, no index is asked for missing files.
+    """The setting that `imgbuild registry mirror use` writes.
 
+    With `only`, missing files are not requested from an index.
     `plain_http` allows a registry on another machine without TLS.
     """
 
@@ -51,7 +52,7 @@ class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MirrorOrigin(enum.StrEnum):
-    """Who named the mirror."""
+    """Where the mirror is named."""
 
     OPTION = "--mirror"
     ENVIRONMENT = f"${VARIABLE}"
@@ -76,7 +77,7 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
     """The setting for the project in `root`; None if no mirror is to be used.
 
     `text` and `only` are the options of a verb. InputError if a setting cannot be read, or `only`
-    is asked for where there is no mirror.
+    is set where there is no mirror.
     """
     named_mirror = _named(root, text)
     if named_mirror is not None and named_mirror.setting.mirror == OFF:

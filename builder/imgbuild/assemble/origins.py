@@ -99,7 +99,7 @@ class Origins:
     ) -> None:
         """What the mirror has of `items`, and the inputs of wheels that have to be built.
 
-        It is asked for files of the user's own folders too: another machine may not have these.
+        Files of the user's own folders are included: another machine may not have these.
         """
         mirror.fetch_missing(items, self._context, title=lock.target)
         left = lacking(items, self._store)

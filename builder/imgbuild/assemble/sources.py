@@ -29,14 +29,14 @@ from imgbuild.values import Sha256
 
 
 def is_near(file: IndexFile) -> bool:
-    """Whether a file by address is one of this machine's file system, or of a repository there."""
+    """Whether an address leads to the file system of this machine, or to a repository on it."""
     return file.url.removeprefix(GIT_ADDRESS).startswith("file:")
 
 
 class Located(msgspec.Struct, frozen=True):
     """Where files of a lock come from, as far as the lock and the matrix say.
 
-    `remote` are those that a server has to be asked for, `ingredients` what wheels among them are
+    `remote` are those to download from a server, `ingredients` what wheels among them are
     built from: sdists and build requirements.
     """
 
@@ -71,7 +71,7 @@ class LockSources:
         near = {PROJECT, *(name for name, place in located.items() if place.local)}
         by_address = direct_files(self._lock, self._matrix)
         here = {file.sha256 for files in by_address.values() for file in files if is_near(file)}
-        # Without packages for this machine's architecture Debian's archive is asked for them.
+        # Without packages for this machine's architecture they are requested from Debian's archive.
         debs = host_debs(self._lock)
         rooted = bool(debs) and all(self._has(deb) for deb in debs)
         remote, parts = set(requested), set[Sha256]()

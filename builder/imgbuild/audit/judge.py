@@ -33,7 +33,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of an audit besides the package set.
 
     `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `named`
-    are packages that must be importable, whatever else uses them; `extras` are those asked for, by
+    are packages that must be importable, whatever else uses them; `extras` are those requested, by
     package. `exempt` has packages whose versions the user decided against METADATA, or left out,
     each with the place or the reason; `alone` are those that are installed without what they
     require.

@@ -60,7 +60,7 @@ class FileRequest(msgspec.Struct, frozen=True):
         path = store.blob(digest) if self.layer else store.file(locked.sha256)
         if path is not None and (size := path.stat().st_size) != locked.size:
             message = f"{locked.file}: the lock says {locked.size} bytes, the file has {size}"
-            raise IntegrityError(message, hint="the lock was edited by hand: make it again")
+            raise IntegrityError(message, hint="the lock was edited by hand: lock the target again")
         return path
 
 
@@ -212,7 +212,7 @@ class Download:
         name, hint = self._locked.file, self._request.hint
         if not failures:
             message = f"{name}: no index still has it"
-            return FetchFailed(message, hint="make the lock again, or name a mirror that has it")
+            return FetchFailed(message, hint="lock the target again, or name a mirror that has it")
         statuses = [
             failure.status if isinstance(failure, Refused) else None for failure in failures
         ]

@@ -78,7 +78,7 @@ class FactsFile:
 
 
 def facts_path() -> Path:
-    """Where the file lies in the installed package."""
+    """The path of the file in the installed package."""
     # Not by files.data, which would make cached audit reports depend on this file.
     return Path(str(resources.files("imgbuild")), "data", "facts", "published.zip")
 

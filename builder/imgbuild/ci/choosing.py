@@ -39,7 +39,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs are wanted.
+    """Which jobs to choose.
 
     `revision`: only of targets whose digest differs from the one at this git revision. `arches`:
     the architectures to test, none: all that a target has. `shard` is the part I of N, from 1.

@@ -36,7 +36,7 @@ SMALL = 1  # GB for a job without an image
 class CiJob(msgspec.Struct, frozen=True, kw_only=True):
     """Steps on one machine for one target. `digest` is the locked one, "" if there is none.
 
-    `runner` are the labels of the machine, if they are wanted; `disk` is in GB. `needs` are the
+    `runner` are the labels of the machine, if there are any; `disk` is in GB. `needs` are the
     jobs that must have passed for the same digest.
     """
 

@@ -42,7 +42,7 @@ class CveGate(Strict, frozen=True):
         Rating.HIGH
     )
     ignore_unfixed: Annotated[
-        bool, msgspec.Meta(description="only those with a known fixed version")
+        bool, msgspec.Meta(description="only vulnerabilities with a fixed version")
     ] = False
 
 

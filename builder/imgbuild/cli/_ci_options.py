@@ -51,7 +51,7 @@ def chosen(
     *,
     everything: bool = False,
 ) -> JobPlan:
-    """The wanted targets with their jobs, without those that `registry` has published.
+    """The selected targets with their jobs, without those that `registry` has published.
 
     A retired target has jobs only if it is named.
     """

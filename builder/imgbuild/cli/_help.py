@@ -85,7 +85,7 @@ class VerbGroup(TyperGroup):
     """A verb with sub-verbs, or the whole program."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help: what it is, and the verbs with a line each."""
+        """Write the help: what it is, and the verbs, one line each."""
         formatter.write("\n".join(listing(self, ctx)) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -112,7 +112,7 @@ def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -
             flag = max(option.opts, key=len)
             values = " and ".join(given_values(option.opts, args)) or "several"
             message = f"{ctx.command_path}: {flag} takes one value, not {values}"
-            raise InputError(message, hint="give one of them, or run the command once for each")
+            raise InputError(message, hint="use one of them, or run the command once for each")
 
 
 def given_values(flags: Sequence[str], args: Sequence[str]) -> list[str]:

@@ -113,7 +113,7 @@ def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
 
 
 def require_no_host(names: Sequence[str], targets: Container[str]) -> None:
-    """InputError if one of `names` is no target but a host, whose repository is missing."""
+    """InputError if one of `names` is not a target but a host, whose repository is missing."""
     for name in names:
         if name not in targets and is_host(name):
             parse_repository(name)  # raises

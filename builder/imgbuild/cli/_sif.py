@@ -127,7 +127,7 @@ def _convert(
 ) -> ConvertedImage:
     only = single_arch(source.layout, arches)
     how = convert.ConvertOptions(format=form, compressor=compress, processors=processes)
-    with console.step(f"making {out.name} from {source.layout.name or source.name}"):
+    with console.step(f"creating {out.name} from {source.layout.name or source.name}"):
         return convert.convert(
             source.layout, only, out, how, lock=source.lock(only), reporter=console
         )

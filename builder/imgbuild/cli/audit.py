@@ -199,7 +199,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         """The audit of the pins `pinned` and of the files, or of the environment."""
         if len(arches) > 1:
             message = f"one package set has one architecture, not {', '.join(arches)}"
-            raise InputError(message, hint="give --arch once")
+            raise InputError(message, hint="pass --arch once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
         if self.environment is not None:
             return self._environment(arch, matrix, checks, offline=offline)
@@ -491,10 +491,10 @@ def _refuse(
     ]
     if targets or selection.everything:
         message = f"{given[0]} and targets cannot be combined"
-        raise InputError(message, hint="give either versions or targets")
+        raise InputError(message, hint="pass either versions or targets")
     if packages.environment is not None and len(given) > 1:
         message = f"{given[0]} and --environment cannot be combined"
-        raise InputError(message, hint="give either versions or an environment")
+        raise InputError(message, hint="pass either versions or an environment")
     if keep is not None:
         message = f"{'--keep' if keep else '--drop'}: only wheels of targets are downloaded"
         raise InputError(message, hint="leave it out")

@@ -71,7 +71,7 @@ def cves(
     ] = Rating.HIGH,
     ignore_unfixed: Annotated[
         bool,
-        option("--ignore-unfixed", "Fail only for those with a known fixed version.",
+        option("--ignore-unfixed", "Fail only for vulnerabilities with a fixed version.",
                often=True),
     ] = False,
     report: Annotated[
@@ -158,7 +158,7 @@ def _source(
         return OsvServer(server, Context.open(console, offline=offline), now).find
     if server is not None:
         message = f"--report {report} and --osv {server} cannot be combined"
-        raise InputError(message, hint="give one of them")
+        raise InputError(message, hint="use one of them")
     return functools.partial(scanner_report.find, report)
 
 

@@ -127,7 +127,7 @@ ExcludeOption = Annotated[
     option(
         "--exclude",
         "Leave a package of the project out; repeatable. Packages of which only CUDA source exists"
-        " are left out without it.",
+        " are left out even without this option.",
         metavar="PACKAGE",
         panel=READ,
         often=True,

@@ -268,7 +268,7 @@ def list_targets(
 
 
 def _cache() -> Store | None:
-    """The cache; None if it cannot be used, which is no error here."""
+    """The cache; None if it cannot be used, which is not an error here."""
     try:
         return Store.open()
     except (ImgbuildError, OSError) as error:

@@ -84,7 +84,7 @@ def _refuse(diff: str | None, *, check: bool) -> None:
     """InputError for `--diff` with `--check`, or without a revision."""
     if check and diff is not None:
         message = "--check and --diff cannot be combined"
-        raise InputError(message, hint="give one of them; --diff also refuses a stale lock")
+        raise InputError(message, hint="use one of them; --diff also fails if the lock is stale")
     if diff is not None and (not diff or diff.startswith("-")):
         message = f"--diff needs a git revision, not {diff or 'an empty string'}"
         raise InputError(message, hint="name a commit, a branch or a tag: imgbuild lock --diff REV")

@@ -139,7 +139,7 @@ def push(
     how = Options(jobs=processes(jobs), offline=offline)
     if part is ImagePart.WHEELS:
         message = "--only wheels: only an image or its base can be pushed"
-        raise InputError(message, hint="give --only base, or leave it out")
+        raise InputError(message, hint="use --only base, or omit --only")
     if sif:
         given = [part, dry_run, digest_only, digest_file, mount_from, sign_key]
         if any(given):
@@ -188,7 +188,7 @@ def _pushed(pushed: Sequence[Pushed], file: Path | None) -> None:
 
 
 def _key(path: Path | None) -> PrivateKey | None:
-    """The key to sign with, read before anything is sent: its password may be asked for."""
+    """The key to sign with, read before anything is sent: it may need a password prompt."""
     if path is None:
         return None
 

@@ -40,7 +40,7 @@ def gc(
         ),
     ] = 90,
     delete: Annotated[
-        bool, option("--delete", "Delete what is listed, with its tags.", often=True)
+        bool, option("--delete", "Delete the listed images, with their tags.", often=True)
     ] = False,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,

@@ -37,7 +37,7 @@ app = typer.Typer(
     help="Keep the inputs of locks in your own registry.\n\n"
     "Builds then work after upstream files vanish, or without any other network. Files (wheels,"
     " sdists, debs, base layers) are blobs named by the sha256 that the lock has, stored once for"
-    " all targets. `imgbuild lock` still asks the indexes.",
+    " all targets. `imgbuild lock` still reads the indexes.",
 )
 
 Places = Annotated[

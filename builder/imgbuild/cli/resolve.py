@@ -82,7 +82,7 @@ def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list
 
 
 def _requested(answer: ResolveAnswer, outcome: ArchOutcome) -> list[ChosenVersion]:
-    """The packages that were asked for, and those that the row pins beside them."""
+    """The requested packages, and those that the row pins in addition."""
     pins = answer.target.pins if answer.target is not None else {}
     names = dict.fromkeys((*answer.requested, *pins))
     chosen = {item.package: item for item in outcome.packages}
@@ -173,7 +173,7 @@ AsOfOption = Annotated[
     option(
         "--as-of",
         "Only files uploaded before this date, 00:00 UTC. Default: half a year after the newest"
-        " version that is asked for, or today.",
+        " requested version, or today.",
         metavar="DATE",
         panel=ASK,
         often=True,
@@ -245,7 +245,7 @@ def resolve(
 ) -> None:
     """Find compatible versions for a list of packages.
 
-    If locked targets have what is asked for, prints these. Else, or with --solve, solves: prints
+    If locked targets satisfy the request, prints these. Else, or with --solve, solves: prints
     the requested packages, a row to add to matrix.yaml, and with --full every package with the
     reason for its version. No wheel is downloaded: metadata and Python code are checked on the
     server, shared objects (ELF, CUDA) are not; `imgbuild lock` of the row checks these too. Only
@@ -314,7 +314,7 @@ def _is_place(word: str) -> bool:
 
 
 def _with_files(ask: ResolveRequest, places: Sequence[str], matrix: Matrix) -> ResolveRequest:
-    """`ask` with what the files require; what is not asked for is reported."""
+    """`ask` with what the files require; what is not requested is reported."""
     declared = declared_files.read_places(places)
     for line in declared_files.left_out(declared):
         console.info(f"not read: {line}")

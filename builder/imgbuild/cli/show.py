@@ -343,7 +343,7 @@ def show(
     parts = [flag for flag, is_given in given.items() if is_given]
     if len(parts) > 1:
         message = f"{' and '.join(parts)} cannot be combined"
-        raise InputError(message, hint="give one of them")
+        raise InputError(message, hint="use one of them")
     if output is not None and sbom is None:
         message = "--output needs --sbom"
         raise InputError(message, hint="redirect stdout instead: imgbuild show TARGET > FILE")

@@ -78,9 +78,7 @@ def same_image(sif: Path, target_digests: TargetDigests) -> None:
         return
     if config and config not in {image.config for image in target_digests.arch.values()}:
         build_command = f"imgbuild build {target_digests.target} --format sif"
-        console.warn(
-            f"{sif} is not the image of the current lock; make that one with: {build_command}"
-        )
+        console.warn(f"{sif} is not the image of the current lock; build it with: {build_command}")
 
 
 def imported(image: str) -> Path | str:

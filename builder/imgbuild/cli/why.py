@@ -26,7 +26,7 @@ TARGET = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
-        help="A locked target. Default: all that have the package, a line each.",
+        help="A locked target. Default: all that have the package, one line each.",
         autocompletion=complete_target,
         show_default=False,
     ),

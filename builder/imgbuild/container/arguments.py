@@ -83,7 +83,7 @@ def podman(
 def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCommand:
     """`apptainer run`: home and /tmp are the caller's, the network and /dev/shm the host's.
 
-    InputError if Apptainer cannot be the user that is asked for.
+    InputError if Apptainer cannot run as the requested user.
     """
     # Without --no-eval, in a SIF made by Apptainer itself, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--cleanenv", "--no-eval", f"--pwd={request.workdir}"]

@@ -71,7 +71,7 @@ class Helper:
         os.close(self.answered)
 
     def leave(self) -> None:
-        """Called by the first process: close its writing end, so that it sees when nobody asks."""
+        """Called by the first process: close its writing end, to detect the end of requests."""
         os.close(self._ask)
 
     def name(self, process: int) -> None:
@@ -91,7 +91,7 @@ class Helper:
         return answer
 
     def is_alone(self) -> bool:
-        """Whether the first process has ended."""
+        """Whether only the helper is left, because the first process has ended."""
         poll = select.poll()
         poll.register(self._answer, 0)
         return bool(poll.poll(0))
@@ -251,7 +251,7 @@ def limit(limits: dict[str, int], *, grouped: bool) -> None:
 def open_terminal(console: int) -> bool:
     """Make a new terminal stdin, stdout and stderr, and send its master side to `console`.
 
-    False if the kernel allows none here. A stderr that is no terminal stays as it is.
+    False if the kernel allows none here. A stderr that is not a terminal stays as it is.
     """
     try:
         master, terminal = os.openpty()

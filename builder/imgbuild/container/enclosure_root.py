@@ -95,7 +95,7 @@ def mount_point(root: str, path: str, *, folder: bool) -> str:
 
 
 def make_devices(dev: str, *, terminal: bool) -> None:
-    """A /dev with the harmless nodes, own pseudo-terminals, and shared memory."""
+    """A /dev with the safe device nodes, separate pseudo-terminals, and shared memory."""
     checked(mount("tmpfs", dev, "tmpfs", NOSUID | NOEXEC, "mode=755"), "mount /dev")
     for name in (*NODES, *(("tty",) if terminal else ())):
         os.close(os.open(f"{dev}/{name}", NEW_FILE, 0o644))

@@ -27,7 +27,7 @@ RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 class LoopbackImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that is being served. `requested` tells whether any request arrived."""
+    """An image that is being served. `requested`: whether any request arrived."""
 
     repository: str
     tag: str

@@ -62,7 +62,7 @@ def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) ->
         digest = f"sha256:{sha256(names.encode())}"
         folder = store.unpacked(digest, kind="roots")
         if folder is None:
-            with reporter.step(f"making a root folder of {len(layers)} layers"):
+            with reporter.step(f"creating a root folder of {len(layers)} layers"):
                 stack(layers, scratch / "root" / TREE, reporter=reporter)
                 folder = store.add_unpacked({digest: scratch / "root"}, kind="roots")[digest]
     return folder / TREE

@@ -112,7 +112,7 @@ def _deny(
 
 def _check(result: int) -> None:
     if result != 0:
-        message = f"{LIBRARY} cannot make the filter of system calls: {os.strerror(-result)}"
+        message = f"{LIBRARY} cannot create the filter of system calls: {os.strerror(-result)}"
         raise WorkFailed(message)
 
 

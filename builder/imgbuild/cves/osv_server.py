@@ -64,7 +64,7 @@ class OsvServer:
     """A server with OSV's API at `address`, asked through the cache of `context`."""
 
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
-        """`address` is by default $IMGBUILD_OSV, else OSV's; InputError if it is no HTTP URL."""
+        """`address` is by default $IMGBUILD_OSV, else OSV's; InputError if not an HTTP URL."""
         given = address or os.environ.get(VARIABLE) or DEFAULT
         if not _is_address(given):
             message = f"{given.rpartition('@')[2]}: not an HTTP URL"  # without a login
@@ -154,7 +154,7 @@ class OsvServer:
             return None
         try:
             answer = msgspec.json.decode(data, type=_KeptAnswer)
-        except msgspec.DecodeError:  # of another form: it is asked for again
+        except msgspec.DecodeError:  # of another form: it is requested again
             return None
         recent = datetime.timedelta() <= self._now - answer.asked < KEPT
         return answer if recent or self._context.http.offline else None
@@ -169,7 +169,7 @@ class OsvServer:
             batch = self._batch([_query(keys[place], token) for place, token in left.items()])
             if len(batch.results) != len(left):
                 given, expected = len(batch.results), len(left)
-                message = f"{redact(self._address)}: {given} answers to {expected} questions"
+                message = f"{redact(self._address)}: {given} responses to {expected} queries"
                 raise FetchFailed(message, hint=NONSENSE)
             following = {}
             for place, result in zip(left, batch.results, strict=True):

@@ -56,11 +56,11 @@ class DebianArchive:
 def close(
     archive: DebianArchive, requested: Sequence[str], *, file: str, have: Sequence[str] = ()
 ) -> list[Paragraph]:
-    """The wanted packages, the essential ones and their dependencies, sorted by name.
+    """The requested packages, the essential ones and their dependencies, sorted by name.
 
     Packages that are there already are included; their dependencies are not followed again.
 
-    InputError, naming `file`, for a wanted name that the archive does not have; NoSolution, with
+    InputError, naming `file`, for a requested name that the archive does not have; NoSolution, with
     its reasons, for a dependency that nothing satisfies or for chosen packages that exclude each
     other.
     """
@@ -79,7 +79,7 @@ def close(
             queue.append(name)
 
     for name in requested:
-        _choose(name, "wanted on top of the base" if have else "wanted by the base")
+        _choose(name, "required in addition to the base" if have else "required by the base")
     for name in () if have else essential:
         _choose(name, "essential")
     while queue:
@@ -133,7 +133,7 @@ def _check_names(archive: DebianArchive, requested: Sequence[str], file: str) ->
                 )
             )
     if problems:
-        message = f"the base wants {len(problems)} package(s) that the archive does not have"
+        message = f"the base requires {len(problems)} package(s) that the archive does not have"
         raise InputError(message, problems=tuple(problems))
 
 

@@ -124,7 +124,7 @@ def _unpack(
                 f"{deb.file} holds {package.name} {package.control.get('Version')},"
                 f" but the lock says {deb.package} {deb.version}"
             )
-            raise IntegrityError(message, hint="make the lock again")
+            raise IntegrityError(message, hint="lock the target again: imgbuild lock TARGET")
         return package
 
     spool.mkdir(parents=True, exist_ok=True)
@@ -214,7 +214,7 @@ def _simple(tree: DebTree, effect: AnyEffect) -> None:
             member = tree.real(effect.path)
             if member is None:
                 message = f"no file {effect.path} in the base, whose owner an effect changes"
-                raise IntegrityError(message, hint="the effects table does not fit these packages")
+                raise IntegrityError(message, hint="correct the effects in imgbuild/data/debian")
             mode = int(effect.mode, 8)
             tree.put(msgspec.structs.replace(member, gid=effect.gid, mode=mode))
         case _:
@@ -230,7 +230,7 @@ def _copied(tree: DebTree, effect: Copy) -> bytes:
     selected = [line for line in lines if re.search(effect.match, line)]
     if unused or not selected:
         message = f"{effect.source} has no line {', '.join(sorted(unused)) or effect.match}"
-        raise IntegrityError(message, hint="the effects table does not fit these packages")
+        raise IntegrityError(message, hint="correct the effects in imgbuild/data/debian")
     # A placeholder that is filled with nothing takes its line with it.
     filled = [effect.fill.get(line, line) for line in selected if effect.fill.get(line) != ""]
     return ("\n".join(filled) + "\n").encode()

@@ -40,7 +40,7 @@ class DebFolder(Effect, frozen=True, kw_only=True, tag="folder"):
 
 
 class DebFile(Effect, frozen=True, kw_only=True, tag="file"):
-    """A file of root's with this text."""
+    """A file that belongs to root, with this text."""
 
     path: str
     text: str = ""

@@ -92,7 +92,7 @@ class DebTree:
         member = self.real(path)
         if member is None or member.content is None:
             message = f"no file /{path.lstrip('/')} in the base, which an effect reads"
-            raise IntegrityError(message, hint="the effects table does not fit these packages")
+            raise IntegrityError(message, hint="correct the effects in imgbuild/data/debian")
         if isinstance(member.content, Slice):
             with member.content.path.open("rb") as file:
                 file.seek(member.content.offset)

@@ -78,7 +78,7 @@ def in_image(
         apptainer.require()
         with test_image.store.scratch() as scratch:
             image = scratch / "image.sif"
-            with reporter.step(f"making a SIF of {layout.path.name}"):
+            with reporter.step(f"creating a SIF of {layout.path.name}"):
                 convert.convert(layout, arch, image, convert.ConvertOptions(), reporter=reporter)
             return in_sif(lock, arch, image, options, reporter)
     if through == "root":

@@ -71,7 +71,7 @@ class Refused(FetchFailed):
 
     @property
     def denied(self) -> bool:
-        """Whether the server wants a login, or one with more rights."""
+        """Whether the server requires a login, or one with more rights."""
         return self.status in DENIED
 
 
@@ -96,7 +96,7 @@ class Authorizer:
         return http.exchange(request, login)
 
     def refusal(self, http: Http, request: Request, response: Response) -> Exception:
-        """The error for an answer that is no success."""
+        """The error for an answer that reports a failure."""
         return http.refusal(request, response)
 
 
@@ -336,9 +336,9 @@ class Http:
         hint = None
         if status in DENIED:
             where = host(request.url)
-            hint = f"give a login for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
+            hint = f"set a login for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
         if status == 407:
-            hint = "the proxy wants a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
+            hint = "the proxy requires a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
         return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
 
     # -- inside

@@ -26,7 +26,7 @@ Login = tuple[str, str]
 
 
 def bare(url: str) -> str:
-    """`url` without user and password, as it is asked for."""
+    """`url` without user and password, as it is requested."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 

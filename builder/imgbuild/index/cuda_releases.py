@@ -114,7 +114,7 @@ def agreeing(
 def _mended(releases: Sequence[CudaRelease], torch: Sequence[Requirement]) -> CudaRelease | None:
     """The release that fewest of torch's requirements contradict, with torch's versions in it.
 
-    None if torch wants something that no patch among `releases` has.
+    None if torch requires something that no patch among `releases` has.
     """
     best: tuple[int, CudaRelease] | None = None
     for cuda_release in releases:

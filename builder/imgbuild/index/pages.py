@@ -72,7 +72,7 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
         return _version_of(self.name)
 
 
-@functools.cache  # asked for millions of times in one run, of some ten thousand names
+@functools.cache  # called millions of times in one run, of some ten thousand names
 def _version_of(name: str) -> Version | None:
     try:
         if name.endswith(".whl"):
@@ -159,8 +159,8 @@ def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[s
 class Indexes:
     """Looks packages up, each in the one index that it is assigned to.
 
-    An HTTP client is asked for each page once, by all that use it. `direct` has the only files of
-    packages that no index is asked for, by normalized name: one wheel, or the sdist of a git tree.
+    An HTTP client requests each page once, for all that use it. `direct` has the only files of
+    packages that no index is used for, by normalized name: one wheel, or the sdist of a git tree.
     """
 
     _known: ClassVar[
@@ -392,7 +392,7 @@ def read_json_api(page: PageLike) -> dict[str, IndexFile]:
 
 
 def merge(files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]) -> tuple[IndexFile, ...]:
-    """`files` with what the JSON API knows beyond them; not believed where its hash differs."""
+    """`files` with additional data of the JSON API, which is ignored where its hash differs."""
     merged = []
     for file in files:
         extra = more.get(file.name)

@@ -31,13 +31,13 @@ class Ranges(Protocol):
     """The part of `http.client.Http` that reads pieces of files."""
 
     def part(self, url: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`."""
+        """The `length` bytes of the file that begin at offset `start`."""
 
     def part_end(self, url: str, length: int) -> tuple[bytes, int]:
         """The last `length` bytes, and the size of the whole."""
 
     def bytes(self, url: str) -> bytes:
-        """All of it."""
+        """The whole file."""
 
     def fingerprint(self, url: str) -> tuple[str, int]:
         """SHA-256 in hex, and the size."""
@@ -54,7 +54,7 @@ class FactStore(Protocol):
 
 
 class Blocks:
-    """`Ranges` that fetches whole blocks and keeps the latest: neighbours are asked for in turn."""
+    """`Ranges` that fetches whole blocks and keeps the latest: neighbours are requested in turn."""
 
     def __init__(self, http: Ranges, *, block: int = 1 << 19, limit: int = 256) -> None:
         self._http = http
@@ -65,7 +65,7 @@ class Blocks:
         self._lock = threading.Lock()
 
     def part(self, url: str, start: int, length: int) -> Octets:
-        """`length` bytes from `start`."""
+        """The `length` bytes of the file that begin at offset `start`."""
         size = self._sizes.get(url)
         if size is None or start + length > size:
             return self._http.part(url, start, length)
@@ -91,7 +91,7 @@ class Blocks:
         return data, size
 
     def bytes(self, url: str) -> Octets:
-        """All of it."""
+        """The whole file."""
         return self._http.bytes(url)
 
     def fingerprint(self, url: str) -> tuple[str, int]:
@@ -118,7 +118,7 @@ class LookedUp:
         self._turn = threading.RLock()
 
     def part(self, url: str, start: int, length: int) -> Octets:
-        """`length` bytes from `start`."""
+        """The `length` bytes of the file that begin at offset `start`."""
         return self._http.part(self._address(url), start, length)
 
     def part_end(self, url: str, length: int) -> tuple[Octets, int]:
@@ -126,7 +126,7 @@ class LookedUp:
         return self._http.part_end(self._address(url), length)
 
     def bytes(self, url: str) -> Octets:
-        """All of it."""
+        """The whole file."""
         return self._http.bytes(self._address(url))
 
     def fingerprint(self, url: str) -> tuple[str, int]:

@@ -200,7 +200,7 @@ def page(package: str, offers: list[OfferedFile], base: str) -> bytes:
 
 
 def amended(data: bytes, requirements: Sequence[str]) -> bytes:
-    """METADATA with `requirements` beside its own. They go first: what ends a header varies."""
+    """METADATA with `requirements` added. They go first: what ends a header varies."""
     ending = b"\r\n" if b"\r\n" in data[:200] else b"\n"
     added = b"".join(b"Requires-Dist: " + line.encode() + ending for line in requirements)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""

@@ -227,7 +227,7 @@ def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
-    """Whether an argument is asked for that a call leaves out, or so few places are taken."""
+    """Whether an argument is required that a call leaves out, or so few places are taken."""
     callee, _, what = subject.removesuffix(")").partition("(")
     lookup_result = dotted(package_set, callee)
     taken = signatures.signature(package_set, lookup_result)

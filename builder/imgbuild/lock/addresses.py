@@ -95,7 +95,7 @@ def wheel(text: str) -> WheelAddress:
         message = "an http address can be changed on the way: write https"
         raise ValueError(message)
     if parts.scheme not in ("https", "http") or not parts.hostname:
-        message = f"{parts.scheme}: is no scheme of a wheel's address: write https://…"
+        message = f"{parts.scheme}: is not a scheme of a wheel's address: write https://…"
         raise ValueError(message)
     hashes = tuple(
         f"{name}:{value.lower()}"

@@ -146,7 +146,7 @@ def _locked(item: Overlay, file: AddedRow) -> AddedFile:
 def read_file(folder: Path, source: str) -> bytes:
     """The bytes of a file of the user's repository.
 
-    InputError if it does not exist or is outside of it, IntegrityError if it is no regular file.
+    InputError if it does not exist or is outside of it, IntegrityError if it is not a regular file.
     """
     path = Path(os.path.realpath(folder / source))
     if leads_out(source) or not path.is_relative_to(os.path.realpath(folder)):
@@ -251,7 +251,7 @@ def _other_published(locked: Extends, extended: PublishedTarget) -> list[str]:
 
 
 def _other_files(locked: Extends, expected: Extends | None) -> list[str]:
-    """The added files whose content is another one than when they were locked."""
+    """The added files whose content has changed since they were locked."""
     files = expected.files if expected is not None else {}
     return [
         f"{files[path].file} has changed: sha256 {files[path].sha256}, the lock says {file.sha256}"

@@ -89,7 +89,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 
 
 def requirements(matrix: Matrix, name: str) -> dict[str, str]:
-    """Package → specifier of all that target `name` asks for: pins and what is beside them."""
+    """Package → specifier of all that target `name` asks for: pins and additional requirements."""
     target = matrix.targets[name]
     beside = {
         **matrix.requires,
@@ -167,7 +167,7 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
 
 def damaged(target: str) -> str:
     """What to do about a lock or digests of `target` that cannot be read."""
-    return f"restore it from git, or make it again with: imgbuild lock {target}"
+    return f"restore it from git, or create it again with: imgbuild lock {target}"
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ def _unsatisfied(expected: Lock, resolution: Resolution) -> list[str]:
         if package not in versions:
             texts.append(f"{package}{spec} is not locked")
         elif not SpecifierSet(spec).contains(versions[package], prereleases=True):
-            texts.append(f"{package} {versions[package]} is locked, {package}{spec} is wanted")
+            texts.append(f"{package} {versions[package]} is locked, {package}{spec} is required")
     debs = {deb.package for deb in resolution.debs}
     texts.extend(
         f"Debian package {package} is not locked"

@@ -68,7 +68,7 @@ class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the target. `hardened` is unset where the base is not."""
+    """The base of the target. `hardened` is unset for a base that is not hardened."""
 
     name: Name
     kind: Literal["debian", "registry"]

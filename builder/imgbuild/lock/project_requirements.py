@@ -31,7 +31,7 @@ UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend k
 
 
 class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
-    """What the resolver is asked for. Requirements are PEP 508 lines, as uv reads them.
+    """The request to the resolver. Requirements are PEP 508 lines, as uv reads them.
 
     `versions` has package → specifier of each requirement without an address that applies on this
     Python, from all files; `named` are the packages that are required directly. `direct` are

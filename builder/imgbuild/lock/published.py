@@ -198,7 +198,7 @@ def _extended(document: YamlDocument, path: Path) -> Extended:
 
 
 def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
-    """The published target `name` in `folder`; InputError if the folder has another one."""
+    """The published target `name` in `folder`; InputError if the folder has a different one."""
     hint = "copy both files again from where the target is published: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():

@@ -71,7 +71,7 @@ class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def locked(self) -> LockedFile:
-        """The same as a file."""
+        """This layer as a file."""
         key = self.digest.removeprefix("sha256:")
         return LockedFile(file=f"layers/{key}", size=self.size, sha256=key)
 

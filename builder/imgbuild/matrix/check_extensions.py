@@ -62,7 +62,7 @@ def _row(notes: Notes, path: Path, row: Extension, matrix: Extensions) -> None:
 
 
 def _requirements(notes: Notes, path: Path, row: Extension) -> None:
-    """Note files outside the project, lines that are no requirements, and extras of no file."""
+    """Note files outside the project, lines that are not requirements, and extras of no file."""
     for number, file in enumerate(row.requirements):
         _inside(notes, (*path, "requirements", number), file, "file")
     for number, line in enumerate(row.add):

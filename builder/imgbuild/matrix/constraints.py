@@ -259,7 +259,7 @@ def read(images: Path) -> tuple[Constraint, ...]:
 
 @functools.lru_cache(maxsize=4)  # the same file is read for each target
 def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
-    """Read entries from `data`; `file` is its name in problems."""
+    """Read entries from `data`; `file` is its name in error messages."""
     from imgbuild.matrix.convert import converted
     from imgbuild.matrix.yaml_nodes import parse
 

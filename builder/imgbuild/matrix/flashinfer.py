@@ -31,7 +31,7 @@ FIRST_WITH_NVCC = 13  # up to CUDA 12 NVIDIA's wheel of that name holds ptxas on
 
 
 def requires(target: Target) -> dict[str, Wanted]:
-    """What the mode asks for beside the target's own pins and requirements."""
+    """What the mode requires in addition to the target's pins and requirements."""
     if target.flashinfer.mode != "jit":
         return {}
     spec = f"=={target.cuda}.*"

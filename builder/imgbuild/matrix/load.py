@@ -49,7 +49,7 @@ def _resolved_index(index: PackageIndex, folder: Path) -> PackageIndex:
 
 
 def loads(data: bytes, file: str) -> Matrix:
-    """Read a matrix from `data`; `file` is its name in problems."""
+    """Read a matrix from `data`; `file` is its name in error messages."""
     return converted(parse(data, file), Matrix, check_matrix)
 
 

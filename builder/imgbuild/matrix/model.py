@@ -58,7 +58,7 @@ class PackageIndex(Strict, frozen=True):
 
 
 class Wanted(Strict, frozen=True):
-    """A requirement beside the pins."""
+    """A requirement in addition to the pins."""
 
     reason: Reason
     spec: Specifier = ""
@@ -78,7 +78,7 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
     glibc: Annotated[GlibcVersion, msgspec.Meta(description='glibc of the suite: "2.36"')]
     packages: Annotated[
         tuple[str, ...],
-        msgspec.Meta(description="Debian packages wanted; their dependencies follow"),
+        msgspec.Meta(description="requested Debian packages; their dependencies follow"),
     ]
     components: Annotated[tuple[Line, ...], msgspec.Meta(description="parts of the archive")] = (
         "main",
@@ -283,7 +283,7 @@ class Target(Strict, frozen=True):
         tuple[str, ...], msgspec.Meta(description='compute capabilities it is meant for: "9.0"')
     ] = ()
     requires: Annotated[
-        dict[Package, Wanted], msgspec.Meta(description="requirements beside the pins")
+        dict[Package, Wanted], msgspec.Meta(description="requirements in addition to the pins")
     ] = {}
     extras: Annotated[
         tuple[Name, ...], msgspec.Meta(description="sets of `extras` that the image includes")

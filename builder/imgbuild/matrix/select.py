@@ -30,7 +30,7 @@ def select(
     """The targets that `patterns` (or `everything`) select, in the order of the matrix.
 
     Without `arches` all architectures of a target are selected, without `patterns` the only target
-    of a matrix. NothingSelected if a pattern matches nothing. NoSolution if a target asked for by
+    of a matrix. NothingSelected if a pattern matches nothing. NoSolution if a target requested by
     its name lacks one of `arches`; one that only a wildcard matched is left out then (see
     `left_out`).
     """
@@ -77,7 +77,7 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
     if not patterns:
         message = "no target was named"
         listed = f" ({', '.join(names)})" if len(names) <= LISTED else ""
-        hint = f"name one{listed}, or give --all; `imgbuild list` shows them"
+        hint = f"name one{listed}, or pass --all; `imgbuild list` shows them"
         raise NothingSelected(message, hint=hint)
     chosen: set[str] = set()
     for pattern in patterns:

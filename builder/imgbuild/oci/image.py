@@ -188,7 +188,7 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
     try:
         arch = Arch.parse(configuration.architecture)
     except ValueError as error:
-        message = f"{name} is for {configuration.architecture!r}, which imgbuild does not know"
+        message = f"{name} is for {configuration.architecture!r}, which imgbuild does not support"
         raise InputError(message, hint="name another architecture with --arch") from error
     if (fault := configuration.fault) is not None:
         message = f"{name}: the image configuration has {fault}"
@@ -279,7 +279,7 @@ def _chosen(path: Path, summaries: list[ImageSummary], arch: Arch | None) -> Ima
         summaries = fitting
     if len(summaries) != 1:
         message = f"{path} holds {len(summaries)} images: {_arches(summaries)}"
-        raise InputError(message, hint="name one with --arch, or give an archive of one image")
+        raise InputError(message, hint="name one with --arch, or pass an archive of one image")
     return summaries[0]
 
 

@@ -218,7 +218,7 @@ def _check_marker(path: Path) -> None:
 def check(out: Path, digest: Digest, reporter: Reporter = SILENT) -> bool:
     """Whether `out` has the whole image `digest`. A layer is hashed unless it is known to be whole.
 
-    A damaged one is reported as a warning.
+    A damaged layer is reported as a warning.
     """
     try:
         layout = read(out)

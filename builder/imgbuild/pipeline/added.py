@@ -40,7 +40,7 @@ def row_of(session: Session, names: Sequence[str], verb: str) -> str:
 def problems(
     session: Session, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
-    """Why requirements and Debian packages cannot be added to row `name`, a line each.
+    """Why requirements and Debian packages cannot be added to row `name`, one line each.
 
     FetchFailed if an index or an archive does not answer.
     """

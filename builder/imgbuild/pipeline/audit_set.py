@@ -97,7 +97,7 @@ def audit_pins(
 ) -> Report:
     """The audit of a set of pins; wheels on the index stay there, files of this machine are read.
 
-    `partial`: packages that the pins require and that are not among them are no errors. `matrix`
+    `partial`: packages that the pins require and that are not among them are not errors. `matrix`
     has the indexes of builds for one CUDA release (`torch==2.10.0+cu130`).
     """
     context = request.context
@@ -359,7 +359,7 @@ def _fetched(
     """Wheels of an index of which the shared objects are read, too; downloaded.
 
     These are torch and the compiled packages that require it, since torch's C++ symbols differ
-    from release to release, and beside numpy 2 compiled packages of up to LARGEST that require
+    from release to release, and with numpy 2 compiled packages of up to LARGEST that require
     numpy: they may be compiled against numpy 1. Wheels of versions that are newer than numpy 2 need
     not support it either.
     """

@@ -91,7 +91,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts_of(project: Project, matrix: Matrix, ask: ChoiceRequest) -> list[LockedFacts]:
-    """What is known of each locked target on the architecture that is asked for."""
+    """What is known of each locked target on the requested architecture."""
     facts = []
     for name in project.locked_targets():
         lock = lock_file.read_lock(project.images, name)

@@ -172,7 +172,7 @@ def with_added(declared: Declared, lines: Sequence[str]) -> Declared:
 
 
 def summary(declared: Declared) -> list[str]:
-    """How much each file declares, a line each."""
+    """How much each file declares, one line each."""
     lines = []
     for file in declared.files:
         counts: dict[str, int] = {}
@@ -196,7 +196,7 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
 
 
 def left_out(declared: Declared) -> list[str]:
-    """What was not read, a line each, with the reason."""
+    """What was not read, one line each, with the reason."""
     return [_left_out(each) for each in declared.not_read]
 
 

@@ -77,7 +77,7 @@ def lock_target(
         ):
             lock = settle_target(project, matrix, name, inputs)
         lock = folders.completed_lock(lock, inputs)
-        with console.step(f"sealing {name}"):
+        with console.step(f"computing the digests of {name}"):
             layers = _locked_layers(project, lock, inputs, processes=processes, drop=drop).layers
             refuse_conflicts(lock, inputs)
         reports = _audited(project, matrix, lock, inputs, drop=drop)

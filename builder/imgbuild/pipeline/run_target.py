@@ -226,6 +226,6 @@ def _sif(session: Session, target: RunTarget, arch: Arch) -> Path:
         return path
     lock = convert.lock_of(session.project.images, target.name, source, arch, reporter=console)
     options = convert.ConvertOptions(processors=session.options.jobs)
-    with console.step(f"making {path.name} for Apptainer"):
+    with console.step(f"creating {path.name} for Apptainer"):
         convert.convert(source, arch, path, options, lock=lock, reporter=console)
     return path

@@ -49,7 +49,7 @@ def read_file(reading: Reading, name: str) -> None:
     chain = _chain(stages)
     for stage in stages:
         if stage not in chain and any(step.name == "RUN" for step in stage.instructions):
-            reason = "a stage of the build that is no part of the image"
+            reason = "a build stage that is not part of the image"
             reading.leave_out(stage.place, f"FROM {stage.base} AS {stage.name}", reason)
     first = chain[0]
     reading.images.append(DeclaredName(name=first.base, place=first.place))

@@ -68,7 +68,7 @@ class ProjectFiles:
             return False
 
     def names(self, folder: str = ".") -> list[str]:
-        """The names in `folder`, sorted; none if it is no folder or leads out of the project."""
+        """The names in `folder`, sorted; none if it is not a folder or leads out of the project."""
         if not self.inside(folder) or not self.is_folder(folder):
             return []
         try:
@@ -268,7 +268,7 @@ def _measure(name: str, root: yaml.Node) -> None:
             raise SourceProblem(Problem(file=name, message=message, line=line))
         if id(node) in sizes:
             if sizes[id(node)] < 0:
-                message = "an alias is inside the value that it stands for"
+                message = "an alias is inside the value that it refers to"
                 raise SourceProblem(Problem(file=name, message=message, line=line))
             return sizes[id(node)]
         sizes[id(node)] = -1

@@ -76,5 +76,5 @@ def _error(folder: Path, reading: Reading) -> InputError:
     return InputError(
         f"{count} in the files of {folder}:{lines}",
         problems=problems,
-        hint="mend them, or name the files to read with --from",
+        hint="correct them, or name the files to read with --from",
     )

@@ -262,7 +262,7 @@ class Reading:
             self.cuda.append(entry)
 
     def python(self, spec: str, place: Place) -> None:
-        """Add the accepted Pythons, as PEP 440 writes them; a problem if it is no specifier."""
+        """Add the accepted Pythons, as PEP 440 writes them; a problem if it is not a specifier."""
         spec = spec.strip()
         if not spec:
             return

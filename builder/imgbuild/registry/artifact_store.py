@@ -25,7 +25,7 @@ from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest, digest_of
 
-LIMIT = 64 << 20  # bytes of all that is read beside one image
+LIMIT = 64 << 20  # bytes of everything that is read in addition to one image
 
 
 class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):

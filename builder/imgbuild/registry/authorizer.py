@@ -1,6 +1,6 @@
 """How requests to registries are authorized: logins, tokens, certificates, errors and warnings.
 
-Tokens and logins are sent only to the endpoint that asked for them. Requests to another host or
+Tokens and logins are sent only to the endpoint that requested them. Requests to another host or
 port, to which it redirects or where it places an upload, are anonymous, and so are all that follow
 from there: otherwise a registry could use the user's logins for other registries.
 """
@@ -118,7 +118,7 @@ class RegistryAuthorizer(Authorizer):
         return response
 
     def refusal(self, http: Http, request: Request, response: Response) -> Exception:
-        """The error for an answer that is no success, in the registry's own words."""
+        """The error for an answer that reports a failure, in the registry's own words."""
         from imgbuild.http.session import Transient
 
         failure = http.refusal(request, response)
@@ -146,7 +146,7 @@ class RegistryAuthorizer(Authorizer):
     # -- inside
 
     def _answer(self, http: Http, request: Request, login: Login | None) -> Response:
-        """The answer, after another one to its challenge if there was one."""
+        """The answer, after a second request with credentials if there was a challenge."""
         if request.anonymous and request.method not in READING:
             return http.exchange(request, None)
         endpoint = None if request.anonymous else self._endpoint(request.url)
@@ -226,7 +226,7 @@ class RegistryAuthorizer(Authorizer):
         return registry_login
 
     def _endpoint(self, url: str) -> Endpoint | None:
-        """The endpoint that an address belongs to, among those of the hosts that were asked for."""
+        """The endpoint that an address belongs to, among those of the requested hosts."""
         with self._lock:
             endpoints = [
                 endpoint

@@ -1,4 +1,4 @@
-"""Images in registries: their documents, each checked, and layers where they are asked for.
+"""Images in registries: their documents, each checked, and layers where they are requested.
 
 `InRegistry` is a `Source` of `oci.image`.
 """

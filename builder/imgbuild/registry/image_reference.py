@@ -67,7 +67,7 @@ class Reference(msgspec.Struct, frozen=True):
 
     @property
     def target(self) -> str:
-        """What the registry is asked for: the digest, else the tag; "" if there is neither."""
+        """What is requested from the registry: the digest, else the tag; "" if there is neither."""
         return self.digest or self.tag or ""
 
 

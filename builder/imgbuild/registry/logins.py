@@ -94,7 +94,7 @@ def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """The names that a login for `host` may have; credential helpers are asked for the first."""
+    """The names that a login for `host` may have; credential helpers are called with the first."""
     if host in (HUB, HUB_SERVER):
         return (HUB_LOGIN, HUB)
     forms = ("https://{}", "https://{}/", "https://{}/v2/", "https://{}/v1/", "http://{}")

@@ -58,8 +58,8 @@ def resolve(
 ) -> Descriptor | None:
     """What `reference` names now; None if there is none.
 
-    A HEAD whose answer lacks the digest, the size or the type, or contradicts the digest that was
-    asked for, is repeated as GET, and so is one that the registry does not support. `capability`
+    A HEAD whose answer lacks the digest, the size or the type, or contradicts the requested
+    digest, is repeated as GET, and so is one that the registry does not support. `capability`
     selects the endpoint.
     """
     capability = capability or _capability(reference)

@@ -1,6 +1,6 @@
 """Bearer tokens and basic logins for WWW-Authenticate challenges (separate: a protocol).
 
-A login travels over TLS, or stays with the server that asked for it.
+A login travels over TLS, or stays with the server that requested it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REQUIRED = re.compile(r'([A-Za-z_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))'
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """What a server wants: the scheme in lower case, and its fields."""
+    """The challenge of a server: the scheme in lower case, and its fields."""
 
     scheme: str
     fields: dict[str, str]
@@ -41,7 +41,7 @@ class AcceptedHeader(msgspec.Struct, frozen=True):
 
     @property
     def old(self) -> bool:
-        """Whether to ask for another one before it is used again."""
+        """Whether to request a new token before it is used again."""
         return self.until is not None and monotonic() >= self.until
 
 

@@ -79,7 +79,7 @@ class UploadBody:
                         message = (
                             f"{self._source.digest} does not have the {self._source.size} bytes"
                         )
-                        raise IntegrityError(message, hint="the file changed: make it again")
+                        raise IntegrityError(message, hint="the file changed: create it again")
                     left -= len(piece)
                     self._advance(len(piece))
                     yield piece
@@ -283,7 +283,7 @@ class _Upload:
             self._cancel()
             if not self._resumed:
                 message = f"{self._shown}: the registry received different bytes: {refused.reason}"
-                hint = "the file does not match its digest: make it again"
+                hint = "the file does not match its digest: create it again"
                 raise IntegrityError(message, hint=hint)
             # else the offset that the registry stated may be wrong: start again
         elif refused.status not in (404, 410, 416) or self._location is None:

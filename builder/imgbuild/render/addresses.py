@@ -21,7 +21,7 @@ Addresses = Callable[[str, LockedFile], str]
 def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = ()) -> Addresses:
     """A function that gives the address of a file of a package of `lock`, without any password.
 
-    The pages of `packages` are asked for at once, others when they are needed. FetchFailed if the
+    The pages of `packages` are requested at once, others when they are needed. FetchFailed if the
     index no longer has the file, InputError if it comes from a folder.
     """
     indexes = sources.open_indexes(lock, matrix, http)

@@ -81,7 +81,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 class Install(msgspec.Struct, frozen=True, kw_only=True):
     """One layer of wheels: requirements installed as they are, and those that lose files.
 
-    `builds` are there where only their sdists are at hand.
+    `builds` are there where only their sdists are available.
     """
 
     name: str

@@ -38,7 +38,7 @@ class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """A file; `source` is its path beside the Dockerfile. `by_arch`: another one for each."""
+    """A file; `source` is its path beside the Dockerfile. `by_arch`: one file per architecture."""
 
     path: str
     source: str

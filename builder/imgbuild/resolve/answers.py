@@ -81,10 +81,10 @@ class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result on each architecture that was asked for; `target` and `row` if one has a solution.
+    """The result on each requested architecture; `target` and `row` if one has a solution.
 
     If locked targets satisfy the request and nothing was solved, they are in `locked`, and `arch`
-    is empty. `requested` are the packages that were asked for.
+    is empty. `requested` are the requested packages.
     `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
     The packages of `row` passed the `checks` of the audit; `unchecked` are those that need shared
     objects, from whole wheels. Both are empty if there is no solution.

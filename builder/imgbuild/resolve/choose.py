@@ -190,7 +190,7 @@ def ranked(
 ) -> list[Candidate]:
     """The candidates, the nearest first; `demands` are those on a Python, `cuda` releases.
 
-    `conflicts` finds what the additions of a target contradict in it; it is asked for the `first`
+    `conflicts` finds what the additions of a target contradict in it; it is called for the `first`
     targets, which are then sorted again.
     """
     facts = list(targets)

@@ -30,7 +30,7 @@ Row = Any  # a mapping of ruamel.yaml
 def add(
     path: Path, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
-    """Add to row `name` of the matrix at `path`; what changed, a line each.
+    """Add to row `name` of the matrix at `path`; what changed, one line each.
 
     A requirement takes the place of that for the same package. InputError if the matrix could not
     be read afterwards; then it stays as it was.
@@ -55,7 +55,7 @@ def add(
 
 
 def remove(path: Path, name: str, packages: Sequence[str], system: Sequence[str]) -> list[str]:
-    """Remove from row `name` of the matrix at `path`; what changed, a line each.
+    """Remove from row `name` of the matrix at `path`; what changed, one line each.
 
     InputError for what the row does not add.
     """

@@ -1,7 +1,7 @@
 """Why a target of the matrix has no solution: a short conflict, and versions that would fit.
 
 For a target that extends a published one the reasons start from what that one has, which cannot
-change, and from what was asked for.
+change, and from the request.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTa
 
 
 def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[Demand, ...]:
-    """What is published, and what is asked for on top."""
+    """What is published, and what is requested in addition."""
     versions = base_target.lock.arch[problem.arch].versions
     target = problem.target
     specs = {package: f"=={pin}" for package, pin in target.pins.items()}
@@ -145,6 +145,6 @@ def _near(
 
 
 def _added(conflict: RequirementConflict, base_target: PublishedTarget, arch: Arch) -> list[str]:
-    """The packages of the conflict that were asked for."""
+    """The requested packages of the conflict."""
     versions = base_target.lock.arch[arch].versions
     return [package for package in conflict.requests if package not in versions]

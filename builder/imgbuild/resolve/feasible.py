@@ -1,6 +1,6 @@
 """What no solver can meet, seen from the pages of the index alone: names, versions, wheels.
 
-All pages are asked for at once, so that every cause is known in the first seconds.
+All pages are requested at once, so that every cause is known in the first seconds.
 """
 
 from __future__ import annotations

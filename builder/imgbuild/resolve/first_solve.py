@@ -1,7 +1,7 @@
 """The first solve of a request: which torch fits it, and with it which CUDA release.
 
 uv is asked once without the rule of one CUDA release, but with only those versions of torch that
-are built for the release that was asked for, or for any: never a CPU build.
+are built for the requested release, or for any: never a CPU build.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LearnedMemory:
         return (*self._learned, *itertools.chain(*self.preferred.values()))
 
     def keep(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
-        """Add what was learned; all that is known now."""
+        """Add learned constraints; returns all that are known now."""
         self._learned = constraints.merge(self._learned, learned)
         return self.learned_constraints
 
@@ -123,7 +123,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cuda(self) -> str | None:
-        """The CUDA release that is asked for, or that the other architecture has."""
+        """The requested CUDA release, or that of the other architecture."""
         return self.ask.cuda or (self.target.cuda if self.target is not None else None)
 
     @property

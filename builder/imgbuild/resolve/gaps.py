@@ -149,7 +149,7 @@ def floors(
     cuda: str,
     torch: str,
 ) -> tuple[Constraint, ...]:
-    """Constraints that keep the solver from old versions of requested packages beside this torch.
+    """Constraints that keep the solver from old versions of requested packages with this torch.
 
     A package gets one if a version that is months newer does not contradict the requested packages
     before it. The solver goes back in whatever package it decides last, not in the least important.
@@ -242,7 +242,7 @@ def _cause(
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> tuple[str, ...]:
-    """Why `requested` cannot have the version of `top` beside the other requested packages."""
+    """Why `requested` cannot have the version of `top` with the other requested packages."""
     package = requested.package
     others = [
         conflict.demand(

@@ -21,8 +21,8 @@ from imgbuild.values import Arch
 class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A locked target that satisfies a request.
 
-    `versions` has the requested packages, in the order of the request, on the first architecture
-    that was asked for. `tested` is the highest tier of smoke tests that passed for the locked
+    `versions` has the requested packages, in the order of the request, on the first requested
+    architecture. `tested` is the highest tier of smoke tests that passed for the locked
     images, "" without a test record. `commands` are lines for a shell.
     """
 
@@ -49,7 +49,7 @@ def similar(ask: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, 
 
 
 def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[LockedTarget, ...]:
-    """The targets with a current lock that has all that is asked for, on each architecture.
+    """The targets with a current lock that satisfies the request, on each architecture.
 
     None for a request with extras: a lock does not say what they require.
     Tested ones are first, then those of later dates; retired ones are last. InputError for a lock
@@ -101,7 +101,7 @@ def versions_in(ask: ResolveRequest, lock: Lock) -> dict[str, str] | None:
 
 
 def _suits(ask: ResolveRequest, matrix: Matrix, name: str) -> bool:
-    """Whether a target has the base, Python, CUDA release, date and indexes that are asked for."""
+    """Whether a target has the requested base, Python, CUDA release, date and indexes."""
     target = matrix.targets[name]
     return (
         ask.base in (None, target.base)

@@ -23,7 +23,7 @@ from imgbuild.wheel.tags import Tags
 
 
 def refuse(query: Query) -> None:
-    """NoSolution if no base has the Python that is asked for."""
+    """NoSolution if no base has the requested Python."""
     ask, matrix, arch = query.ask, query.matrix, query.arch
     store, http = query.context.store, query.context.http
     bases = {name: base.python for name, base in matrix.bases.items()}

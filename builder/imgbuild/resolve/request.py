@@ -29,7 +29,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package and the accepted versions. `have`: it is already installed and must not change.
 
     `row` is the target of the matrix that asks for it; without it, the user does. `extras` are
-    asked for as well; with a `marker` it counts only on machines for which that holds.
+    requested as well; with a `marker` it counts only on machines for which that holds.
     """
 
     package: str
@@ -67,7 +67,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes. `row` is the target
     of the matrix that asks, "" if it is the user. `allow_old` accepts versions that are more than a
-    year older than what is asked for beside them.
+    year older than the packages requested with them.
     """
 
     requests: tuple[RequestedPackage, ...]
@@ -83,7 +83,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages that are asked for, in the order of the request."""
+        """The requested packages, in the order of the request."""
         return tuple(requested.package for requested in self.requests)
 
     def on(self, markers: Mapping[str, str]) -> ResolveRequest:
@@ -123,8 +123,8 @@ def read(
                 requests[before.package] = msgspec.structs.replace(before, extras=extras)
             if before != requested and not before.have:
                 both = f"{before.name}{before.spec}, {requested.name}{requested.spec}"
-                message = f"{requested.package} is asked for twice: {both}"
-                raise InputError(message, hint=f"ask for it once: '{requested.package}>=1,<2'")
+                message = f"{requested.package} is requested twice: {both}"
+                raise InputError(message, hint=f"request it once: '{requested.package}>=1,<2'")
     if not requests:
         message = "no package is requested"
         raise InputError(message, hint="imgbuild resolve vllm==0.9.2 trl --cuda 12.6")
@@ -231,7 +231,7 @@ def arches_of(words: Iterable[str]) -> tuple[Arch, ...]:
 
 
 def cuda_of(text: str | None, named: str | None) -> str | None:
-    """The CUDA release that is asked for: `--cuda`, else what `--have` names."""
+    """The requested CUDA release: `--cuda`, else what `--have` names."""
     if text is None:
         return named
     plain = text.lower().removeprefix("cu")
@@ -262,7 +262,7 @@ def today() -> datetime.date:
 def check(ask: ResolveRequest, matrix: Matrix) -> None:
     """InputError if the matrix has no such base or has a target of that name already.
 
-    The same if an index needs a CUDA release and none is asked for.
+    The same if an index needs a CUDA release and none is requested.
     """
     base_of(ask, matrix)
     if ask.name is not None and ask.name in matrix.targets:
@@ -311,7 +311,7 @@ def base_of(ask: ResolveRequest, matrix: Matrix) -> str:
 
 
 def name_of(ask: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
-    """The row's name: the one asked for, else `cu126-vllm0.9.2`, free in the matrix."""
+    """The row's name: the requested name, else `cu126-vllm0.9.2`, free in the matrix."""
     if ask.name is not None:
         return ask.name
     named = [requested.package for requested in ask.requests if not requested.have] or [

@@ -28,7 +28,7 @@ ROUNDS = 4  # of versions whose extras require something else
 
 
 class SolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that has what is asked for, its packages, and their audit."""
+    """A target that satisfies the request, its packages, and their audit."""
 
     target: Target
     resolution: Resolution
@@ -37,7 +37,7 @@ class SolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(query: Query) -> SolvedTarget:
-    """A target that has what is asked for.
+    """A target that satisfies the request.
 
     Sets that keep the ranges of extras are tried first. NoSolution if nothing is left to try.
     """
@@ -106,7 +106,7 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
 
 
 def look(ask: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
-    """What the code of the packages that are asked for requires of each other."""
+    """What the code of the requested packages requires of each other."""
     named = [requested.package for requested in ask.requests if requested.package != TORCH]
     versions = {name: first.versions[name] for name in named}
     pinned = [requested.package for requested in ask.requests if requested.pin is not None]
@@ -140,7 +140,7 @@ def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve)
 
 
 def settle_with_extras(query: Query, target: Target, first: FirstSolve) -> tuple[Target, Settled]:
-    """`target`, with what the extras that are asked for require, and its packages.
+    """`target`, with what the requested extras require, and its packages.
 
     What is learned may lead to other versions, whose extras require something else: then again.
     """
@@ -163,7 +163,7 @@ def settle_with_extras(query: Query, target: Target, first: FirstSolve) -> tuple
 def with_extras(
     query: Query, target: Target, first: FirstSolve, versions: Mapping[str, str]
 ) -> Target:
-    """`target` with what the extras that are asked for require at `versions`."""
+    """`target` with what the requested extras require at `versions`."""
     markers = first.facts.catalogue.rules.tags.markers
     required = requested_extras.requirements(
         query.ask.requests, versions, markers, first.facts.metadata

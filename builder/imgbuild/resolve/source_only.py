@@ -145,7 +145,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remedies(self) -> list[str]:
-        """What can be done, in order, and what needs the package, a line each."""
+        """What can be done, in order, and what needs the package, one line each."""
         lines = []
         if self.file:
             lines.append(

@@ -234,7 +234,7 @@ def pattern(text: str) -> re.Pattern[str]:
 def _launched(script: bytes) -> tuple[str, str, str] | None:
     """Interpreter, module and function of a script that does nothing but call it; None for others.
 
-    No line is skipped: a script with an additional or different line is another one.
+    No line is skipped: a script with an additional or different line does not match.
     """
     match = LAUNCHER.fullmatch(script.decode("utf-8", "replace"))
     if match is None or match["call"].partition(".")[0] != match["name"]:

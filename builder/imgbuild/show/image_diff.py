@@ -96,9 +96,9 @@ def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
 
 
 def between(old: DiffSide | None, new: DiffSide) -> Diff:
-    """Compare two sides; on an architecture that the old one lacks, all is new.
+    """Compare two sides; on an architecture that `old` lacks, everything is new.
 
-    Where not all packages of one are known, only those are compared that are.
+    If only some packages of a side are known, only these are compared.
     """
     before = old.arch if old else {}
     return Diff(

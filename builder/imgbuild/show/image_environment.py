@@ -28,7 +28,7 @@ Setter = Literal[
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of the image. `by` is what sets it: a place of the matrix, a mode.
 
-    `differs` names the value that the matrix has now, if it is another one.
+    `differs` names the value that the matrix has now, if it is different.
     """
 
     name: str

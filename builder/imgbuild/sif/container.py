@@ -93,14 +93,14 @@ def arch_of(path: Path) -> Arch:
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(
-            message, hint="pass a SIF: imgbuild build TARGET --format sif makes one"
+            message, hint="pass a SIF: imgbuild build TARGET --format sif builds one"
         ) from error
     _, magic, _, number, *_ = HEADER.unpack(head)
     for arch, code in ARCHES.items():
         if (magic.rstrip(b"\0"), number.rstrip(b"\0")) == (MAGIC, code):
             return arch
     message = f"{path} is not a SIF for {' or '.join(ARCHES)}"
-    raise InputError(message, hint="pass a SIF: imgbuild build TARGET --format sif makes one")
+    raise InputError(message, hint="pass a SIF: imgbuild build TARGET --format sif builds one")
 
 
 @reads("path")
@@ -124,7 +124,7 @@ def objects_of(path: Path) -> list[Object]:
             left -= size
             if len(data) < size:
                 message = f"{path} is truncated: it has no byte {start + size}"
-                raise InputError(message, hint="make it again: imgbuild build TARGET --format sif")
+                raise InputError(message, hint="build it again: imgbuild build TARGET --format sif")
             text = name.rstrip(b"\0").decode(errors="replace")
             objects.append(Object(kind=kind, name=text, data=data))
     return objects

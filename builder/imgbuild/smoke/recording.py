@@ -137,7 +137,7 @@ def _locked_digests(
 def _fitting(
     project: Project, image_run: ImageRun, target_digests: image_digests.TargetDigests
 ) -> ImageDigests:
-    """The locked image that was tested; InputError if it was another one."""
+    """The locked image that was tested; InputError if it was a different image."""
     run = image_run.run
     arch = Arch(run.arch)
     image = target_digests.arch.get(arch)

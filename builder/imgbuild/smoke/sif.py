@@ -29,7 +29,7 @@ def smoke_sif(
     reporter = test_image.reporter
     with test_image.store.scratch() as scratch:
         image = scratch / "image.sif"
-        with reporter.step(f"making a SIF of {layout.path.name}"):
+        with reporter.step(f"creating a SIF of {layout.path.name}"):
             convert.convert(
                 layout, test_image.arch, image, convert.ConvertOptions(), reporter=reporter
             )

@@ -194,7 +194,7 @@ _FORMS = "NAME @ https://HOST/FILE.whl, NAME @ git+https://HOST/PATH@REV, or a p
 
 
 def _of_file(text: str, folder: Path | None) -> WheelAddress:
-    """A file of the project by its path or `file:` address; ValueError for another one."""
+    """A file of the project by its path or `file:` address; ValueError for any other address."""
     parts = urlsplit(text)
     path = Path(unquote(parts.path) if parts.scheme == "file" else text)
     if folder is None:

@@ -173,7 +173,7 @@ def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
 def of_resolver(text: str) -> tuple[str, ...]:
     """Uv's explanation as lines, without its tree marks: of a long one the first and last steps.
 
-    It starts from what is declared and ends at what was asked for; what is between follows.
+    It starts from what is declared and ends at the request; what is between follows.
     """
     words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
     start = words.find("Because")

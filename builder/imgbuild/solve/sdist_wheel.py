@@ -200,7 +200,7 @@ def _take(job: SdistJob, source: Path, target: Path, limit: int) -> None:
     try:
         copy_regular(source, target, limit=limit, hint=DECEIT)
     except FileNotFoundError as error:
-        message = f"{job.package} {job.version}: its build did not make {source.name}"
+        message = f"{job.package} {job.version}: its build did not produce {source.name}"
         raise IntegrityError(message, hint=DECEIT) from error
 
 

@@ -128,7 +128,7 @@ class SdistWheels:
         raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _lacking_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
-        """The requirements that an earlier build of this recipe asked for."""
+        """The requirements that an earlier build of this recipe requested."""
         stored = self._store.fact(FACT, f"{fingerprint(recipe, self._python)}-lacking")
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 

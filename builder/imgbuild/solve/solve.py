@@ -288,7 +288,7 @@ def wheels_only(
 ) -> Catalogue:
     """What the target may use of its indexes, without what would be built from sdists.
 
-    `packages` are those by address: no index is asked for them. Of packages that are `published`,
+    `packages` are those by address: no index is used for them. Of packages that are `published`,
     that is their locked wheel, and their pages are not read.
     """
     matrix, target, context = problem.matrix, problem.target, problem.context
@@ -498,7 +498,7 @@ def _ask_uv(
 def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:
     """What limits uv's choice: the CUDA release, and what the project's files say.
 
-    Bounds of packages that a published target holds are not asked for again.
+    Bounds of packages that a published target holds are not resolved again.
     """
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}

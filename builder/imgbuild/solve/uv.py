@@ -31,7 +31,7 @@ PIP_INDEX = re.compile(r"^([a-z:]+)\.index-url='(.*)'$", re.MULTILINE)
 
 
 class ChosenPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that uv chose, and what asked for it."""
+    """A package that uv chose, and what required it."""
 
     package: str
     version: str

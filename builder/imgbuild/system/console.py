@@ -165,7 +165,7 @@ class Console:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether messages go to a terminal, where progress can be drawn, and are wanted."""
+        """Whether messages go to a terminal, where progress can be drawn, and are enabled."""
         return self.verbosity >= 0 and not _plain() and self._terminal.is_terminal
 
     @contextlib.contextmanager

@@ -38,7 +38,7 @@ def run(folder: Path, command: Reading, *words: str) -> process.Result:
 
 
 CLONE_LIMIT = 900.0  # seconds
-# Nobody is asked for a password. Source: git(1), git-config(1) of 2.39.
+# There is no prompt for a password. Source: git(1), git-config(1) of 2.39.
 UNATTENDED = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "false",

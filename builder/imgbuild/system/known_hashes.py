@@ -82,7 +82,7 @@ class KnownHashes:
         return False
 
     def note(self, path: Path, sha256: Sha256, seen: os.stat_result | None = None) -> None:
-        """Record that the file at `path`, which nobody else changes now, has the hash `sha256`.
+        """Record that the file at `path`, which no other process changes, has the hash `sha256`.
 
         With `seen`, only if it is still that file, with that content: it may have been replaced.
         """
@@ -220,7 +220,7 @@ def state_folder() -> Path | None:
 
 
 def _is_safe(folder: Path, *, make: bool) -> bool:
-    """Whether `folder` is there, or made, and nobody else can enter it."""
+    """Whether `folder` is there, or created, and no other user can enter it."""
     try:
         if make and not folder.exists():
             above = next(each for each in folder.parents if each.exists())

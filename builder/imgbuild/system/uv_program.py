@@ -14,7 +14,7 @@ def binary() -> str:
     try:
         from uv import find_uv_bin
     except ImportError as error:
-        message = "uv is not installed beside imgbuild"
+        message = "uv is not installed in the environment of imgbuild"
         raise ToolMissing(
             message, hint="install imgbuild again: uv is one of its dependencies"
         ) from error

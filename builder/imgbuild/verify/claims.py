@@ -256,7 +256,7 @@ def _fault(statement: AttachedStatement, lock: Sha256, builder: str | None) -> s
     if basis.lock != lock:
         return f"{statement.place} names the lock {basis.lock}; this one is {lock}"
     if builder is not None and basis.builder != builder:
-        return f"{statement.place} names the builder {basis.builder}; {builder} is asked for"
+        return f"{statement.place} names the builder {basis.builder}; {builder} is required"
     return ""
 
 

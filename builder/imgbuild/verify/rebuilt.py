@@ -21,7 +21,7 @@ from imgbuild.verify.expected_lock import ExpectedLock
 def rebuild(
     expected: ExpectedLock, arches: Sequence[Arch], *, processes: int, offline: bool
 ) -> str:
-    """Build the image on `arches` again; IntegrityError or Failed if another one comes out."""
+    """Build the image on `arches` again; IntegrityError or Failed if the image differs."""
     origin = RebuildOrigin(
         lock_bundle=expected.lock_bundle,
         arches=tuple(arches),

@@ -84,4 +84,4 @@ def _refuse(place: InRegistry, checks: Sequence[ImageCheck]) -> None:
             f"\n  {failure.name} {failure.arch or ''}: {failure.detail}" for failure in wrong
         )
         message = f"{place.name} is not signed, since it failed verification:{lines}"
-        raise IntegrityError(message, hint="push it again; imgbuild verify says more")
+        raise IntegrityError(message, hint="push it again; imgbuild verify shows the details")

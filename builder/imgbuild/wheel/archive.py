@@ -105,7 +105,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
 def read(path: Path, *, label: str | None = None) -> WheelArchive:
     """Read the wheel at `path`; IntegrityError names the wheel, the member and the fault.
 
-    `label` is the wheel's file name, if `path` has another one.
+    `label` is the wheel's file name, if `path` has a different one.
     """
     with reading(label or path.name, hint=REMEDY):
         return _read(path, label or path.name)

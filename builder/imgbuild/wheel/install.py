@@ -78,7 +78,7 @@ def installed(
     """The files, but not the folders, that installing the wheel at `path` adds, sorted by path.
 
     `omit` are installed paths, without leading slash, to leave out, also from RECORD. `label` is
-    the wheel's file name, if `path` has another one. IntegrityError if the wheel is unsafe or
+    the wheel's file name, if `path` has a different one. IntegrityError if the wheel is unsafe or
     inconsistent.
     """
     with reading(label or path.name, hint=REMEDY):

@@ -167,7 +167,7 @@ def test_a_link_in_place_of_a_folder_is_refused(sample: Sample) -> None:
     assert caught.value.hint == "write /srv/srv1"
 
 
-def test_a_file_in_place_of_a_file_or_of_a_link_is_no_folder(sample: Sample) -> None:
+def test_a_file_in_place_of_a_file_or_of_a_link_is_not_a_folder(sample: Sample) -> None:
     lock = folders.completed_lock(sample.lock("/etc/passwd", "/var/run"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {}

@@ -82,7 +82,7 @@ def test_layers_are_copied_from_a_layout_and_checked(tmp_path: Path) -> None:
         inputs(matrix, tmp_path).take_published(lock, due)
 
 
-def test_a_registry_is_not_asked_offline(tmp_path: Path) -> None:
+def test_a_registry_is_not_queried_offline(tmp_path: Path) -> None:
     path = extended.repository(
         tmp_path / "ours",
         extended.MATRIX.replace("    from: ../project", "    image: registry.example.org/small"),

@@ -135,7 +135,7 @@ def test_for_a_lock_no_mirror_is_the_only_source(alone):
     assert Mirror.of(None) is None
 
 
-def test_a_registry_without_tls_is_one_that_somebody_named(alone):
+def test_plain_http_applies_to_the_named_registry_only(alone):
     write(alone / "mirror.json", '{"mirror": "a.example/x", "plain_http": true}')
     assert Mirror.of(mirror.find(alone))._plain_http == ("a.example",)  # type: ignore[union-attr]
     named = mirror.find(alone, "b.example/x")
@@ -165,11 +165,11 @@ def test_files_and_layers_come_into_the_store(registry):
     assert store.file(items[1].sha256) is None
     assert store.fact("name", items[0].sha256) == b"a.whl"
     blob_requests = [request for request in registry.requests if "/blobs/" in request.path]
-    assert len(blob_requests) == 3  # one for each, and none beside
+    assert len(blob_requests) == 3  # one for each, and no others
     assert {request.method for request in blob_requests} == {"GET"}
 
 
-def test_what_is_in_the_store_is_not_asked_for(registry):
+def test_what_is_in_the_store_is_not_requested(registry):
     store = Store.open()
     item = given(registry, "a.whl", b"wheel")
     registry_mirror = mirror_of(registry)
@@ -181,7 +181,7 @@ def test_what_is_in_the_store_is_not_asked_for(registry):
     assert len(registry.requests) == before
 
 
-def test_what_an_earlier_run_left_is_gone_on_with(registry):
+def test_an_earlier_run_is_continued(registry):
     data = bytes(range(256)) * 40
     item, store = given(registry, "a.whl", data), Store.open()
     with store.partial(item.sha256, stop=lambda: False) as partial:
@@ -259,7 +259,7 @@ def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
     return LockedFile(file=name, size=item.size, sha256=item.sha256)
 
 
-def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registry):
+def test_what_builds_a_wheel_is_requested_only_if_the_wheel_is_not_there(registry):
     """The debs are those of this machine's architecture: the wheel is built under them."""
     host, matrix = sdists.host_arch(), samples.matrix()
     for there in (True, False):
@@ -289,7 +289,7 @@ def test_what_builds_a_wheel_is_asked_for_only_if_the_wheel_is_not_there(registr
         assert [store.file(part.sha256) is not None for part in parts] == [not there] * 3
 
 
-def test_offline_asks_no_mirror(registry):
+def test_offline_no_mirror_is_queried(registry):
     lock = samples.lock()
     inputs = Inputs(
         samples.matrix(), Context(Store.open(), Http(offline=True)),
@@ -301,8 +301,8 @@ def test_offline_asks_no_mirror(registry):
     assert registry.requests == []
 
 
-def test_published_layers_are_asked_of_the_mirror_and_else_made_of_inputs(registry, tmp_path):
-    """Where it is the only source, no other registry is asked for what it lacks."""
+def test_published_layers_are_requested_from_the_mirror_and_else_made_of_inputs(registry, tmp_path):
+    """Where it is the only source, what it lacks is not requested from another registry."""
     matrix = extended.read(
         extended.repository(
             tmp_path / "ours",

@@ -75,7 +75,7 @@ def test_layers_without_packages_are_those_of_the_digests(name: str) -> None:
             assert write_layer(members, None).digest == digests[layer.name]
 
 
-def test_the_entry_point_runs_and_knows_the_cache():
+def test_the_entry_point_runs_and_sets_the_cache():
     members = by_path(skeleton.files_members(FILES))
     assert members["opt/imgbuild/entrypoint"].mode == 0o755
     text = members["opt/imgbuild/environment.sh"].content

@@ -182,7 +182,7 @@ def test_added_files_travel_and_come_into_the_cache(sample: Sample, tmp_path: Pa
     lock_bundle = bundle.of(lock, target_digests, project_paths.find(path))
     key = sha256(extended.SCRIPT)
     assert lock_bundle.added == {key: extended.SCRIPT}
-    # `oras pull` writes them into a folder; a file beside them is nobody's business.
+    # `oras pull` writes them into a folder; other files in it are ignored.
     for name, data in {**lock_bundle.data, "files/README": b"words"}.items():
         codec.write_bytes(tmp_path / "pulled" / name, data)
     pulled_bundle = bundle.read_folder(tmp_path / "pulled")

@@ -86,7 +86,7 @@ def test_subjects_are_the_index_and_each_manifest():
     }
 
 
-def test_what_was_asked_for_and_who_built():
+def test_what_was_requested_and_who_built():
     predicate = valid(sample_statement())
     assert predicate["buildDefinition"]["externalParameters"] == {
         "target": "small",

@@ -77,7 +77,7 @@ def test_a_waiver_that_accepts_nothing_is_said(package_set, unused_waiver):
     assert "unused waiver" in warning.message
 
 
-def test_a_waiver_of_a_check_that_did_not_run_is_no_matter(package_set):
+def test_a_waiver_of_a_check_that_did_not_run_is_not_reported(package_set):
     report = audit(package_set, Terms(waivers=(waiver("*", check="elf"),)))
     assert all(finding.severity is Severity.ERROR for finding in report.findings)
 

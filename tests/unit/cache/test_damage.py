@@ -118,7 +118,7 @@ def test_the_warning_has_the_name_of_an_input(store, warnings):
     assert "wheel-1.0-py3-none-any.whl" in warnings.messages[0]
 
 
-def test_a_damaged_file_is_seen_by_processes_that_know_nothing(store, warnings):
+def test_a_damaged_file_is_detected_by_other_processes(store, warnings):
     """As after a copy of the cache, or by a user without records."""
     flipped(added(store, "blob"))
     known_hashes._shared.cache_clear()
@@ -162,7 +162,7 @@ def test_what_another_process_uses_while_it_is_hashed_is_not_damaged(
     assert not left
 
 
-def test_damage_that_another_process_has_mended_is_not_removed(store):
+def test_damage_that_another_process_has_repaired_is_not_removed(store):
     path = added(store, "blob")
     seen = path.stat()
     swapped(path)

@@ -76,7 +76,7 @@ def starts(site: Site, path: str = "x.whl") -> list[str]:
     return [headers.get("Range", "all") for headers in site.received_requests(path)]
 
 
-def test_a_file_arrives_and_is_not_asked_for_again(store: Store, http: Http, site: Site) -> None:
+def test_a_file_arrives_and_is_not_requested_again(store: Store, http: Http, site: Site) -> None:
     paths = fetch(store, http, want(site.url("x.whl")))
     assert paths[sha256(DATA)].read_bytes() == DATA
 
@@ -241,7 +241,7 @@ def test_no_address_left(store: Store, http: Http, site: Site) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_busy_servers_are_asked_again(store: Store, http: Http, site: Site, status: int) -> None:
+def test_busy_servers_are_queried_again(store: Store, http: Http, site: Site, status: int) -> None:
     site.refusals = [(status, {}), (status, {"Retry-After": "0"})]
     fetch(store, http, want(site.url("x.whl")))
     assert len(site.requests) == 3

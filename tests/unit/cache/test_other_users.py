@@ -75,7 +75,7 @@ def test_a_damaged_entry_of_another_user_is_removed(store, warnings, kind):
 
 @needs_root
 def test_a_layout_gets_no_link_to_a_file_of_another_user(store, tmp_path):
-    """Who owns it could write to the image after it was built and checked."""
+    """Its owner could write to the image after it was built and checked."""
     layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
     (record, path) = layers[0]
     summary = images.summary([(record, store.add_blob(path, record.digest))])
@@ -258,7 +258,7 @@ def test_something_else_in_place_of_an_entry_does_not_block(store, tmp_path, kin
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
-def test_a_format_that_is_no_regular_file_is_refused(store, kind):
+def test_a_format_that_is_not_a_regular_file_is_refused(store, kind):
     (store.root / "FORMAT").unlink()
     if kind == "link":
         (store.root / "FORMAT").symlink_to("/dev/zero")

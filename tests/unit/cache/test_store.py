@@ -66,7 +66,7 @@ def test_a_blob_comes_back_under_its_digest(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64, "a" * 63, "sha256:" + "a" * 64])
-def test_what_is_no_hash_is_refused(store: Store, name: str) -> None:
+def test_what_is_not_a_hash_is_refused(store: Store, name: str) -> None:
     with pytest.raises(ValueError, match="not a SHA-256"):
         store.file(name)
     with pytest.raises(ValueError, match="not an OCI digest"):
@@ -95,7 +95,7 @@ def test_facts_come_back_as_they_were(store: Store, key: str, data: bytes, other
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200), cut=st.integers(0, 300))
-def test_a_truncated_fact_is_no_fact(store: Store, data: bytes, cut: int) -> None:
+def test_a_truncated_fact_is_not_a_fact(store: Store, data: bytes, cut: int) -> None:
     store.put_fact("kind", "key", data)
     (path,) = store.root.glob("facts/kind/*/*")
     whole = path.read_bytes()
@@ -112,7 +112,7 @@ def test_scratch_goes_with_its_block_even_if_read_only(store: Store) -> None:
     assert not folder.exists()
 
 
-def test_leftovers_go_only_when_nobody_holds_their_lock(store: Store) -> None:
+def test_leftovers_are_removed_only_when_no_process_holds_their_lock(store: Store) -> None:
     """One folder as a killed process leaves it, and one whose lock another descriptor holds."""
     for name in ("dead", "alive"):
         (store.root / "scratch" / name).mkdir(parents=True)
@@ -169,7 +169,7 @@ def test_the_format_is_checked(store: Store) -> None:
     assert caught.value.hint
 
 
-def test_the_cache_says_that_it_is_one(store: Store) -> None:
+def test_the_cache_folder_has_a_cachedir_tag(store: Store) -> None:
     text = (store.root / "CACHEDIR.TAG").read_text()
     assert text.startswith("Signature: 8a477f597d28d172789f06886806bc55")
 
@@ -222,7 +222,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "many", "-1", "5X", "1i", "1e9", "1.G"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_what_is_not_a_size_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--max-size: invalid size"):
         parse_size(text, "--max-size")
 
@@ -378,7 +378,7 @@ def test_verify_finds_and_removes_what_is_damaged(store: Store) -> None:
     assert prune.verify(store, read.append) == []
 
 
-def test_name_that_somebody_looks_at_in_that_moment_is_given_up(
+def test_a_name_that_another_process_locks_meanwhile_is_given_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """Between its making and its locking, a new file under live/ looks like a dead process's."""

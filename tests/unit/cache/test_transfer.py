@@ -57,7 +57,7 @@ def test_what_an_interrupted_download_left_is_not_announced_again():
     assert seen.messages == ["1 of 212 files to download, 2.1 GB (900.0 MB already here)"]
 
 
-def test_files_that_nobody_announced_are_added_to_the_total():
+def test_files_that_were_not_announced_are_added_to_the_total():
     seen = Recorder()
     total = Transfer({"a": 3_000_000_000}, 10, seen)
     with total.bar({"a": 3_000_000_000}):

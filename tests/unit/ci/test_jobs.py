@@ -45,7 +45,7 @@ def test_what_the_file_leaves_out_is_the_tool_s(sample):
     assert mine.runners == bare.runners
 
 
-def test_wrong_settings_are_told_with_their_place(sample):
+def test_wrong_settings_are_reported_with_their_place(sample):
     with pytest.raises(InputError) as raised:
         read_settings(
             sample, "gate: [static, moon]\nrunners: [{labels: [], arch: x86_64, disk: 1}]\n"

@@ -106,7 +106,7 @@ def test_jobs_fit_a_matrix_of_actions(sample, command):
     assert [planned.target for planned in document.targets] == [TARGET]
 
 
-def test_a_report_of_a_night_asks_for_what_is_published(sample, command):
+def test_a_nightly_report_requires_what_is_published(sample, command):
     read_settings(sample, RUNNERS)
     chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
     (sample.folder / "jobs.json").write_text(chosen)
@@ -161,7 +161,7 @@ def test_a_report_lists_only_targets_with_results(sample, command):
     ] == [(TARGET, "tested")]
 
 
-def test_what_no_machine_can_prove_is_red_if_asked_for(sample, command):
+def test_what_no_machine_can_prove_is_red_if_requested(sample, command):
     read_settings(sample, RUNNERS)
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
     codec.write(sample.folder / "jobs.json", JobPlan(targets=(), passed=(gone,)))

@@ -34,7 +34,7 @@ def test_a_job_whose_steps_have_passed_has_not_passed_until_it_has_ended(sample,
     assert (result.passed, result.failed, result.exit_code) == (False, "smoke", 3)
 
 
-def test_a_damaged_file_is_no_result(sample, tmp_path):
+def test_a_damaged_file_is_not_a_result(sample, tmp_path):
     [job] = of(sample).image
     passed(tmp_path, job)
     results.place(tmp_path, job.id, "job.json").write_text("{")

@@ -99,7 +99,7 @@ def test_an_error_has_its_place_and_ends_with_4(folder: Path, imgbuild: Command)
     assert f"the audit found errors in {TARGET} x86_64" in done.stderr
 
 
-def test_notes_are_counted_and_shown_where_asked_for(folder: Path, imgbuild: Command) -> None:
+def test_notes_are_counted_and_shown_where_requested(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     plain = imgbuild("audit", TARGET, *CODE)
     noted = imgbuild("audit", TARGET, *CODE, "--notes")
@@ -123,7 +123,7 @@ def test_json_is_one_document_whatever_was_found(folder: Path, imgbuild: Command
     assert [finding["evidence"]["subject"] for finding in errors] == ["vllm:Gone"]
 
 
-def test_a_check_that_is_not_asked_for_finds_nothing(folder: Path, imgbuild: Command) -> None:
+def test_a_check_that_is_not_requested_finds_nothing(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     done = imgbuild("audit", TARGET, "--select", "metadata")
     assert (done.status, done.stdout.count("\n")) == (0, 1)
@@ -206,7 +206,7 @@ def test_requirements_are_refused(
     assert words in done.stderr
 
 
-def test_requirements_that_are_no_text_are_refused(folder: Path, imgbuild: Command) -> None:
+def test_requirements_that_are_not_text_are_refused(folder: Path, imgbuild: Command) -> None:
     (folder / "loose.txt").write_bytes(b"torch==2.6.0\xff")
     done = imgbuild("audit", *LOOSE)
     assert done.status == 2

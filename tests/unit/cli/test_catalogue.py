@@ -158,7 +158,7 @@ def test_packages_of_no_target_suggest_nothing_unrelated(imgbuild: Command) -> N
 
 
 @pytest.mark.parametrize(("name", "near"), [("A B", "a-b"), ("__", "my-image"), ("x:1", "x-1")])
-def test_an_image_name_that_is_no_tag_is_refused_by_itself(
+def test_an_image_name_that_is_not_a_tag_is_refused_by_itself(
     imgbuild: Command, tmp_path: Path, name: str, near: str
 ) -> None:
     done = imgbuild("init", name, "--extends", TARGET)

@@ -121,7 +121,9 @@ def test_build_writes_one_file(imgbuild: Command, sample: Sample) -> None:
     assert (sample.folder / "one.tar").stat().st_size > 10_000
 
 
-def test_a_bad_matrix_tells_every_problem_with_its_place(imgbuild: Command, sample: Sample) -> None:
+def test_a_bad_matrix_is_reported_with_the_place_of_every_problem(
+    imgbuild: Command, sample: Sample
+) -> None:
     sample.edit('    cuda: "12.4"\n', '    cuda: "twelve"\n')
     sample.edit("  groups: 4\n", "  groups: four\n")
     lines = sample.matrix.read_text().splitlines()
@@ -145,7 +147,7 @@ def test_a_bad_matrix_tells_every_problem_with_its_place(imgbuild: Command, samp
 
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["list", "show", "digest", "build", "lock", "load", "smoke"])
-def test_an_unknown_target_is_told_with_the_nearest(imgbuild: Command, verb: str) -> None:
+def test_an_unknown_target_is_reported_with_the_nearest(imgbuild: Command, verb: str) -> None:
     result = error(
         imgbuild, [verb, "cu124"], 3, "no target matches cu124", f"did you mean {TARGET}"
     )
@@ -182,7 +184,7 @@ def test_a_target_without_a_lock(imgbuild: Command, words: list[str]) -> None:
     error(imgbuild, [*words, UNLOCKED], 5, "imgbuild lock", UNLOCKED)
 
 
-def test_a_stale_lock_tells_every_reason(imgbuild: Command, sample: Sample) -> None:
+def test_a_stale_lock_is_reported_with_every_reason(imgbuild: Command, sample: Sample) -> None:
     sample.edit("as_of: 2025-06-20", "as_of: 2025-06-21")
     sample.edit('trl: "0.18.2"', 'trl: "0.19.0"')
     (sample.folder / "images" / TARGET / "requirements-x86_64.txt").write_text("nothing\n")
@@ -193,7 +195,7 @@ def test_a_stale_lock_tells_every_reason(imgbuild: Command, sample: Sample) -> N
             5,
             "out of date",
             'the matrix says "2025-06-21", the lock "2025-06-20"',
-            "trl 0.18.2 is locked, trl==0.19.0 is wanted",
+            "trl 0.18.2 is locked, trl==0.19.0 is required",
             "requirements-x86_64.txt does not follow from the lock",
             f"imgbuild lock {TARGET}",
         )
@@ -364,13 +366,13 @@ def test_a_reader_of_the_help_that_leaves_early(
 
 
 @pytest.mark.usefixtures("sample")
-def test_check_and_diff_are_not_asked_at_once(imgbuild: Command) -> None:
+def test_check_and_diff_cannot_be_combined(imgbuild: Command) -> None:
     error(imgbuild, ["lock", "--check", "--diff", "main", TARGET], 2, "--check and --diff")
     for words in (["--diff", "--all"], ["--diff", ""], ["--diff", "-t", TARGET]):
         error(imgbuild, ["lock", *words], 2, "--diff needs a git revision", "imgbuild lock --diff")
 
 
-def test_files_that_are_no_text_are_refused(imgbuild: Command, sample: Sample) -> None:
+def test_files_that_are_not_text_are_refused(imgbuild: Command, sample: Sample) -> None:
     folder = sample.folder / "images" / TARGET
     (folder / "requirements-x86_64.txt").write_bytes(b"\xff\xfe")
     check = ["lock", "--check", TARGET]

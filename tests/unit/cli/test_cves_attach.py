@@ -174,7 +174,7 @@ def test_a_signed_statement_that_is_wrong_fails(
     assert message in line
 
 
-def test_a_reference_that_is_no_repository_is_refused_first(registry, monkeypatch, capsys):
+def test_a_reference_that_is_not_a_repository_is_refused_first(registry, monkeypatch, capsys):
     words = ("--attach-to", f"{registry.host}/{NAME}:tag", "--osv", "http://127.0.0.1:9")
     done = Command(monkeypatch, capsys)("cves", TARGET, *words)
     assert (done.status, "a repository is expected" in done.stderr) == (InputError.exit_code, True)

@@ -58,7 +58,7 @@ def test_why_lists_who_needs_a_package(imgbuild: Command) -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_an_extra_that_another_package_asks_for(imgbuild: Command) -> None:
+def test_an_extra_that_another_package_requires(imgbuild: Command) -> None:
     done = imgbuild("why", "tqdm", TARGET)
     assert "trl[bar] 0.18.2" in done.stdout
 

@@ -66,7 +66,7 @@ def test_a_checkout_with_the_templates_of_imgbuild_is_not_named(
 
 
 @pytest.mark.parametrize("words", [("show", TARGET), ("list",), ("list", "--format", "markdown")])
-def test_a_text_with_control_characters_is_no_matrix(
+def test_a_text_with_control_characters_is_not_a_matrix(
     words: tuple[str, ...], imgbuild: Command, sample: Sample
 ) -> None:
     text = sample.matrix.read_text("utf-8")

@@ -206,7 +206,7 @@ def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalInde
     assert reason == "scorer 1.0 is published only as an sdist of Python code"
 
 
-def test_a_pin_is_moved_only_when_told(imgbuild: Command, index: LocalIndex) -> None:
+def test_a_pin_is_moved_only_on_request(imgbuild: Command, index: LocalIndex) -> None:
     require(MET.replace("4.51.3", "4.51.9"))
     refused = imgbuild("init")
     assert refused.status == 8
@@ -377,7 +377,7 @@ def test_extras_and_groups_that_can_be_chosen_are_named(imgbuild: Command) -> No
     assert "--group takes train" in done.stderr
 
 
-def test_an_index_that_is_not_asked_is_named_without_its_password(imgbuild: Command) -> None:
+def test_an_index_that_is_not_queried_is_named_without_its_password(imgbuild: Command) -> None:
     require("--extra-index-url https://me:s3cret@index.example/simple\n" + MET)
     done = imgbuild("init", "--json")
     assert "left out requirements.txt:1: https://index.example/simple" in done.stderr

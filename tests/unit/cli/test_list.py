@@ -81,7 +81,7 @@ def _names(*words: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("retired")
-def test_a_retired_target_is_listed_last_and_only_if_asked_for() -> None:
+def test_a_retired_target_is_listed_last_and_only_if_requested() -> None:
     assert _names("--json") == ["cu124-vllm"]
     assert _names("--json", "--all") == ["cu124-vllm", "cu124-old"]
     assert _names("--json", "cu124-old") == ["cu124-old"]

@@ -34,7 +34,7 @@ OPTIONS = [
 
 
 def _parsed(verb: str, *words: str) -> dict[str, Any]:
-    """What the parser of the command line makes of words after a verb."""
+    """The values that the parser of the command line reads from the words after a verb."""
     command: Any = typer.main.get_command(app)
     names = verb.split()
     for name in names:
@@ -55,7 +55,7 @@ def _value(verb: str, option: Any) -> str:
 
 
 @pytest.mark.parametrize(("verb", "option"), OPTIONS)
-def test_no_value_is_ignored_without_a_word(verb: str, option: Any) -> None:
+def test_no_value_is_ignored_silently(verb: str, option: Any) -> None:
     flag, value = max(option.opts, key=len), _value(verb, option)
     if option.multiple:
         assert len(_parsed(verb, flag, value, flag, value)[option.name]) == 2

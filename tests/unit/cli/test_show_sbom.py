@@ -1,4 +1,4 @@
-"""`imgbuild show --sbom`: where its documents go, and what it says of them."""
+"""`imgbuild show --sbom`: where its documents go, and its messages about them."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_tables_fit_and_names_are_whole(
     assert problems == [], problems
 
 
-def test_the_cases_of_a_tier_fit(
+def test_the_table_of_cases_fits_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(terminal.COLUMNS))

@@ -39,7 +39,7 @@ def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S
 
 @pytest.fixture(name="place")
 def _place(sample: Sample) -> Place:
-    """The image as it was pushed, with all that is attached, before anybody signed it."""
+    """The image as it was pushed, with all that is attached, before it was signed."""
     sample.restore(sample.unsigned)
     return sample.place
 
@@ -108,7 +108,7 @@ def test_signing_again_writes_nothing(place, imgbuild, pair):
     assert place.writes()[written:] == []
 
 
-def test_what_is_wrong_is_told_and_has_its_status(place, imgbuild, pair):
+def test_what_is_wrong_is_reported_and_has_its_status(place, imgbuild, pair):
     verification = imgbuild("verify", ref(place), "--key", pair[1])
     assert verification.status == 9
     assert "it is not signed" in verification.stdout
@@ -244,7 +244,7 @@ def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
     assert "--target" in bare.stderr
 
 
-def test_a_tag_that_was_moved_to_another_target_is_told(place, imgbuild, pair):
+def test_a_tag_that_was_moved_to_another_target_is_reported(place, imgbuild, pair):
     """The image is signed and whole: that it is not the one that was meant, only its name says."""
     imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     tags = place.registry.tags
@@ -261,7 +261,7 @@ def test_a_tag_that_was_moved_to_another_target_is_told(place, imgbuild, pair):
     assert "name" not in outcomes(verification)
 
 
-def test_what_a_layout_cannot_show_fails_where_it_is_asked_for(place, imgbuild, pair, tmp_path):
+def test_what_a_layout_cannot_show_fails_where_it_is_requested(place, imgbuild, pair, tmp_path):
     plan, out = place.both(), tmp_path / "layout"
     build_layout(place, plan, out)
     words = ("verify", str(out), "--target", BOTH, "--json")
@@ -273,8 +273,8 @@ def test_what_a_layout_cannot_show_fails_where_it_is_asked_for(place, imgbuild, 
     }  # fmt: skip
 
 
-def test_what_was_taken_away_does_not_pass(sample, place, imgbuild, pair):
-    """One DELETE by whoever can write to the registry."""
+def test_deleted_attachments_do_not_pass(sample, place, imgbuild, pair):
+    """One DELETE by a user who can write to the registry."""
     signed = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     assert signed.status == 0
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
@@ -312,7 +312,7 @@ def test_what_cannot_be_done_says_why(place, imgbuild, pair, words, status, mess
     assert message in answer.stderr
 
 
-def test_offline_asks_no_registry(place, imgbuild):
+def test_offline_no_registry_gets_a_request(place, imgbuild):
     before = len(place.registry.requests)
     assert imgbuild("verify", ref(place), "--offline").status == 7
     assert len(place.registry.requests) == before

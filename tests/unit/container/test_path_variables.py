@@ -169,7 +169,7 @@ def test_the_hugging_face_cache_is_left_out_together(tmp_path: Path) -> None:
     assert list(passed(env, without={"WANDB_DIR"}).env) == ["HF_HUB_CACHE", "HF_DATASETS_CACHE"]
 
 
-def test_a_path_that_the_container_does_not_see_is_a_warning(tmp_path: Path) -> None:
+def test_a_path_that_is_not_visible_in_the_container_is_a_warning(tmp_path: Path) -> None:
     env = {"HF_HUB_CACHE": "/x/hub", "TRITON_CACHE_DIR": "/opt/venv/y", "OUT": "/z"}
     (warning,) = unseen(env, ["/workspace"])
     assert warning == (

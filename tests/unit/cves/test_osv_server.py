@@ -1,4 +1,4 @@
-"""A server with OSV's API: questions, pages, the cache, and answers that are none."""
+"""A server with OSV's API: queries, pages, the cache, and invalid responses."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_severity_that_debian_does_not_state_is_that_of_the_cve(asking: Asking
     assert len(asking.site.asked) == request_count
 
 
-def test_many_packages_are_asked_for_in_several_requests(
+def test_many_packages_are_requested_in_several_requests(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imgbuild.cves.osv_server.BATCH", 3)
@@ -137,7 +137,7 @@ def test_offline_without_an_answer_names_reports_of_scanners(asking: Asking) -> 
     assert "--report" in (error.value.hint or "")
 
 
-def test_a_kept_answer_of_another_form_is_asked_for_again(asking: Asking) -> None:
+def test_a_kept_answer_of_another_form_is_requested_again(asking: Asking) -> None:
     asking().find(PACKAGES)
     store = Store.open(asking.folder)
     for key in (package.key for package in PACKAGES):
@@ -148,7 +148,7 @@ def test_a_kept_answer_of_another_form_is_asked_for_again(asking: Asking) -> Non
     assert asking.site.asked.count("/v1/querybatch") == 2
 
 
-def test_a_busy_server_is_asked_again(asking: Asking) -> None:
+def test_a_busy_server_is_queried_again(asking: Asking) -> None:
     asking.site.refusals = [503]
     assert named(asking().find(PACKAGES).advisories) == FOUND
     asking.site.refusals = [503, 503]
@@ -161,7 +161,7 @@ def test_a_busy_server_is_asked_again(asking: Asking) -> None:
     [
         ("/v1/querybatch", b"<html>", "answer of OSV"),
         ("/v1/querybatch", b"[]", "answer of OSV"),
-        ("/v1/querybatch", b'{"results": [{}]}', "1 answers to 4 questions"),
+        ("/v1/querybatch", b'{"results": [{}]}', "1 responses to 4 queries"),
         ("/v1/querybatch", b'{"results": [{"vulns": [{"id": 1}]}, {}, {}, {}]}', "answer of OSV"),
         (
             "/v1/querybatch",
@@ -171,7 +171,7 @@ def test_a_busy_server_is_asked_again(asking: Asking) -> None:
         (
             "/v1/querybatch",
             b'{"results": [{"next_page_token": "1"}, {}, {}, {}]}',
-            "answers to 1 questions",
+            "responses to 1 queries",
         ),
         (f"/v1/vulns/{TORCH}", b"{}", "missing required field `id`"),
         (f"/v1/vulns/{TORCH}", b'{"id": "GHSA-0000-0000-0000"}', "another advisory, GHSA-0000"),
@@ -201,7 +201,7 @@ def test_an_endless_list_of_pages_ends(asking: Asking) -> None:
     "address",
     ["osv/PyPI", "http://", "http://[bad", "http://u:secret@host:99999", "http://host:x/osv"],
 )
-def test_what_is_no_address_is_refused(tmp_path: Path, address: str) -> None:
+def test_what_is_not_an_address_is_refused(tmp_path: Path, address: str) -> None:
     context = Context(Store.open(tmp_path / "cache"), Http())
     with pytest.raises(ImgbuildError, match="not an HTTP URL") as error:
         OsvServer(address, context, NOW)

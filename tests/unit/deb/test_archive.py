@@ -132,7 +132,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         read(path, tmp_path / "spool", everything)
 
 
-def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_package_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     path.write_bytes(b"<html>404</html>")
     with pytest.raises(IntegrityError, match="no ar header"):

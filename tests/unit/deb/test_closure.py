@@ -66,7 +66,7 @@ def test_of_several_providers_priority_decides_then_the_name() -> None:
     assert closed(app, gawk, busybox, requested=("app",)) == ["app", "busybox"]
 
 
-def test_a_versioned_dependency_wants_a_versioned_provides() -> None:
+def test_a_versioned_dependency_requires_a_versioned_provides() -> None:
     app = package("app", Depends="api (>= 3)")
     plain, old = package("plain", Provides="api"), package("old", Provides="api (= 2)")
     new = package("new", Provides="api (= 3.1)")
@@ -108,7 +108,7 @@ def test_unknown_names_are_all_reported_with_the_nearest() -> None:
     assert "matrix.yaml" in str(caught.value.problems[0])
 
 
-def test_what_nothing_satisfies_is_explained_up_to_the_wish() -> None:
+def test_what_nothing_satisfies_is_explained_up_to_the_request() -> None:
     with pytest.raises(NoSolution) as caught:
         closed(
             package("app", Depends="middle"),
@@ -119,7 +119,7 @@ def test_what_nothing_satisfies_is_explained_up_to_the_wish() -> None:
     assert caught.value.reasons == (
         "middle depends on lib (>= 2) | other, which no package of the archive satisfies",
         "middle is there because app depends on it",
-        "app: wanted by the base",
+        "app: required by the base",
     )
 
 
@@ -152,4 +152,4 @@ def test_a_newer_version_of_a_base_package_is_not_brought() -> None:
     packages = (package("app", Depends="base (>= 2.0)"), package("base", "1.0"))
     with pytest.raises(NoSolution, match=r"satisfies base \(>= 2.0\)") as caught:
         close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
-    assert "app: wanted on top of the base" in caught.value.reasons
+    assert "app: required in addition to the base" in caught.value.reasons

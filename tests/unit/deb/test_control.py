@@ -19,7 +19,7 @@ def test_paragraphs_are_split_at_empty_lines() -> None:
     assert parsed == [{"A": "1"}, {"A": "2", "B": "x"}]
 
 
-def test_a_line_that_is_no_field_is_refused() -> None:
+def test_a_line_that_is_not_a_field_is_refused() -> None:
     with pytest.raises(ValueError, match="not a field of a control file: 'nonsense'"):
         fields("Package: demo\nnonsense\n")
 
@@ -36,6 +36,6 @@ def test_clauses() -> None:
 
 
 @pytest.mark.parametrize("text", ["libc6 (2.36)", "LibC", "a (>= 1", "a || b"])
-def test_what_is_no_relation_is_refused(text: str) -> None:
+def test_what_is_not_a_relation_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a package relation"):
         clauses(text)

@@ -339,7 +339,7 @@ def added(packages: Packages, tmp_path: Path, *members: object, **fields: str) -
     return debian_root.added_members(recipe, paths, tmp_path / "spool-of-both")
 
 
-def test_added_packages_bring_what_differs_only(
+def test_added_packages_contain_only_what_differs(
     packages: Packages, root_members: dict[str, Member], tmp_path: Path
 ) -> None:
     members = added(
@@ -379,7 +379,7 @@ def test_the_layer_of_added_packages_is_the_same_in_any_order(
     assert digests[0] == digests[1]
 
 
-def test_an_added_script_that_nobody_has_read_is_refused(
+def test_an_added_script_without_a_reviewed_hash_is_refused(
     packages: Packages, tmp_path: Path
 ) -> None:
     deb = debs.make(tmp_path / "third.deb", "third", control={"postinst": POSTINST})

@@ -73,7 +73,7 @@ def verdict(on: Host, of: TargetNeeds) -> tuple[bool, str]:
     return judgement.fits, "; ".join((*judgement.reasons, *judgement.remarks))
 
 
-def test_a_new_machine_runs_all_and_is_told_the_newest() -> None:
+def test_a_new_machine_runs_all_and_the_newest_is_reported() -> None:
     diagnosis = targets.diagnose(MACHINE, [CU124, CU130])
     assert [
         (target_verdict.target, target_verdict.fits) for target_verdict in diagnosis.verdicts
@@ -85,7 +85,7 @@ def test_a_new_machine_runs_all_and_is_told_the_newest() -> None:
     assert verdict(MACHINE, CU124) == (True, "")
 
 
-def test_an_old_driver_is_told_what_it_can_run() -> None:
+def test_for_an_old_driver_what_it_can_run_is_reported() -> None:
     old = host(driver="550.54.15")
     fits, why = verdict(old, CU130)
     assert not fits
@@ -139,7 +139,7 @@ def test_one_of_two_gpus_decides() -> None:
     assert not verdict(host(gpus=(H200, HostGpu(name="P100", capability="6.0"))), CU124)[0]
 
 
-def test_a_gpu_that_needs_the_drivers_compiler_is_told() -> None:
+def test_a_gpu_that_needs_the_drivers_compiler_is_reported() -> None:
     fits, why = verdict(MACHINE, CU130)
     assert fits
     assert "compiled by the driver at their first use" in why
@@ -172,7 +172,7 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     assert "64 MB of shared memory" in text
 
 
-def test_an_engine_that_cannot_hand_gpus_is_told_the_cure() -> None:
+def test_an_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
     podman = Runs(name="podman", version="4.3.1", gpus=False)
     diagnosis = targets.diagnose(host(engines=(podman,)), [CU124])
     (remark,) = diagnosis.remarks
@@ -270,7 +270,7 @@ def test_the_verb_answers_and_refuses_by_its_status(
 
 
 @pytest.mark.parametrize("word", ["--gpus", "--shared"])
-def test_what_is_asked_of_an_image_needs_one(
+def test_checks_of_an_image_need_an_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -62,7 +62,7 @@ def test_compression_of_the_way_changes_no_bytes(http: Http, site: Site) -> None
     assert "gzip" in site.received_requests("long")[0]["Accept-Encoding"]
 
 
-def test_a_page_that_is_missing_tells_its_status(http: Http, site: Site) -> None:
+def test_a_missing_page_is_reported_with_its_status(http: Http, site: Site) -> None:
     with pytest.raises(Refused) as caught:
         http.text(site.url("none"))
     assert caught.value.status == 404
@@ -103,7 +103,7 @@ def test_no_server(http: Http) -> None:
 @pytest.mark.parametrize(
     "url", ["ftp://localhost/x", "localhost/x", "http://", "http://[::1/x", "http://h:p/"]
 )
-def test_what_is_no_address(http: Http, url: str) -> None:
+def test_what_is_not_an_address(http: Http, url: str) -> None:
     with pytest.raises(FetchFailed, match="not an address"):
         http.text(url)
 
@@ -114,7 +114,7 @@ def test_redirects_that_never_end(http: Http, site: Site) -> None:
         http.text(site.url("round"))
 
 
-def test_a_login_in_the_address_is_remembered_for_its_server(http: Http, site: Site) -> None:
+def test_a_login_in_the_address_is_kept_for_its_server(http: Http, site: Site) -> None:
     site.login = ("me@work", "pä:ss/w")
     assert http.bytes(site.url("x", "me%40work:p%C3%A4%3Ass%2Fw")) == DATA
     assert http.bytes(site.url("x")) == DATA
@@ -217,7 +217,7 @@ def test_a_name_picks_its_entry_of_netrc(tmp_path: Path) -> None:
     assert Credentials().find("https://you@h/x") is None
 
 
-def test_services_that_keyring_is_asked_for() -> None:
+def test_services_that_are_queried_in_keyring() -> None:
     names = credentials._services("https://me:secret@h:8443/team/simple/torch/torch.whl")
     assert names[:2] == ["h:8443", "https://h:8443"]
     assert "https://h:8443/team/simple/" in names

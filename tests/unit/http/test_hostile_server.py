@@ -215,7 +215,7 @@ def test_a_server_that_is_too_slow_is_left(name):
         http.bytes(f"http://{place}/a")
 
 
-def test_a_server_that_thinks_before_it_answers_is_waited_for():
+def test_the_client_waits_for_a_slow_response():
     def _behave(connection: socket.socket) -> None:
         time.sleep(0.4)
         answer(b"{}")(connection)
@@ -232,7 +232,7 @@ def test_a_page_that_is_too_long_names_its_server(name):
     assert caught.value.message == f"{place} sends more than {1 << 20} bytes as a document"
 
 
-def test_an_answer_that_is_no_page_of_an_index_is_named(tmp_path):
+def test_an_answer_that_is_not_a_page_of_an_index_is_named(tmp_path):
     with serve(BEHAVIOURS["other JSON"]) as place, pytest.raises(ImgbuildError) as caught:
         page(place, tmp_path)
     assert caught.value.message.startswith(f"the page http://{place}/simple/demo/ cannot be read")

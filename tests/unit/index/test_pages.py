@@ -121,7 +121,7 @@ def test_times_and_sizes_come_from_the_json_api():
     assert file.size == len(index.published[0].data)
 
 
-def test_an_entry_of_other_bytes_is_not_believed():
+def test_an_entry_of_other_bytes_is_not_trusted():
     index, forged = LocalIndex(), LocalIndex()
     index.wheel("demo", "1.0")
     forged.wheel("demo", "1.0", files={"demo/other.py": b""}, uploaded="2020-01-01T00:00:00Z")
@@ -132,7 +132,7 @@ def test_an_entry_of_other_bytes_is_not_believed():
     assert file.uploaded is None
 
 
-def test_a_page_is_asked_for_once_and_absence_is_no_error():
+def test_a_page_is_requested_once_and_absence_is_not_an_error():
     index = LocalIndex()
     index.wheel("demo", "1.0")
     with serve(Site(files=index.site_files(api=False))) as site:
@@ -160,7 +160,7 @@ def test_a_flat_page_serves_many_packages():
         assert [file.name for file in indexes.files("other")] == ["other-2.0-py3-none-any.whl"]
 
 
-def test_an_assigned_package_is_asked_of_its_index_only():
+def test_an_assigned_package_is_requested_from_its_index_only():
     assigned_index, default = LocalIndex(), LocalIndex()
     assigned_index.wheel("demo", "1.0")
     default.wheel("demo", "99.0")
@@ -177,7 +177,7 @@ def test_an_assigned_package_is_asked_of_its_index_only():
         assert second.requests == []
 
 
-def test_a_version_of_5000_digits_is_no_version() -> None:
+def test_a_version_of_5000_digits_is_not_a_version() -> None:
     for name in (f"demo-{'9' * 5000}.tar.gz", f"demo-{'9' * 5000}-py3-none-any.whl"):
         assert owner(name) is None
         assert IndexFile(name=name, url="").version is None

@@ -53,7 +53,7 @@ def test_a_promised_file_that_is_not_there_falls_back_on_the_wheel(site, store):
     assert b"Requires-Dist: numpy" in metadata(file, Http(attempts=1), store)
 
 
-def test_metadata_is_remembered_by_hash(site, store):
+def test_metadata_is_cached_by_hash(site, store):
     file = IndexFile(name=NAME, url=site.url(NAME), sha256=SHA)
     first = metadata(file, Http(attempts=1), store)
     site.files.clear()
@@ -86,7 +86,7 @@ def test_neighbours_travel_together(site, limit):
         assert len(site.received_requests("blob")) == 4  # the end, block 0, block 1, all the others
 
 
-def test_blocks_read_a_file_of_which_they_know_no_size(site):
+def test_blocks_read_a_file_of_unknown_size(site):
     site.files["blob"] = b"0123456789"
     assert Blocks(Http(attempts=1)).part(site.url("blob"), 2, 3) == b"234"
     assert Blocks(Http(attempts=1)).bytes(site.url("blob")) == b"0123456789"

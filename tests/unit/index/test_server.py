@@ -147,7 +147,7 @@ def test_a_listed_sdist_is_offered_where_its_version_has_no_wheel(stack, tmp_pat
     assert builds == [("demo-pkg", "demo_pkg-1.0.tar.gz")]
 
 
-def test_an_index_that_fails_is_told(stack, tmp_path):
+def test_an_index_that_fails_is_reported(stack, tmp_path):
     served_catalogue = catalogue(stack, tmp_path, LocalIndex(), site=Site(refusals=[(403, {})]))
     address = stack.enter_context(serve(served_catalogue))
     with pytest.raises(FetchFailed, match="400"):

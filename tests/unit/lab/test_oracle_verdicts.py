@@ -118,7 +118,7 @@ def test_an_error_in_a_set_that_imports_is_judged_by_its_fact(fact, expected):
     assert verdict(_result(_alarm(fact=fact)), "pyarrow") is expected
 
 
-def test_errors_that_no_cpu_can_test_are_no_false_alarms():
+def test_errors_that_no_cpu_can_test_are_not_false_alarms():
     assert verdict(_result(_alarm("rules", fact="unknown")), "pyarrow") is Verdict.HEALTHY
 
 

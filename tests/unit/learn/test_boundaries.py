@@ -148,7 +148,7 @@ def test_what_a_version_lacks(tmp_path, relation, subject, expected):
         ] == expected
 
 
-def test_an_answer_is_remembered_by_the_wheel(tmp_path):
+def test_an_answer_is_cached_by_the_wheel(tmp_path):
     sample_evidence = evidence(Relation.NAME, "lib.params:New")
     for first in (True, False):
         with release_index.release_catalogue(tmp_path, index()) as (
@@ -201,7 +201,7 @@ def test_an_answer_is_of_one_python(tmp_path, monkeypatch):
         (Relation.SYMBOL, "_Z1fv", [False, False, False]),
     ],
 )
-def test_who_asks_for_it_and_in_which_versions(tmp_path, relation, subject, expected):
+def test_which_packages_require_it_and_in_which_versions(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         sample_evidence = evidence(relation, subject)
         assert [

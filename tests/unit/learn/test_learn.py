@@ -42,7 +42,7 @@ def finding(
     return Finding(check="imports", severity=Severity.ERROR, message="", evidence=evidence)
 
 
-def test_a_name_that_went_bounds_the_other_from_above(tmp_path):
+def test_a_removed_name_bounds_the_other_from_above(tmp_path):
     with package_set(tmp_path) as (release_catalogue, site):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
         learned = learn(gone, release_catalogue, ())
@@ -58,7 +58,7 @@ def test_a_name_that_went_bounds_the_other_from_above(tmp_path):
         assert whole == []
 
 
-def test_a_name_that_came_bounds_it_from_below(tmp_path):
+def test_an_added_name_bounds_it_from_below(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         new = finding(Relation.NAME, "lib.params:New", version="1.8", other_version="1.2")
         learned = learn(new, release_catalogue, ())
@@ -80,7 +80,7 @@ def test_a_release_between_that_does_not_ask_ends_the_range(tmp_path):
             assert (learned.versions, learned.needs) == (versions, "lib<1.1")
 
 
-def test_a_pinned_package_speaks_for_its_own_version_only(tmp_path):
+def test_a_pinned_package_counts_for_its_own_version_only(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
         learned = learn(gone, release_catalogue, {"app"})
@@ -88,7 +88,7 @@ def test_a_pinned_package_speaks_for_its_own_version_only(tmp_path):
         assert (learned.versions, learned.needs) == ("==1.7", "lib<1.6")
 
 
-def test_where_no_version_will_do_the_package_cannot_live_with_the_other(tmp_path):
+def test_where_no_version_works_the_packages_exclude_each_other(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         never = finding(Relation.NAME, "lib.params:Never", version="1.7", other_version="1.9")
         learned = learn(never, release_catalogue, ())
@@ -144,7 +144,7 @@ def test_an_argument_bounds_both_as_a_name_does(tmp_path, subject):
     ("subject", "versions"),
     [("lib.Maker.make(1)", ">=1.0,<=1.5"), ("lib.made(size)", "==1.5")],
 )
-def test_an_argument_whose_signature_cannot_be_told_excludes_the_one_version(
+def test_an_argument_whose_signature_is_unknown_excludes_the_one_version(
     tmp_path, subject, versions
 ):
     with calls_package_set(tmp_path) as (release_catalogue, _):
@@ -187,7 +187,7 @@ def test_versions_that_are_excluded_between_others_stay_apart(tmp_path):
         assert sorted(needs for _, needs, _, _ in bounds) == ["lib!=1.5", "lib!=1.6", "lib!=1.9"]
 
 
-def test_a_clash_in_which_a_third_package_has_a_hand_is_not_laid_at_the_others_door(tmp_path):
+def test_a_clash_that_involves_a_third_package_gives_no_constraint_between_the_other_two(tmp_path):
     index = LocalIndex()
     text = "import importlib.util\nif importlib.util.find_spec('third'):\n    class Dummy: pass\n"
     sources = {"lib/__init__.py": "VERSION = 1\n", "lib/utils.py": text}
@@ -208,7 +208,7 @@ def test_nothing_is_learned_without_another_package_or_evidence(tmp_path):
         assert learn(bare, release_catalogue, ()) is None
 
 
-def test_a_missing_package_is_added_only_if_it_is_known_who_brings_it(tmp_path):
+def test_a_missing_package_is_added_only_if_its_distribution_is_known(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         by_module = {
             module: learn(

@@ -1,4 +1,4 @@
-"""Attributes that were there when their reader was written, behind a class that answers for any."""
+"""Attributes that existed when their reader was written, on a class that may have any attribute."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def findings(folder, new, expression="tokenizer.extended", first="4.0.0"):
         return check(package_set, main_path(package_set), lambda: release_catalogue)
 
 
-def test_what_the_reader_knew_and_nobody_answers_for_now_is_an_error(tmp_path):
+def test_an_attribute_that_was_removed_after_its_reader_is_an_error(tmp_path):
     (finding,) = findings(tmp_path, GONE)
     assert finding.severity is Severity.ERROR
     assert finding.evidence is not None
@@ -67,7 +67,7 @@ def test_what_the_reader_knew_and_nobody_answers_for_now_is_an_error(tmp_path):
         (GONE, "getattr(tokenizer, 'extended', None)"),
     ],
 )
-def test_what_somebody_may_answer_for_is_none(tmp_path, new, expression):
+def test_an_attribute_that_may_be_dynamic_is_not_an_error(tmp_path, new, expression):
     assert findings(tmp_path, new, expression) == []
 
 

@@ -1,4 +1,4 @@
-"""What differs is told by its key, shortly, and never as two texts that look the same."""
+"""Differences are reported by key, shortly, and never as two texts that look the same."""
 
 from __future__ import annotations
 

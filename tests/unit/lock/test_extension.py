@@ -60,7 +60,7 @@ def extension_lock(path: Path, *more: Wheel) -> Lock:
     return extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *more))
 
 
-def test_what_is_added_stands_at_the_end_of_the_lock(path: Path) -> None:
+def test_what_is_added_is_at_the_end_of_the_lock(path: Path) -> None:
     text = codec.encode(extension_lock(path)).decode()
     folder = path.parent / "published/small"
     expected = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
@@ -183,7 +183,7 @@ def test_folders_of_the_base_do_not_make_a_lock_stale(path: Path) -> None:
     assert extension.stale(lock, extended.read(path)) == ()
 
 
-def test_a_changed_file_is_told(path: Path) -> None:
+def test_a_changed_file_is_reported(path: Path) -> None:
     lock = extension_lock(path)
     (path.parent / "train.sh").write_bytes(b"other")
     (result,) = extension.stale(lock, extended.read(path))
@@ -195,7 +195,7 @@ def test_a_changed_file_is_told(path: Path) -> None:
     assert "train.sh: No such file or directory, and matrix.yaml adds it" in result
 
 
-def test_another_published_target_is_told(path: Path) -> None:
+def test_another_published_target_is_reported(path: Path) -> None:
     lock = extension_lock(path)
     extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
     (result,) = extension.stale(lock, extended.read(path))
@@ -203,7 +203,7 @@ def test_another_published_target_is_told(path: Path) -> None:
     assert str(path.parent / "published/small/lock.json") in result
 
 
-def test_a_published_package_that_is_gone_is_told(path: Path) -> None:
+def test_a_published_package_that_is_gone_is_reported(path: Path) -> None:
     lock = extension_lock(path)
     resolution = lock.arch[Arch.X86_64]
     less = tuple(wheel for wheel in resolution.wheels if wheel.package != "numpy")
@@ -233,12 +233,12 @@ def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> 
     ("old", "new", "result"),
     [
         ("[rsync]", "[rsync, jq]", "x86_64: Debian package jq is not locked"),
-        ('"0.20.1"', '"0.21.0"', "x86_64: wandb 0.20.1 is locked, wandb==0.21.0 is wanted"),
+        ('"0.20.1"', '"0.21.0"', "x86_64: wandb 0.20.1 is locked, wandb==0.21.0 is required"),
         ('"0755"', '"0700"', "extends.files./opt/team/train.sh.mode: the matrix says"),
         ("value: offline", "value: online", "settings.env.WANDB_MODE: the matrix says"),
     ],
 )
-def test_a_changed_row_is_told(path: Path, old: str, new: str, result: str) -> None:
+def test_a_changed_row_is_reported(path: Path, old: str, new: str, result: str) -> None:
     lock = extension_lock(path)
     path.write_text(extended.MATRIX.replace(old, new), encoding="utf-8")
     reasons = extension.stale(lock, extended.read(path))

@@ -1,4 +1,4 @@
-"""The lock says what the matrix says, is read back as written, and knows when it is out of date."""
+"""The lock says what the matrix says, is read back as written, and its staleness is detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_lock_is_read_back_as_written(tmp_path):
     assert codec.encode(lock_file.read_lock(tmp_path, "small")) == path.read_bytes()
 
 
-def test_each_wheel_stands_on_a_line_of_its_own():
+def test_each_wheel_is_on_a_separate_line():
     lines = codec.encode(samples.lock(samples.wheel("trl"))).decode().splitlines()
     assert sum('"package": "trl"' in line and '"sha256"' in line for line in lines) == 1
 
@@ -62,7 +62,7 @@ def test_a_broken_lock_names_the_file(tmp_path):
         with pytest.raises(InputError, match=r"lock\.json is not a valid lock$") as caught:
             lock_file.read_lock(tmp_path, "small")
         assert "_Versioned" not in str(caught.value.problems[0])
-        remedy = "restore it from git, or make it again with: imgbuild lock small"
+        remedy = "restore it from git, or create it again with: imgbuild lock small"
         assert caught.value.hint == remedy
 
 
@@ -73,7 +73,7 @@ def test_a_fresh_lock_is_current():
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"pins": {"torch": "2.7.0"}}, "torch 2.6.0 is locked, torch==2.7.0 is wanted"),
+        ({"pins": {"torch": "2.7.0"}}, "torch 2.6.0 is locked, torch==2.7.0 is required"),
         ({"pins": {"torch": "2.6.0", "trl": "1.0"}}, "trl==1.0 is not locked"),
         ({"as_of": datetime.date(2025, 7, 1)}, "as_of"),
         ({"cuda": "12.6"}, "cuda"),

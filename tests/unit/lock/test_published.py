@@ -1,4 +1,4 @@
-"""A matrix that extends: what it leaves out is the published lock's, and what is wrong is told."""
+"""A matrix that extends: what it omits is the published lock's, and errors are reported."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_what_is_wrong_is_told_with_its_place(name: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_with_its_place(name: str, tmp_path: Path) -> None:
     old, new, path, message = PROBLEMS[name]
     assert extended.MATRIX.count(old) == 1
     text = extended.MATRIX.replace(old, new)

@@ -68,7 +68,7 @@ def test_ranges_that_meet_become_one(first, two, ranges):
         assert len(merged) == len(ranges)
 
 
-def test_what_asks_more_of_the_same_versions_takes_the_place_of_the_other():
+def test_a_stricter_entry_for_the_same_versions_replaces_the_other():
     loose, tight = entry(needs="transformers<5"), entry(needs="transformers<4.54")
     assert constraints.merge([loose], [tight]) == (tight,)
     assert constraints.merge([tight], [loose]) == (tight,)
@@ -177,7 +177,7 @@ def test_values_of_a_wrong_type_and_wrong_entries_are_reported_at_once():
     assert "restore it from git" in str(caught.value.hint)
 
 
-def test_several_that_learn_at_once_lose_nothing(tmp_path):
+def test_several_processes_that_learn_at_once_lose_nothing(tmp_path):
     def learn(number):
         learned = Constraint(package="a", versions=f"=={number}", needs="b<1")
         add_constraints(tmp_path / "images", [learned], Store.open(tmp_path / "cache"))

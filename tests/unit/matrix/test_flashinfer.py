@@ -33,7 +33,7 @@ def test_every_mode_shows_in_label_and_environment(mode: str) -> None:
     assert settings.env["FLASHINFER_WORKSPACE_BASE"] == "/var/cache/imgbuild"
 
 
-def test_jit_brings_the_compiler_of_the_cuda_release() -> None:
+def test_jit_adds_the_compiler_of_the_cuda_release() -> None:
     lock = locked("jit")
     assert lock.requirements["nvidia-cuda-nvcc"] == "==13.0.*"
     assert lock.requirements["nvidia-cuda-cccl"] == "==13.0.*"
@@ -58,7 +58,7 @@ def test_every_variable_of_a_mode_has_a_source(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["prebuilt", "off"])
-def test_other_modes_bring_no_compiler(mode: str) -> None:
+def test_other_modes_add_no_compiler(mode: str) -> None:
     lock = locked(mode)
     assert not {"nvidia-cuda-nvcc", "nvidia-cuda-cccl"} & lock.requirements.keys()
     assert "CUDA_HOME" not in lock.settings.env
@@ -86,7 +86,7 @@ def test_a_rows_own_words_win() -> None:
     assert lock.settings.env["CUDA_HOME"] == "/usr/local/cuda"
 
 
-def test_flashinfer_off_and_asked_for() -> None:
+def test_flashinfer_off_and_requested() -> None:
     text, line, column = broken('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
     text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
     problem = only(text)

@@ -38,7 +38,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def as_json(text: str) -> Any:
-    """A YAML file as an editor's YAML 1.2 reader hands it to a schema: dates are text."""
+    """A YAML file as an editor's YAML 1.2 reader passes it to a schema: dates are text."""
     return json.loads(json.dumps(yaml.safe_load(text), default=datetime.date.isoformat))
 
 
@@ -68,7 +68,7 @@ def test_every_mapping_of_fixed_keys_refuses_others_and_says_what_it_is() -> Non
             assert definition["additionalProperties"] is False, name
 
 
-def test_bases_are_told_apart_by_their_kind() -> None:
+def test_bases_are_distinguished_by_their_kind() -> None:
     definitions = schema()["$defs"]
     for name, kind in (("DebianBase", "debian"), ("RegistryBase", "registry")):
         assert definitions[name]["properties"]["kind"] == {"const": kind}

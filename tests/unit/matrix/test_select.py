@@ -79,7 +79,7 @@ def test_no_name_at_all(matrix: Matrix) -> None:
     with pytest.raises(NothingSelected, match="no target was named") as caught:
         chosen(matrix)
     listed = ", ".join(matrix.targets)
-    assert caught.value.hint == f"name one ({listed}), or give --all; `imgbuild list` shows them"
+    assert caught.value.hint == f"name one ({listed}), or pass --all; `imgbuild list` shows them"
 
 
 def test_a_matrix_with_one_target_needs_no_name(matrix: Matrix) -> None:
@@ -93,7 +93,7 @@ def test_all_and_a_name_contradict(matrix: Matrix) -> None:
         chosen(matrix, "gh200", everything=True)
 
 
-def test_an_excluded_architecture_asked_for_by_name(matrix: Matrix) -> None:
+def test_an_excluded_architecture_requested_by_name(matrix: Matrix) -> None:
     with pytest.raises(NoSolution, match="cu124-vllm is not available on arm64") as caught:
         chosen(matrix, "cu124-vllm", arches=(X86, ARM))
     assert caught.value.reasons == ("cu124-vllm on arm64: no wheel for aarch64",)
@@ -119,7 +119,7 @@ def test_the_nearest_target_of_the_real_matrix(name: str, arch: Arch, near: str)
     assert result.startswith(f"the target {near} on {arch}: CUDA ")
 
 
-def test_an_absent_architecture_asked_for_by_name(matrix: Matrix) -> None:
+def test_an_absent_architecture_requested_by_name(matrix: Matrix) -> None:
     with pytest.raises(NoSolution) as caught:
         chosen(matrix, "*", "gh200", arches=(X86,))
     assert caught.value.reasons == ("gh200 on x86_64: the matrix lists only arm64 for it",)

@@ -114,7 +114,7 @@ def test_a_file_that_is_a_list() -> None:
     assert (problem.line, problem.column, problem.value) == (1, 1, "a list")
 
 
-def test_a_byte_order_mark_is_no_problem() -> None:
+def test_a_byte_order_mark_is_not_a_problem() -> None:
     from imgbuild.matrix.load import loads
 
     assert loads(b"\xef\xbb\xbf" + RIGHT.encode(), FILE) == loads(RIGHT.encode(), FILE)

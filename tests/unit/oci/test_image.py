@@ -100,7 +100,7 @@ def _with_entries(folder: Path, entries: list[dict[str, object]]) -> None:
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}))
 
 
-def test_what_buildkit_attaches_is_no_image(tmp_path):
+def test_what_buildkit_attaches_is_not_an_image(tmp_path):
     folder = written_layout(tmp_path).path
     entry = json.loads((folder / "index.json").read_bytes())["manifests"][0]
     note = {**entry, "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}

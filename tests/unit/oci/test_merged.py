@@ -72,7 +72,7 @@ def merged(*stack: list[Given]) -> Merged:
 
 
 def facts(tree: Merged) -> dict[str, tuple[object, ...]]:
-    """What is compared of each path; a file with several names tells the first of them."""
+    """What is compared of each path; of a file with several names the first."""
     first: dict[int, str] = {}
     rows: dict[str, tuple[object, ...]] = {}
     for path, node in tree.walk():

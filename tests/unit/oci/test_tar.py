@@ -20,7 +20,7 @@ TYPES = {
 
 
 def read_back(member: Member) -> tarfile.TarInfo:
-    """What tarfile makes of the member's header."""
+    """The member that tarfile reads from the header."""
     with tarfile.open(fileobj=io.BytesIO(header(member) + END)) as tar:
         info = tar.next()
     assert info is not None

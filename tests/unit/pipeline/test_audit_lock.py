@@ -177,7 +177,7 @@ def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[st
     assert here == [checks == CHECKS] * 2  # for code alone they stay where they are
 
 
-def test_a_report_is_kept_until_it_is_asked_for_again(
+def test_a_report_is_kept_until_it_is_requested_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     matrix, lock, _ = audited_folder(tmp_path)

@@ -118,13 +118,13 @@ def test_of_a_package_without_a_wheel_the_version_is_compared(auditor: Asked) ->
     assert (errors(fitting), fitting.ok) == ([], False)
 
 
-def test_what_named_packages_require_beside_is_no_error(auditor: Asked) -> None:
+def test_what_named_packages_require_beside_is_not_an_error(auditor: Asked) -> None:
     assert errors(auditor.audit("needy==1.0", partial=True)) == []
     assert len(errors(auditor.audit("needy==1.0"))) > 0
 
 
 @pytest.mark.parametrize("partial", [True, False])
-def test_an_extra_is_asked_for(auditor: Asked, partial: bool) -> None:
+def test_an_extra_is_requested(auditor: Asked, partial: bool) -> None:
     assert errors(auditor.audit("rays==2.0", "click==8.0", partial=partial)) == []
     extra = ("rays[default]==2.0", "click==8.0")
     (absent,) = errors(auditor.audit(*extra, partial=partial))
@@ -133,7 +133,7 @@ def test_an_extra_is_asked_for(auditor: Asked, partial: bool) -> None:
     assert older.endswith("and aiohttp is 3.0")
 
 
-def test_a_report_is_kept_until_it_is_asked_for_again(auditor: Asked) -> None:
+def test_a_report_is_kept_until_it_is_requested_again(auditor: Asked) -> None:
     first = auditor.audit("user==1.0", "torch==2.10.0")
     auditor.site.requests.clear()
     assert auditor.audit("user==1.0", "torch==2.10.0") == first

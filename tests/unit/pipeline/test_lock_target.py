@@ -38,7 +38,7 @@ def project(folder, *wheels):
     return small_project
 
 
-def test_a_lock_that_goes_against_what_was_learned_is_stale_and_says_why(tmp_path):
+def test_a_lock_that_violates_a_learned_constraint_is_stale_with_the_reason(tmp_path):
     small_project = project(tmp_path, samples.wheel("trl", "1.2.0"), samples.wheel("vllm", "0.8.5"))
     add_constraints(small_project.images, [LEARNED], Store.open(tmp_path / "cache"))
     with pytest.raises(LockStale) as caught:
@@ -90,7 +90,7 @@ def test_a_mode_of_a_flashinfer_that_is_not_there_is_refused(mode):
     lock_target.refuse_mode(samples.lock(samples.wheel("vllm")))
 
 
-def test_a_package_set_without_flashinfer_still_has_the_compiler_that_deepspeed_asks_for():
+def test_a_package_set_without_flashinfer_still_has_the_compiler_that_deepspeed_requires():
     matrix = load(ROOT / "matrix.yaml")
     lock = lock_file.make_lock(matrix, "cu130-trl", {})
     like = lock_file.make_lock(matrix, "cu130-deepspeed", {})

@@ -1,4 +1,4 @@
-"""`digests.json` follows from the lock and the records of its layers, and fits no other lock."""
+"""`digests.json` follows from the lock and the records of its layers, and matches no other lock."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_damaged_file_has_a_hint(tmp_path):
     codec.write(image_digests.digests_path(tmp_path, lock.target), {"format": 1})
     with pytest.raises(InputError, match=r"digests\.json is not a valid list of") as caught:
         image_digests.read_digests(tmp_path, lock)
-    remedy = "restore it from git, or make it again with: imgbuild lock small"
+    remedy = "restore it from git, or create it again with: imgbuild lock small"
     assert caught.value.hint == remedy
 
 

@@ -29,7 +29,7 @@ def test_records_are_read_back_sorted(tmp_path):
     assert records.read_records(tmp_path) == merged
 
 
-def test_no_file_is_no_records(tmp_path):
+def test_an_absent_file_has_no_records(tmp_path):
     assert records.read_records(tmp_path) == Records()
 
 

@@ -87,7 +87,7 @@ def test_files_that_name_each_other_are_refused(tmp_path):
     assert "requirements.txt -> a.txt -> requirements.txt" in problem.message
 
 
-def test_a_local_folder_brings_what_it_requires_at_its_own_place(tmp_path):
+def test_a_local_folder_adds_its_requirements_with_its_own_place(tmp_path):
     files = {
         "requirements.txt": "-e ./lib[gpu]\n",
         "lib/pyproject.toml": """\

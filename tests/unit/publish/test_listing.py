@@ -169,7 +169,7 @@ def test_a_push_puts_no_tag_where_a_part_goes_while_the_rest_is_sent(place):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "-x", "x" * 129])
-def test_a_word_that_is_no_tag(place, name):
+def test_a_word_that_is_not_a_tag(place, name):
     place.push()
     with pytest.raises(InputError, match="is not a valid tag"):
         tag.tag(CLIENT, place.reference(TARGET), ["right", name])
@@ -207,8 +207,8 @@ def test_an_image_that_carries_its_lock_is_a_whole_side(place):
     assert (by_digest.complete, list(by_digest.arch)) == (True, [Arch.ARM64])
 
 
-def test_a_lock_of_another_image_is_not_believed(place):
-    """Whoever may write to a repository may attach to its images."""
+def test_a_lock_of_another_image_is_not_trusted(place):
+    """Any user who may write to a repository may attach to its images."""
     push.push(place.work(attach=True), place.both())
     target = place.push()
     here = manifests.fetch(CLIENT.http, place.reference(TARGET)).descriptor
@@ -221,7 +221,7 @@ def test_a_lock_of_another_image_is_not_believed(place):
     assert not side.complete
 
 
-def test_what_is_no_side_is_said(place, tmp_path):
+def test_what_is_not_a_side_is_reported(place, tmp_path):
     place.push()
     matrix = place.sample.matrix
     alone = tmp_path / "alone"

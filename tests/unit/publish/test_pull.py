@@ -186,7 +186,7 @@ def test_a_document_that_is_not_what_its_digest_names(place, tmp_path, kind):
     assert not (tmp_path / "image").exists()
 
 
-def test_what_is_no_oci_image_is_refused(place, tmp_path):
+def test_what_is_not_an_oci_image_is_refused(place, tmp_path):
     docker = "application/vnd.docker.distribution.manifest.v2+json"
     data = json.dumps({"schemaVersion": 2, "mediaType": docker}).encode()
     place.registry.manifests[NAME, named(data)] = (data, docker)

@@ -315,7 +315,7 @@ def test_a_registry_that_always_fails_gets_no_tag(place, where):
 
 @pytest.mark.parametrize("status", [500, 503, 429])
 @pytest.mark.parametrize("where", [BLOB, "POST .*/blobs/uploads/", MANIFEST, "HEAD .*/blobs/"])
-def test_a_registry_that_fails_once_is_asked_again(place, where, status):
+def test_a_registry_that_fails_once_is_queried_again(place, where, status):
     place.registry.faults.append(Fault(where, status=status, headers={"Retry-After": "0"}))
     place.push()
     assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
@@ -351,7 +351,7 @@ def test_what_is_interrupted_goes_on_where_it_was(place, number, monkeypatch):
     assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
 
 
-def test_a_blob_of_another_size_is_not_believed(place):
+def test_a_blob_of_another_size_is_not_trusted(place):
     trl = next(blob for blob in place.plan().blobs if blob.name == "trl")
     place.registry.blobs[NAME, trl.digest] = b"half of it"
     with pytest.raises(IntegrityError, match=r"has trl .* with 10 bytes; digests.json has"):

@@ -178,7 +178,7 @@ def test_without_a_login_the_refusal_says_what_is_missing(served):
 
 
 @pytest.mark.parametrize("served", ["bearer"], indirect=True)
-def test_a_token_that_expired_is_asked_for_again(served):
+def test_a_token_that_expired_is_requested_again(served):
     client = Client()
     base_image.base(name(served), Arch.X86_64, client)
     served.token = "token-number-2"
@@ -195,7 +195,7 @@ def test_a_login_is_not_sent_to_another_server_without_tls(served, tmp_path):
     assert not [given for path, given in served.seen if path == "storage"]
 
 
-def test_layers_that_are_there_are_not_asked_for(served, tmp_path):
+def test_layers_that_are_there_are_not_requested(served, tmp_path):
     store = Store.open(tmp_path / "cache")
     base = base_image.base(name(served), Arch.X86_64)
     base_image.fetch_layers(

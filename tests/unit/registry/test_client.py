@@ -115,7 +115,7 @@ def test_a_head_that_does_not_tell_is_followed_by_a_get(client, registry, fault)
     assert len(registry.received_requests("GET .*/manifests/")) == 1
 
 
-def test_a_head_that_contradicts_the_digest_is_not_believed(client, registry):
+def test_a_head_that_contradicts_the_digest_is_not_trusted(client, registry):
     digest = push(client, registry)
     registry.faults.append(Fault("HEAD .*/manifests/", edit=says("Docker-Content-Digest", OTHER)))
     descriptor = client.resolve(at(registry, digest))
@@ -123,7 +123,7 @@ def test_a_head_that_contradicts_the_digest_is_not_believed(client, registry):
     assert descriptor.digest == digest
 
 
-def test_a_registry_that_tells_no_digests(client, registry):
+def test_a_registry_that_sends_no_digests(client, registry):
     registry.tells_digest = False
     digest = push(client, registry)
     descriptor = client.resolve(at(registry, "one"))
@@ -154,7 +154,7 @@ def test_a_document_that_is_two_things_is_refused(client, registry, kind):
         client.manifest(at(registry, named(data)))
 
 
-def test_a_body_that_is_cut_is_asked_for_again(client, registry):
+def test_a_body_that_is_cut_is_requested_again(client, registry):
     push(client, registry)
     registry.faults.append(Fault("GET .*/manifests/", cut_answer=10))
     assert client.manifest(at(registry, "one")).data == manifest()
@@ -169,7 +169,7 @@ def test_a_body_that_never_ends_is_not_read_into_memory(client, registry, monkey
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("where", ["PUT .*/manifests/", "GET .*/manifests/", "HEAD .*/manifests/"])
-def test_a_busy_registry_is_asked_again(client, registry, status, where):
+def test_a_busy_registry_is_queried_again(client, registry, status, where):
     registry.faults.append(Fault(where, times=2, status=status))
     digest = push(client, registry)
     assert client.manifest(at(registry, "one")).digest == digest
@@ -308,7 +308,7 @@ def test_a_registry_that_deletes_nothing_says_how_to_allow_it(client, registry):
         assert "storage.delete.enabled" in str(caught.value.hint)
 
 
-def test_offline_no_registry_is_asked(registry):
+def test_offline_no_registry_is_queried(registry):
     with pytest.raises(FetchFailed, match="--offline is set"):
         Client(offline=True).resolve(at(registry, "one"))
     assert registry.requests == []

@@ -167,7 +167,7 @@ def test_redirects_of_writes(registry, victim, where, work):
 
 
 @pytest.mark.usefixtures("logins")
-def test_redirects_of_reads_bring_no_login_and_may_get_a_token_of_nobodys(registry, victim):
+def test_redirected_reads_send_no_login_and_may_get_an_anonymous_token(registry, victim):
     """A registry under a name of one's own often leads to another, which wants a token."""
     holds_an_image(victim)
     place = f"http://{victim.host}/v2/victim/manifests/latest"

@@ -1,4 +1,4 @@
-"""Where hosts are asked: hosts.toml, Docker's folders, mirrors, certificates, plain HTTP."""
+"""The servers for a host: hosts.toml, Docker's folders, mirrors, certificates, plain HTTP."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_without_a_server_the_host_itself_is_the_last(tmp_path):
     ]  # fmt: skip
 
 
-def test_hosts_that_nobody_describes_have_a_default(tmp_path):
+def test_hosts_without_a_description_have_a_default(tmp_path):
     describe(tmp_path, "_default", '[host."https://m"]\n')
     describe(tmp_path, "own.example.com", "")
     assert [endpoint.address for endpoint in endpoints("h")] == ["https://m/v2", "https://h/v2"]
@@ -156,7 +156,7 @@ def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
         ('[host."https://m"]\nca = 5', "ca"),
     ],
 )
-def test_what_is_wrong_in_a_description_is_told(tmp_path, text, words):
+def test_what_is_wrong_in_a_description_is_reported(tmp_path, text, words):
     place = describe(tmp_path, "h", text)
     with pytest.raises(InputError) as caught:
         endpoints("h")
@@ -180,7 +180,7 @@ def mirrored(folder: Path, registry: Registry, mirror: Registry, more: str = "")
     describe(folder, registry.host, text)
 
 
-def test_a_mirror_is_asked_first_and_told_for_whom(tmp_path, registry, mirror):
+def test_a_mirror_is_queried_first_with_the_name_of_the_host(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
     client().upload(registry.repository("me/x"), BLOB)
     assert mirror.requests == []
@@ -218,7 +218,7 @@ def test_the_registrys_own_failure_is_what_counts(tmp_path, registry, mirror):
         client().blob(registry.repository("me/x"), WHOLE)
 
 
-def test_one_who_pushes_asks_no_mirror(tmp_path, registry, mirror):
+def test_a_push_does_not_use_a_mirror(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
     client().upload(mirror.repository("me/x"), BLOB)
     before = len(mirror.requests)
@@ -331,7 +331,7 @@ def test_a_certificate_of_ones_own_is_shown_to_its_registry_alone(tmp_path, auth
         assert registry.begun
 
 
-def test_an_authority_that_nobody_named(tmp_path, authority):
+def test_an_authority_that_is_not_configured(tmp_path, authority):
     with memory_registry.serve(Registry(), secure(authority)) as registry:
         describe(tmp_path, registry.host, f'server = "https://{registry.host}"')
         with pytest.raises(FetchFailed, match="the certificate is not trusted"):

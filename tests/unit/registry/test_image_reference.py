@@ -1,4 +1,4 @@
-"""Names of what lies in registries."""
+"""Names of images in registries."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_is_written_is_read(host, name, tag, digest):
 
 
 @pytest.mark.parametrize("text", ["h:1/x:1", f"h:1/x@{D}"])
-def test_a_repository_is_no_reference(text):
+def test_a_repository_is_not_a_reference(text):
     with pytest.raises(InputError, match="but a repository is expected") as caught:
         parse_repository(text)
     assert caught.value.hint == "write h:1/x"

@@ -132,7 +132,7 @@ def test_pages_and_filters_of_the_api(client, filters, page):
 # -- the tag
 
 
-def test_the_entry_under_the_tag_says_what_the_specification_wants(client, plain):
+def test_the_entry_under_the_tag_is_as_the_specification_requires(client, plain):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM, annotations={"name": "sbom"})
     data, _ = plain.manifests[NAME, first]
@@ -199,7 +199,7 @@ def test_every_way_to_have_no_api(client, plain, status):
     assert [referrer.digest for referrer in referrers] == [first]
 
 
-def test_a_page_for_people_is_no_api(client, plain):
+def test_a_page_for_people_is_not_an_api(client, plain):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM)
     headers = {"Content-Type": "text/html; charset=utf-8"}
@@ -210,14 +210,14 @@ def test_a_page_for_people_is_no_api(client, plain):
     assert [referrer.digest for referrer in referrers] == [first]
 
 
-def test_a_refusal_is_no_missing_api(client, registry):
+def test_a_refusal_is_not_taken_for_a_missing_api(client, registry):
     subject = put(client, registry)
     registry.faults.append(Fault("GET .*/referrers/", status=403))
     with pytest.raises(FetchFailed, match="403"):
         client.referrers(registry.repository(NAME), subject)
 
 
-def test_a_damaged_list_is_told(client, plain):
+def test_a_damaged_list_is_reported(client, plain):
     subject = put(client, plain)
     config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": 2}
     data = json.dumps({"config": config, "layers": []}).encode()

@@ -1,4 +1,4 @@
-"""Logins and tokens of registries: what is asked for, who gets it, what happens when it ends."""
+"""Logins and tokens of registries: what is requested, who gets it, what happens when it ends."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_no_error_shows_a_token(registry, tmp_path):
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
 def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
-    """Whatever breaks, with everything said that can be said, by libraries too."""
+    """Whatever breaks, at the most verbose level, libraries included."""
     caplog.set_level(logging.DEBUG)
     console.configure(verbosity=2, json=False)
     log_in(tmp_path, registry.host)
@@ -243,7 +243,7 @@ def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
     assert [word for word in (*secrets, *registry.tokens) if word in output] == []
 
 
-def test_a_token_server_that_is_busy_is_asked_again(registry, tmp_path):
+def test_a_token_server_that_is_busy_is_queried_again(registry, tmp_path):
     log_in(tmp_path, registry.host)
     registry.faults.append(Fault("GET /token", times=2, status=503))
     client().upload(registry.repository("me/x"), BLOB)
@@ -302,7 +302,7 @@ AUTH = base64.b64encode(b"me:pa:ss").decode()
 @pytest.mark.parametrize(
     "name", ["h:5000", "https://h:5000", "https://h:5000/", "https://h:5000/v2/", "http://h:5000"]
 )
-def test_a_login_stands_under_many_names(tmp_path, name):
+def test_a_login_may_have_many_names(tmp_path, name):
     write_config(tmp_path, auths={name: {"auth": AUTH}, "h": {"auth": "bad"}})
     assert logins.find("h:5000") == RegistryLogin(("me", "pa:ss"))
     assert logins.find("other") == RegistryLogin()
@@ -342,7 +342,7 @@ def test_podmans_logins_are_known_too(tmp_path, monkeypatch, named):
     assert logins.find("both") == RegistryLogin(LOGIN)
 
 
-def test_no_configuration_is_no_login():
+def test_without_configuration_there_is_no_login():
     assert logins.find("h") == RegistryLogin()
 
 
@@ -362,7 +362,7 @@ def test_a_login_that_cannot_be_read_does_not_leak(tmp_path, auth):
     assert "no-colon" not in caught.value.message
 
 
-def test_a_program_that_is_not_installed_is_told(tmp_path, capsys):
+def test_a_program_that_is_not_installed_is_reported(tmp_path, capsys):
     write_config(tmp_path, credsStore="nowhere", auths={"h": {"auth": AUTH}})
     assert logins.find("h", console) == RegistryLogin(("me", "pa:ss"))
     assert "docker-credential-nowhere, which is not installed" in " ".join(

@@ -1,4 +1,4 @@
-"""Blobs on their way into a registry that breaks, refuses, forgets and lies."""
+"""Uploads to a registry that breaks off, refuses, loses data and reports wrong sizes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _client() -> Client:
 
 
 class Counter:
-    """What progress was told."""
+    """The progress that was reported."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -179,7 +179,7 @@ def test_after_a_break_later_blobs_go_in_chunks(client, registry):
     assert len(registry.received_requests(PATCH)) == 3
 
 
-def test_a_registry_that_forgets_broken_parts_is_sent_chunks(client, registry):
+def test_a_registry_that_discards_broken_parts_is_sent_chunks(client, registry):
     registry.keeps_parts = False
     registry.faults.append(Fault(PUT, cut_request=200_000))
     registry.faults.append(Fault(PATCH, cut_request=99_999))
@@ -220,13 +220,13 @@ def test_a_lost_answer_to_a_chunk(registry):
 @pytest.mark.parametrize(
     "where", ["HEAD .*/blobs/", "POST .*/uploads/", PUT, PATCH, "GET .*uploads"]
 )
-def test_a_busy_registry_is_asked_again(registry, status, where):
+def test_a_busy_registry_is_queried_again(registry, status, where):
     registry.faults.append(Fault(where, times=2, status=status, headers={"Retry-After": "0"}))
     registry.faults.append(Fault(PATCH, cut_request=10))
     push(Client(first_wait=0.001, chunk=100_000 if where != PUT else None), registry)
 
 
-def test_an_upload_that_is_gone_begins_anew(client, registry):
+def test_an_upload_that_is_gone_starts_again(client, registry):
     def _forget(answer: Answer) -> None:
         registry.sessions.clear()
         answer.status, answer.body = 404, b"{}"
@@ -247,7 +247,7 @@ def test_what_is_too_large_in_one_piece_goes_in_chunks(client, registry):
 
 
 @pytest.mark.parametrize("range_header", ["0-999999", "0-299999", "nonsense", ""])
-def test_a_range_that_cannot_be_is_not_believed(registry, range_header):
+def test_a_range_that_cannot_be_is_not_trusted(registry, range_header):
     def _lie(answer: Answer) -> None:
         answer.headers["Range"] = range_header
 
@@ -324,7 +324,7 @@ def test_a_source_of_other_bytes_is_refused(client, registry):
     wrong = BlobSource(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(bytes(BLOB.size - offset)))
     with pytest.raises(IntegrityError, match="DIGEST_INVALID") as caught:
         client.upload(registry.repository("me/x"), wrong)
-    assert "make it again" in str(caught.value.hint)
+    assert "create it again" in str(caught.value.hint)
     assert registry.blobs == {}
 
 

@@ -43,7 +43,7 @@ class Sample:
         return contexts.wheels(lock or self.lock, [Arch.X86_64], self.folder, self.inputs)
 
     def names(self) -> list[str]:
-        """What lies in the folder but for its lock."""
+        """The files in the folder except its lock."""
         return sorted(path.name for path in self.folder.iterdir() if path.name != contexts.LOCK)
 
 
@@ -52,7 +52,7 @@ def sample(tmp_path: Path) -> Sample:
     return Sample(tmp_path)
 
 
-def test_wheels_lie_under_their_own_names_and_take_no_room(sample):
+def test_wheels_have_their_own_names_and_take_no_space(sample):
     summary = sample.put()
     assert (summary.files, summary.made, summary.size) == (
         3,
@@ -99,7 +99,7 @@ def test_on_another_disk_wheels_are_copied_once(sample, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "folder.whl/x", "sub/x.whl"])
-def test_what_somebody_else_put_there_is_left_alone(sample, name):
+def test_files_of_other_programs_are_left_unchanged(sample, name):
     foreign = sample.folder / name
     foreign.parent.mkdir(parents=True)
     foreign.write_text("mine")
@@ -109,7 +109,7 @@ def test_what_somebody_else_put_there_is_left_alone(sample, name):
 
 
 @pytest.mark.parametrize("name", ["../evil-1.0-py3-none-any.whl", ".hidden.whl", "a b.whl", "x"])
-def test_a_name_that_is_no_wheels_is_refused(sample, name):
+def test_a_name_that_is_not_the_name_of_a_wheel_is_refused(sample, name):
     bad = msgspec.structs.replace(sample.wheels[0], file=name)
     with pytest.raises(IntegrityError, match="not a wheel name"):
         sample.put(sample.of(bad, *sample.wheels[1:]))
@@ -121,6 +121,6 @@ def test_two_wheels_of_one_name_are_refused(sample):
         sample.put(sample.of(bad, *sample.wheels[1:]))
 
 
-def test_what_the_cache_lacks_is_told_offline(sample):
+def test_what_the_cache_lacks_is_reported_offline(sample):
     with pytest.raises(FetchFailed):
         sample.put(sample.of(*sample.wheels, samples.wheel("absent")))

@@ -130,13 +130,13 @@ def test_a_template_cannot_fill_the_memory_or_run_for_ever(text: str, tmp_path: 
     ],
     ids=["loops", "conditions", "arguments", "infinity", "lists", "sum"],
 )
-def test_a_template_that_is_no_program_of_python_is_an_error(text: str, tmp_path: Path) -> None:
+def test_a_template_that_is_not_a_program_of_python_is_an_error(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"files\.j2|dockerfile\.j2"):
         rendered(tmp_path, text)
 
 
 @pytest.mark.parametrize("link", ["file", "folder", "all"])
-def test_templates_are_no_links(link: str, tmp_path: Path) -> None:
+def test_templates_are_not_links(link: str, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/secret.j2").write_text("secret\n")
     folder = tmp_path / "images"
@@ -161,7 +161,7 @@ def test_templates_are_no_links(link: str, tmp_path: Path) -> None:
         templates.render("dockerfile.j2", rendering, images=folder)
 
 
-def test_a_pipe_is_no_template(tmp_path: Path) -> None:
+def test_a_pipe_is_not_a_template(tmp_path: Path) -> None:
     import os
 
     (tmp_path / "templates").mkdir()

@@ -109,7 +109,7 @@ def test_without_uv_there_is_no_dockerfile():
         dockerfile(lock, render_sample.digests_of(lock), matrix)
 
 
-def test_online_needs_to_know_a_registry():
+def test_online_requires_a_registry():
     with pytest.raises(InputError, match="no registry has its base debian-12") as caught:
         online.reference(value(), render_sample.lock(), None)
     assert "--registry" in (caught.value.hint or "")
@@ -202,7 +202,7 @@ def _head(rendering: Dockerfile) -> str:
 
 
 def test_commands_in_heads_name_one_platform():
-    """A machine without emulation builds no other one."""
+    """A machine without emulation cannot build for a second platform."""
     for rendering in (value(), _online()):
         (named,) = re.findall(r"docker buildx build .*--platform (\S+)", _head(rendering))
         assert named == "linux/amd64"
@@ -219,7 +219,7 @@ def test_a_head_elsewhere_than_beside_the_lock_says_so():
     head = _head(msgspec.structs.replace(rendering, kept=False))
     assert "beside it" not in head
     assert "images/small" not in head
-    assert "--builder docker" not in head, "which builds what is beside the lock"
+    assert "--builder docker" not in head, "which builds the committed Dockerfile"
     assert "imgbuild render small --arch arm64 --output FOLDER" in head
     assert "imgbuild build small --arch arm64 --only base " in head
     assert "imgbuild build small --arch arm64 --only wheels " in head
@@ -401,7 +401,7 @@ def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
     }  # fmt: skip
 
 
-def test_samples_without_uv_are_told(tmp_path):
+def test_samples_without_uv_are_reported(tmp_path):
     """What `imgbuild lock` meets in a project whose images have no uv."""
     lock = samples.lock()
     with pytest.raises(InputError, match="uv"):

@@ -52,7 +52,7 @@ def test_what_is_there_names_its_cuda_and_keeps_its_build_only_on_its_own_index(
     assert (requests[0].spec, cuda) == ("==2.8.0+cu126", "12.6")
 
 
-def test_what_is_there_stays_where_the_wish_allows_it():
+def test_what_is_there_stays_where_the_request_allows_it():
     requests, _ = request.read(["torch>=2.7"], ["torch==2.8.0"], {})
     assert requests == (RequestedPackage(package="torch", spec="==2.8.0", have=True),)
 
@@ -124,7 +124,7 @@ def test_a_build_for_no_cuda_stays_on_its_own_index():
 
 
 @pytest.mark.parametrize("text", ["3", "abc", "", "3.x"])
-def test_a_python_that_is_no_release(text):
+def test_a_python_that_is_not_a_release(text):
     assert request.python_of("3.11") == "3.11"
     with pytest.raises(InputError, match=f"--python {text}: ") as caught:
         request.python_of(text)
@@ -212,7 +212,7 @@ METADATA = {
 }
 
 
-def test_who_requires_whom_with_extras_and_markers():
+def test_which_package_requires_which_with_extras_and_markers():
     specs = {(link.asker, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
     assert specs == {
         ("vllm", "torch"): "==2.6.0",
@@ -222,7 +222,7 @@ def test_who_requires_whom_with_extras_and_markers():
     }
 
 
-def test_why_a_version_learned_things_included():
+def test_the_reasons_for_a_version_include_learned_constraints():
     learned = Constraint(
         package="vllm", versions="==0.8.5.post1", needs="ray<2.50", check="imports",
         file="vllm/x.py", line=3, name="ray.old",

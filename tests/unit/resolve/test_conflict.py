@@ -147,7 +147,7 @@ def test_a_version_whose_torch_is_of_another_cuda(ask):
     )
 
 
-def test_two_wishes_that_name_different_torches(ask):
+def test_two_requests_that_name_different_torches(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("vllm", "==0.9"))
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.reasons == (
@@ -174,7 +174,7 @@ def test_a_requirement_that_the_index_is_too_old_for(ask):
     assert near(facts, demands, "13.0") == ("vllm 1.0, with torch 2.11.0 for CUDA 13.0",)
 
 
-def test_what_was_learned_is_told_with_its_evidence(ask):
+def test_what_was_learned_is_reported_with_its_evidence(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.reasons[-1] == (
@@ -248,7 +248,7 @@ def test_wishes_whose_code_does_not_get_along_do_not_on_another_cuda_either(ask)
     assert near(facts, demands, "12.4", check) == plain[:-1]
 
 
-def test_a_clash_that_teaches_nothing_is_no_near_package_set_and_is_not_tried_again(ask):
+def test_a_clash_without_a_constraint_is_not_a_near_package_set_and_is_not_tried_again(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     checked = []
 
@@ -308,7 +308,7 @@ def test_a_package_that_no_index_has(ask):
     )
 
 
-def test_a_gap_in_the_wheels_is_no_way_back(ask):
+def test_a_gap_in_the_wheels_does_not_end_the_search(ask):
     for arch, hidden in ((Arch.ARM64, True), (Arch.X86_64, False)):
         facts, _ = ask(arch=arch)
         gaps = behind.Gaps(facts.catalogue.indexes, facts.catalogue.rules.tags, ())
@@ -316,7 +316,7 @@ def test_a_gap_in_the_wheels_is_no_way_back(ask):
         assert not gaps.beyond("dict", Version("0.8"))
 
 
-def test_a_wish_that_fell_back_is_told_with_the_cause(ask):
+def test_a_fallback_from_a_preference_is_reported_with_the_cause(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
     (text,) = behind.fallen(facts, demands, versions, "12.4")
@@ -375,7 +375,7 @@ def test_without_upload_times_minor_releases_are_counted(ask, site):
     assert behind_by == {"0.6": True, "0.7": False, "0.19": False}
 
 
-def test_the_newest_version_without_a_conflict_is_asked_for(ask):
+def test_the_newest_version_without_a_conflict_is_requested(ask):
     facts, demands = ask(("vllm", "==0.7"), ("rl", ""), ("trl", ""))
     versions = {"vllm": "0.7", "torch": "2.5.0", "rl": "0.4", "trl": "1.2"}
     (floor,) = behind.floors(facts, demands, versions, "12.4", "2.5.0")
@@ -385,6 +385,6 @@ def test_the_newest_version_without_a_conflict_is_asked_for(ask):
     assert behind.floors(facts, demands, fitting, "12.4", "2.6.0") == ()
 
 
-def test_one_exact_version_is_told_from_other_specifiers():
+def test_one_exact_version_is_distinguished_from_other_specifiers():
     exact = {"==2.6.0": "2.6.0", "== 2.6.0": "2.6.0", "===2.6.0": None, "==2.*": None, "<3": None}
     assert {spec: conflict._exact(spec) for spec in exact} == exact

@@ -60,7 +60,7 @@ def derived(site: Site, folder: Path, *wants: str) -> datetime.date:
         (("torch==2.6.0", "trl>=1.5"), datetime.date(2024, 5, 5)),
     ],
 )
-def test_the_first_upload_of_the_newest_pin_and_a_margin(
+def test_the_cutoff_is_the_first_upload_of_the_newest_pin_and_a_margin(
     site: Site, tmp_path: Path, wants: tuple[str, ...], day: datetime.date
 ) -> None:
     assert derived(site, tmp_path, *wants) == day + MARGIN

@@ -50,6 +50,6 @@ def test_a_pinned_engine_decides_about_torch(
     assert {each.package for each in demands} <= set(result)
 
 
-def test_the_torch_of_an_engine_is_no_package_that_is_added() -> None:
+def test_the_torch_of_an_engine_is_not_a_package_that_is_added() -> None:
     (_, torch) = with_torch([demand("vllm ==0.9.2")], MARKERS, metadata)
     assert not torch.installed

@@ -125,7 +125,7 @@ def test_the_demand_is_written_as_it_was() -> None:
     assert obstacle.text == str(obstacle) == "a[x]>=2: gone; nearest: 1"
 
 
-def test_the_newest_wheel_of_a_range_is_no_yanked_one(
+def test_the_newest_wheel_of_a_range_is_not_yanked(
     pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = LocalIndex()

@@ -58,7 +58,7 @@ def test_what_a_target_does_not_have(
     assert locked.satisfying(ask(*wants, **more), project, samples.matrix()) == ()
 
 
-def test_a_stale_lock_is_no_answer(project: Project) -> None:
+def test_a_stale_lock_is_not_an_answer(project: Project) -> None:
     changed = samples.matrix(pins={"torch": "2.7.0"})
     assert locked.satisfying(ask("trl"), project, changed) == ()
 

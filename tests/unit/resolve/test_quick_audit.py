@@ -105,7 +105,7 @@ def test_what_an_entry_was_learned_from(tmp_path, constraint, relation):
     ],
     ids=lambda one: f"{one.name} {one.read_in} {one.against}",
 )
-def test_what_cannot_be_told(tmp_path, constraint):
+def test_what_cannot_be_determined(tmp_path, constraint):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         assert evidence_of(constraint, release_catalogue) is None
 

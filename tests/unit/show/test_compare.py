@@ -118,7 +118,7 @@ def test_one_change_is_one_difference(tree: list[Member], data: st.DataObject) -
         assert not answer.equal
 
 
-def test_a_path_on_one_side_alone_is_told_with_all_below_it(tmp_path):
+def test_a_path_on_one_side_alone_is_reported_with_all_below_it(tmp_path):
     answer = compared(
         tmp_path,
         [[images.text("a/b/c", "x"), images.text("d", "y")]],
@@ -215,7 +215,7 @@ def test_an_entry_accepts_what_it_names_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize(("only", "equal"), [(["docker"], True), (["embedded"], False)])
-def test_an_entry_may_be_of_one_builder(tmp_path, only, equal):
+def test_an_entry_may_apply_to_one_builder(tmp_path, only, equal):
     trees_ = [[images.text("a", "x")]], [[images.text("a", "x"), images.text("b", "x")]]
     answer = compared(tmp_path, *trees_, entry("/b", "presence", only=only))
     assert answer.equal is equal
@@ -352,7 +352,7 @@ def test_a_list_that_is_wrong_is_refused(tmp_path, text, result):
         accepted.read(tmp_path / "list.yaml")
 
 
-def test_patterns_are_no_regular_expressions():
+def test_patterns_are_not_regular_expressions():
     for text, path in itertools.product(["/a.b/*", "/a.b/**"], ["/axb/c", "/a.b"]):
         assert accepted.pattern(text).fullmatch(path) is None
     assert accepted.pattern("/**/c").fullmatch("/a/b/c")

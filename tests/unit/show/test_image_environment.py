@@ -131,7 +131,7 @@ def test_without_a_lock_only_pins_are_compared() -> None:
     assert tuple(others) == cited[1:]
 
 
-def test_variables_of_ray_are_told_where_ray_is(committed: dict[str, Environment]) -> None:
+def test_variables_of_ray_are_shown_where_ray_is(committed: dict[str, Environment]) -> None:
     with_ray = {
         environment.target
         for environment in committed.values()
@@ -169,7 +169,7 @@ def test_a_variable_that_the_matrix_has_no_more() -> None:
     assert of(environment, "PATH").differs == ""
 
 
-def test_without_a_lock_the_matrix_is_told() -> None:
+def test_without_a_lock_the_matrix_is_reported() -> None:
     settings = Flashinfer(mode="jit", reason=samples.REASON)
     environment = image_environment.environment(
         samples.matrix(cuda="13.0", flashinfer=settings), "small", (), None
@@ -203,7 +203,7 @@ def test_packages_of_the_architecture_count() -> None:
     assert "RAY_ADDRESS" in late(arm) & late(both)
 
 
-def test_an_extension_tells_what_is_published_and_what_is_its_own(tmp_path: Path) -> None:
+def test_an_extension_shows_what_is_published_and_what_it_adds(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
     environment = image_environment.environment(matrix, extended.OWN, tuple(lock.arch), lock)
@@ -272,7 +272,7 @@ def test_job_scripts_pass_on_and_unset_what_the_table_says() -> None:
     assert names_by_value["unset"] == set(unset.split())
 
 
-def test_job_scripts_for_ray_alone_speak_of_ray() -> None:
+def test_job_scripts_for_ray_alone_mention_ray() -> None:
     for script in SCRIPTS:
         names = {name for name, _ in set_by(script)}
         rays = {name for name, row in result("slurm").items() if row.packages == ("ray",)}
@@ -303,7 +303,7 @@ def command(
     return Command(monkeypatch, capsys)
 
 
-def test_the_verb_explains(tmp_path: Path, command: Command) -> None:
+def test_the_verb_prints_an_explanation(tmp_path: Path, command: Command) -> None:
     make(tmp_path)
     done = command("show", "--variables", TARGET)
     assert (done.status, done.stderr) == (0, "")
@@ -315,7 +315,7 @@ def test_the_verb_explains(tmp_path: Path, command: Command) -> None:
     assert "RAY_ADDRESS" not in done.stdout
 
 
-def test_the_verb_tells_a_stale_lock(tmp_path: Path, command: Command) -> None:
+def test_the_verb_reports_a_stale_lock(tmp_path: Path, command: Command) -> None:
     make(tmp_path).edit('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: "0"')
     done = command("show", "--variables", TARGET)
     assert done.status == 0
@@ -324,7 +324,7 @@ def test_the_verb_tells_a_stale_lock(tmp_path: Path, command: Command) -> None:
     assert "VLLM_USE_V1=1\n    stale: the matrix says '0'\n" in done.stdout
 
 
-def test_the_verb_tells_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
+def test_the_verb_reports_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:
     make(tmp_path)
     done = command("show", "--variables", UNLOCKED, "--arch", "arm64", "--json")
     assert "not locked; these are the values of the matrix" in done.stderr

@@ -51,7 +51,7 @@ def matrix(tmp_path: Path, **assigned: str) -> Matrix:
     return msgspec.structs.replace(sample_matrix, indexes=indexes)
 
 
-def test_the_default_index_is_no_need(tmp_path: Path) -> None:
+def test_the_default_index_is_not_a_need(tmp_path: Path) -> None:
     assert status.needs(matrix(tmp_path), "small") == ()
     assert status.needs(matrix(tmp_path, torch="pypi"), "small") == ()
 
@@ -62,7 +62,7 @@ def test_another_index_is_a_need_and_says_for_what(tmp_path: Path) -> None:
     )
 
 
-def test_a_wheel_to_bring_is_a_need_until_it_is_there(tmp_path: Path) -> None:
+def test_a_missing_wheel_is_listed_until_it_is_there(tmp_path: Path) -> None:
     sample_matrix = matrix(tmp_path, **{"flash-attn": "wheels"})
     assert status.needs(sample_matrix, "small") == ("a wheel of flash-attn in wheels/",)
     (tmp_path / "wheels").mkdir()
@@ -121,7 +121,7 @@ def test_the_states_of_a_project(sample: Sample, imgbuild: Command) -> None:
     assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
 
 
-def test_all_builds_what_is_locked_and_tells_the_rest(sample: Sample, imgbuild: Command) -> None:
+def test_all_builds_what_is_locked_and_reports_the_rest(sample: Sample, imgbuild: Command) -> None:
     sample.edit('torch: "2.11.0"}', 'torch: "2.11.0"}\n    indexes: {torch: torch}')
     done = imgbuild("lock", "--check", "--all")
     assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")

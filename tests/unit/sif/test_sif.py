@@ -166,7 +166,7 @@ def test_the_callers_python_variables_are_hidden_and_the_images_kept():
 
 
 def test_the_home_is_the_callers():
-    """Apptainer binds it, and --home names another; the image's own is nobody's to write."""
+    """Apptainer binds it, and --home names another; no user may write to the image's own."""
     assert "HOME" not in files.environment(summary(Env=["HOME=/root", "PATH=/bin"]))
 
 

@@ -1,4 +1,4 @@
-"""Arrays as values: what is done, what is queued, what is asked again, and how ends are told."""
+"""Arrays as values: what is done, what is queued, what is queried again, and reports."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_done_and_queued_tasks_and_no_failed_ones(tmp_path, monkeypatch):
     assert done[0].good
 
 
-def test_a_task_that_is_being_ended_is_asked_again(tmp_path, monkeypatch):
+def test_a_task_that_is_being_ended_is_queried_again(tmp_path, monkeypatch):
     job_array = order(tmp_path, "1", ONE, TWO)
     say(job_array, 0, None)
     say(job_array, 1, 0)
@@ -121,7 +121,7 @@ def test_a_task_that_is_being_ended_is_asked_again(tmp_path, monkeypatch):
     assert (targets(done), targets(live)) == (["two"], [])
 
 
-def test_a_slurm_that_does_not_answer_is_asked_again(tmp_path, monkeypatch, capsys):
+def test_a_slurm_that_does_not_answer_is_queried_again(tmp_path, monkeypatch, capsys):
     job_array = order(tmp_path, "1", ONE)
     answers = [WorkFailed("Socket timed out"), WorkFailed("Socket timed out"), {}]
 
@@ -139,7 +139,9 @@ def test_a_slurm_that_does_not_answer_is_asked_again(tmp_path, monkeypatch, caps
     assert capsys.readouterr().err.count("Slurm does not answer") == 1
 
 
-def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeypatch):
+def test_a_slurm_that_does_not_answer_any_more_is_reported_with_the_running_tasks(
+    tmp_path, monkeypatch
+):
     job_array = order(tmp_path, "1", ONE)
     waited: list[float] = []
 
@@ -154,7 +156,7 @@ def test_a_slurm_that_is_gone_is_told_and_that_the_tasks_go_on(tmp_path, monkeyp
     assert sum(waited) >= commands.SILENCE - commands.LONGEST_PAUSE
 
 
-def test_what_squeue_has_forgotten_sacct_is_asked(monkeypatch):
+def test_sacct_is_queried_for_jobs_that_squeue_no_longer_has(monkeypatch):
     outputs = {"squeue": "1 RUNNING\n", "sacct": "12_0|COMPLETED\n12_0.batch|FAILED\n12_1|FAILED\n"}
 
     def answer(command, **_: object) -> processes.Result:
@@ -167,9 +169,7 @@ def test_what_squeue_has_forgotten_sacct_is_asked(monkeypatch):
 
 
 @pytest.mark.parametrize("sbatch_options", [(), ("--export=NONE",)])
-def test_tasks_get_the_environment_that_knows_the_cache_unless_told_otherwise(
-    tmp_path, monkeypatch, sbatch_options
-):
+def test_tasks_get_the_environment_with_the_cache_by_default(tmp_path, monkeypatch, sbatch_options):
     result: list[str] = []
 
     def taken(_: str, __: Path, options: list[str]) -> str:
@@ -192,7 +192,7 @@ def test_tasks_get_the_environment_that_knows_the_cache_unless_told_otherwise(
 @pytest.mark.parametrize(
     ("word", "most"), [("TIMEOUT", array.GRACE), ("COMPLETED", array.COMPLETED_GRACE)]
 )
-def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeypatch, word, most):
+def test_a_task_that_ended_without_a_state_is_lost_after_a_while(tmp_path, monkeypatch, word, most):
     job_array = order(tmp_path, "1", ONE)
     say(job_array, 0, None)
     (job_array.place / "0.log").write_text(
@@ -221,7 +221,7 @@ def test_a_task_that_left_without_a_word_is_lost_after_a_while(tmp_path, monkeyp
         ("", "ended with status 1"),
     ],
 )
-def test_a_bad_end_is_told_by_its_error(tmp_path, log, message):
+def test_a_failed_task_is_reported_with_its_last_error(tmp_path, log, message):
     job_array = order(tmp_path, "1", ONE)
     (job_array.place / "0.log").write_text(log)
     end = array.ended(
@@ -266,7 +266,7 @@ def test_what_no_task_can_have_is_refused(command: Command, words, option):
     assert f"--on slurm and {option} cannot be combined" in answer.stderr
 
 
-def test_without_slurm_the_remedy_is_told(command: Command, monkeypatch):
+def test_without_slurm_the_remedy_is_reported(command: Command, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     answer = command("build", TARGET, "--on", "slurm", "--json")
     assert answer.status == 6

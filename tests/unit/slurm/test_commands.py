@@ -91,7 +91,7 @@ def test_what_the_user_says_of_the_log_and_the_signal_counts():
         assert directives[-1].removeprefix("#SBATCH ") in mine
 
 
-def test_a_check_stands_behind_a_whole_command_line():
+def test_a_check_script_does_not_depend_on_the_model():
     assert job_script(ScriptKind.CHECK, model="Qwen/Qwen3-8B") == job_script(ScriptKind.CHECK)
 
 
@@ -101,7 +101,7 @@ def test_a_word_of_the_command_stays_one():
     )
 
 
-def test_a_check_has_a_time_of_its_own_unless_told_otherwise():
+def test_a_check_has_its_own_default_time():
     text = job_script(ScriptKind.CHECK, allocation=with_(time=""))
     # Slurm may tell the end up to a minute before the warning is due: two minutes are left to use.
     assert "#SBATCH --time=00:05:00\n" in text
@@ -197,7 +197,7 @@ def test_what_env_says_of_a_fixed_variable_counts():
     assert "OMP_NUM_THREADS)" not in job_script(ScriptKind.RAY, passed=("OMP_NUM_THREADS",))
 
 
-def test_without_a_gpu_no_driver_is_asked_for():
+def test_without_a_gpu_no_driver_is_requested():
     text = job_script(ScriptKind.RAY, allocation=with_(gpus=0))
     assert "--nv" not in text
     assert "--gpus-per-node" not in text
@@ -323,7 +323,7 @@ def test_shared_memory_is_looked_at_by_a_check_alone(tmp_path, monkeypatch, caps
     assert "--shared needs --job check" in done.stderr
 
 
-def test_a_sif_of_another_image_than_the_locked_one_is_told(tmp_path, monkeypatch, capsys):
+def test_a_sif_of_another_image_than_the_locked_one_is_reported(tmp_path, monkeypatch, capsys):
     sample = make(tmp_path)
     sif = tmp_path / "some.sif"
     sif.write_bytes(b"hsqs")

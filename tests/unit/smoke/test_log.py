@@ -168,7 +168,7 @@ def test_the_first_error_is_the_cause(log, cause, monkeypatch):
     assert script("smoke_log", monkeypatch).first_error(log) == cause
 
 
-def test_a_traceback_without_an_end_is_no_crash(monkeypatch):
+def test_a_traceback_without_an_end_is_not_a_crash(monkeypatch):
     first_error = script("smoke_log", monkeypatch).first_error
     assert "frame" in first_error(
         'Traceback (most recent call last):\n  File "a.py", line 1\n frame'

@@ -285,7 +285,7 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
     assert len(recorded(sample)) == 1
 
 
-def test_what_the_gate_of_a_gpu_tier_saw_is_read() -> None:
+def test_findings_of_the_gate_of_a_gpu_tier_are_read() -> None:
     two = "NVIDIA H200 sm_90 143155 MiB; Tesla T4 sm_75 15109 MiB"
     log = f"the driver is 580.159.04\nthe driver knows CUDA 13.0\n{two}\n"
     gate = Case(name="devices", outcome="passed", seconds=1, message=two, log=log)

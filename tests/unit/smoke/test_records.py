@@ -149,7 +149,9 @@ def test_several_processes_record_at_once(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / TARGET).iterdir()] == ["smoke.json"]
 
 
-def test_no_file_is_no_records_and_adding_returns_whether_it_changed(tmp_path: Path) -> None:
+def test_an_absent_file_has_no_records_and_adding_returns_whether_it_changed(
+    tmp_path: Path,
+) -> None:
     assert records.read_records(tmp_path, TARGET) == SmokeRecords(target=TARGET)
     assert records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
     assert not records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())

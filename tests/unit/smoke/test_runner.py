@@ -34,7 +34,7 @@ def test_torchs_remarks_at_exit_are_not_the_cause(monkeypatch):
     assert script("run", monkeypatch).last_line(remark) == ""
 
 
-def test_names_of_an_import_log_are_told_apart(monkeypatch):
+def test_names_of_an_import_log_are_distinguished(monkeypatch):
     parts = script("smoke_import", monkeypatch).parts
     log = (
         "smoke-import: begin a\nhello\nsmoke-import: ok a\nsmoke-import: begin b\nTraceback\n"
@@ -72,7 +72,7 @@ def test_an_entry_may_ask_for_the_cause_in_the_log(monkeypatch):
     )
 
 
-def test_an_entry_for_want_of_a_driver_may_be_idle_beside_one(monkeypatch):
+def test_an_entry_for_a_missing_driver_may_be_unused_with_a_driver(monkeypatch):
     module = script("smoke_import", monkeypatch)
     entry = {"name": "vllm._C", "error": "libcuda.so.1", "reason": "x", "needs": "driver"}
     well = {"vllm._C": module.Attempt("", "")}
@@ -137,7 +137,7 @@ def test_verls_own_figures_are_read(monkeypatch):
     assert logged(log, "actor/loss") is None
 
 
-def test_verl_is_told_what_this_version_needs(monkeypatch):
+def test_verl_gets_the_options_that_this_version_needs(monkeypatch):
     module = script("gpu_verl", monkeypatch)
     settings = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
     assert settings["actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"

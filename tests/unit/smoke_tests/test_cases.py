@@ -100,7 +100,7 @@ vllm:prompt_tokens_total{engine="4",model_name="smoke"} 9.0
         ("cuda_graph_max_bs_decode", "cuda_graph_max_bs_decode", "piecewise"),
     ],
 )
-def test_sglang_is_asked_in_the_names_of_its_version(names, present, absent, monkeypatch):
+def test_requests_to_sglang_have_the_names_of_its_version(names, present, absent, monkeypatch):
     stack = script("smoke_stack", monkeypatch)
     module = ModuleType("sglang.srt.server_args")
     exec(f"class ServerArgs:\n    def __init__(self, {names}): ...", module.__dict__)

@@ -1,4 +1,4 @@
-"""smoke_tests/doctor.py: each trouble of a cluster is found, and told with what to do."""
+"""smoke_tests/doctor.py: each trouble of a cluster is found, and reported with a remedy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_package_from_elsewhere_is_an_error(doctor, tmp_path, monkeypatch):
     assert "unset PYTHONPATH" in text
 
 
-def test_a_package_of_the_home_is_told_as_such(doctor, tmp_path, monkeypatch):
+def test_a_package_of_the_home_folder_is_reported_as_such(doctor, tmp_path, monkeypatch):
     (tmp_path / "verl.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(doctor.site, "ENABLE_USER_SITE", True)
@@ -222,7 +222,7 @@ def test_a_check_that_cannot_be_made_ends_no_other(doctor, monkeypatch, capsys):
     assert status == int(bool(errors))
 
 
-def test_a_driver_that_could_not_be_asked_has_not_passed(doctor, monkeypatch, capsys):
+def test_a_driver_that_could_not_be_queried_has_not_passed(doctor, monkeypatch, capsys):
     def broken(_: object) -> None:
         raise AttributeError("undefined symbol: cuInit")
 
@@ -239,7 +239,7 @@ def test_a_driver_that_could_not_be_asked_has_not_passed(doctor, monkeypatch, ca
         assert status == 1 or not gpus
 
 
-def test_a_tmp_that_takes_no_file_is_told_whatever_else_does(doctor, tmp_path, monkeypatch):
+def test_a_tmp_that_takes_no_file_is_reported_whatever_else_does(doctor, tmp_path, monkeypatch):
     unwritable = doctor._unwritable
     monkeypatch.setattr(
         doctor, "_unwritable", lambda place: "Read-only" if place == "/tmp" else unwritable(place)

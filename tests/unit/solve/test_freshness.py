@@ -1,4 +1,4 @@
-"""What lies behind unnoticed, what is held by a requirement, what the cut-off holds back."""
+"""Outdated packages: without a reason, by a requirement, by the cut-off."""
 
 import datetime
 from contextlib import ExitStack
@@ -55,17 +55,17 @@ def lag_lines(catalogue, via):
     return [str(lag) for lag in lags(catalogue, chosen, offers)]
 
 
-def test_what_nothing_asks_to_be_old_is_told(ask):
+def test_old_packages_that_nothing_requires_to_be_old_are_reported(ask):
     assert lag_lines(ask({}), "open") == [
         "hydra 0.11 is of 2019-12, and 1.3 of 2023-02 is available, required by open"
     ]
 
 
-def test_what_a_requirement_holds_is_no_lag(ask):
+def test_what_a_requirement_holds_is_not_a_lag(ask):
     assert lag_lines(ask({}), "caps") == []
 
 
-def test_a_pin_is_no_lag(ask):
+def test_a_pin_is_not_a_lag(ask):
     assert lag_lines(ask({"hydra": "0.11"}), "open") == []
 
 

@@ -1,4 +1,4 @@
-"""Reading what uv writes."""
+"""Reading the lock file and the errors that uv writes."""
 
 from imgbuild.solve.uv import DEFAULT_INDEX, PIP_INDEX, parse
 

@@ -252,7 +252,7 @@ def test_a_file_with_another_hash_is_not_placed(source):
         assert not list(source.with_name("out").iterdir())
 
 
-def test_a_hash_of_a_file_that_others_may_change_is_not_remembered(source):
+def test_a_hash_of_a_file_that_others_may_change_is_not_recorded(source):
     """Not in this process either: a write through a mapping may leave all times as they are."""
     hashes = known_hashes.KnownHashes(None)
     source.chmod(0o666)

@@ -1,4 +1,4 @@
-"""Hashes of files are remembered until a file changes, and only where nobody else can lie."""
+"""Hashes of files are kept until a file changes, and only where no other user can write."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_file_that_has_just_changed_is_not_recorded(state, path, monkeypatch, 
         assert reads() == 1
 
 
-def test_a_change_while_a_note_waits_is_seen(state, path, monkeypatch):
+def test_a_change_before_the_record_is_written_is_detected(state, path, monkeypatch):
     real = time.sleep
 
     def sleep(seconds):
@@ -149,7 +149,7 @@ def test_a_change_while_a_note_waits_is_seen(state, path, monkeypatch):
     assert not KnownHashes(state).matches(path, sha256(GOOD))
 
 
-def test_a_record_with_nonsense_harms_no_other(state, path, tmp_path, reads):
+def test_an_invalid_record_does_not_affect_others(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
     hashes.note(path, sha256(GOOD))
@@ -358,7 +358,7 @@ def test_the_oldest_records_are_dropped(state, tmp_path, monkeypatch, reads):
     assert read_counts == [0, 0, 0, 1, 1]
 
 
-def test_a_folder_or_a_pipe_is_no_file(state, tmp_path):
+def test_a_folder_or_a_pipe_is_not_a_file(state, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "."):
         with pytest.raises(IntegrityError, match="not a regular file"):

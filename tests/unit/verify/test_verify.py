@@ -71,7 +71,7 @@ def test_an_unsigned_image_fails_with_a_key_and_not_without(sample):
     }  # fmt: skip
 
 
-def test_an_image_without_attachments_is_held_against_ones_own_lock(sample):
+def test_an_image_without_attachments_is_compared_with_the_given_lock(sample):
     sample.restore(sample.unsigned)
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
@@ -226,7 +226,7 @@ def test_an_sbom_of_another_version_of_imgbuild_is_the_keys_word_alone(sample):
     assert set(sample.failed(key=None)) == {"SBOM CycloneDX arm64"}
 
 
-def test_a_payload_that_is_signed_as_something_else_is_no_statement(sample):
+def test_a_payload_that_is_signed_as_something_else_is_not_a_statement(sample):
     """The same bytes and key, in an envelope of another type."""
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     payload = forms.about_image(sample.top.digest)
@@ -288,10 +288,10 @@ def test_a_provenance_that_is_rewritten_is_refused_where_none_is_signed(sample):
     assert set(sample.failed()) == {"lock", "provenance"}
 
 
-def test_the_builder_is_held_to(sample):
+def test_the_builder_is_compared(sample):
     assert sample.failed(builder=provenance.LOCAL_BUILDER) == {}
     failures = sample.failed(builder="https://ci.example/")
-    assert "https://ci.example/ is asked for" in failures["provenance"]
+    assert "https://ci.example/ is required" in failures["provenance"]
 
 
 # -- locks
@@ -337,7 +337,7 @@ def test_another_lock_of_the_same_image_is_refused_by_the_key(sample):
 
 
 def test_a_wrong_lock_does_not_hide_the_right_one(sample):
-    """Whoever may write can attach: one of another image, one of the same that nobody signed."""
+    """Whoever may write can attach: one of another image, one of the same without a signature."""
     settings = msgspec.structs.replace(sample.lock.settings, labels={})
     for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):
         lock = msgspec.structs.replace(sample.lock, **changed)
@@ -387,6 +387,6 @@ def test_a_signature_of_another_image_is_refused(sample):
     assert f"about another image: {other.digest}" in failures["signature"]
 
 
-def test_a_statement_alone_is_no_signature_of_the_image(sample):
+def test_a_statement_alone_is_not_a_signature_of_the_image(sample):
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     assert sample.failed()["signature"] == "it is not signed"

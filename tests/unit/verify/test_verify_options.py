@@ -1,6 +1,6 @@
 """What an option of `imgbuild verify` asks for, and who can write to the registry took away.
 
-One DELETE is the commonest downgrade there is: what is asked for and cannot be checked fails. And
+One DELETE is the commonest downgrade there is: what is requested and cannot be checked fails. And
 what is built again is only a lock that was not refused, for a build runs what the lock chooses.
 """
 
@@ -28,10 +28,10 @@ from tests.support.signed_image import OF_A_LOCK, project_lock
 ARM = Arch.ARM64
 
 
-# -- what is asked for and taken away
+# -- what is requested and was deleted
 
 
-def test_without_a_lock_what_a_key_asks_for_fails(sample):
+def test_without_a_lock_checks_that_need_a_key_fail(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     failures = sample.failed()
     assert set(failures) == {"lock", *OF_A_LOCK}
@@ -69,7 +69,7 @@ def test_blobs_of_an_image_that_names_none_are_not_found_good(sample):
 
 
 @pytest.mark.parametrize("form", ["attached", "signed", "both"])
-def test_a_provenance_that_is_taken_away(sample, form):
+def test_a_provenance_that_was_deleted(sample, form):
     if form != "signed":
         sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
     if form != "attached":
@@ -91,7 +91,7 @@ def test_a_provenance_that_is_taken_away(sample, form):
         (spdx.MEDIA_TYPE, in_toto.SPDX, "SBOM SPDX arm64"),
     ],
 )
-def test_an_sbom_that_is_taken_away(sample, kind, predicate, check):
+def test_an_sbom_that_was_deleted(sample, kind, predicate, check):
     sample.remove(kind, sample.arm)
     sample.unsign(sample.arm, kinds=(predicate,))
     for locked in (None, project_lock(sample)):
@@ -101,7 +101,7 @@ def test_an_sbom_that_is_taken_away(sample, kind, predicate, check):
     assert sample.failed(key=None) == {}
 
 
-def test_a_statement_that_nobody_checked_is_read_where_none_is_attached(sample):
+def test_an_unverified_statement_is_read_where_none_is_attached(sample):
     """Without a key a signature's envelope is as good as an attachment: it is held to the lock."""
     sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
     assert sample.failed(key=None) == {}
@@ -151,7 +151,7 @@ def test_a_lock_that_the_key_did_not_name_is_not_built(sample):
 
 
 def test_a_build_that_cannot_be_made_is_a_line_of_its_own(sample):
-    """An index is down: what was found before stands, and what was asked for did not pass."""
+    """An index is down: what was found before stands, and what was requested did not pass."""
 
     def _built(trusted_lock: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
         message = "no route to the index"

@@ -8,7 +8,7 @@ from imgbuild.oci.tar import Member, Slice
 from imgbuild.wheel.conflicts import InstalledFile, PathConflict, find, table
 
 
-def test_same_contents_are_no_conflict() -> None:
+def test_same_contents_are_not_a_conflict() -> None:
     tables = {
         "a": [InstalledFile("bin/x", 1, 2), InstalledFile("bin/y", 1, 2)],
         "b": [InstalledFile("bin/x", 1, 2), InstalledFile("bin-z", 1, 2)],

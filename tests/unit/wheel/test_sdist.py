@@ -144,7 +144,7 @@ def test_other_members_are_refused_by_name(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\x1f\x8b\0", b"BZh9junk", b"PK\5\6", b"PK\3\4", bytes(700), b"no archive" * 99]
 )
-def test_what_is_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_what_is_not_an_archive_is_refused(tmp_path: Path, data: bytes) -> None:
     if data == bytes(700):  # an empty tar
         assert read(tmp_path, data) == []
         return

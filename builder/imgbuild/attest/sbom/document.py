@@ -285,7 +285,7 @@ class _Maker:
         }
 
     def roots(self, inside: list[str], edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-        """What the image needs itself: what was asked for, and what nothing else needs."""
+        """What the image needs itself: what was requested, and what nothing else needs."""
         lock = self._lock
         packages = (*lock.base.packages, *(lock.extends.packages if lock.extends else ()))
         requested = {*_ids("wheel", lock.requirements), *_ids("deb", packages)}

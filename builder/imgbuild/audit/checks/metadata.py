@@ -154,7 +154,7 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
 def _of_unknown_extras(
     package_set: PackageSet, package: str, requested: Collection[str]
 ) -> Iterator[Finding]:
-    """Warnings for extras that are asked for and that the package does not have."""
+    """Warnings for requested extras that the package does not have."""
     metadata = package_set.metadata(package)
     if metadata is None:
         return
@@ -175,7 +175,7 @@ def _of_extras(
 ) -> Iterator[Finding]:
     """Warnings for packages that are installed, in versions that no extra naming them allows.
 
-    Nothing asked for the extra, but its range says which versions the package's code supports.
+    Nothing requested the extra, but its range says which versions the package's code supports.
     """
     ranges: dict[str, list[Need]] = {}
     for need in _optional(package_set, package):
@@ -202,7 +202,7 @@ def _of_extras(
 def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
     """The requirements with a range that only an extra named after them brings: `trl[vllm]`.
 
-    Other extras are tools: their ranges are no statement about the package's own code.
+    Other extras are tools: their ranges say nothing about the package's own code.
     """
     metadata = package_set.metadata(package)
     if metadata is None:

@@ -104,7 +104,7 @@ class LocalContent:
 
 
 class RemoteContent:
-    """A wheel on a server. Not safe for threads; it uses some itself."""
+    """A wheel on a server. Not thread-safe, although it starts threads."""
 
     def __init__(self, url: str, label: str, http: Ranges) -> None:
         self.path: Path | None = None

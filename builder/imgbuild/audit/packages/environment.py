@@ -92,7 +92,7 @@ def active() -> Path:
     program = programs.which("python3") or programs.which("python")
     if program is None:
         message = "no environment is active, and there is neither .venv nor a python3 on PATH"
-        raise InputError(message, hint="name one: --environment .venv")
+        raise InputError(message, hint="pass one: --environment .venv")
     return Path(program)
 
 
@@ -150,7 +150,9 @@ def _interpreter_place(program: Path) -> _Place:
         version, folders = json.loads(result.stdout)
     except (ImgbuildError, OSError, ValueError) as error:
         message = f"--environment: {program} is not a Python that runs here: {error}"
-        raise InputError(message, hint="name the folder of its packages, and --python") from error
+        raise InputError(
+            message, hint="pass --environment FOLDER, where its packages are, and --python"
+        ) from error
     there = (Path(folder) for folder in dict.fromkeys(folders))
     return _Place(version, tuple(folder for folder in there if folder.is_dir()))
 
@@ -167,7 +169,7 @@ def _named(*folders: Path) -> str:
             if match is not None:
                 return match[1]
     message = f"the Python version of {', '.join(map(str, folders))} is unknown"
-    raise InputError(message, hint="name it: --python 3.12")
+    raise InputError(message, hint="pass it with --python, such as --python 3.12")
 
 
 def _packages(

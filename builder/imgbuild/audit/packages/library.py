@@ -113,7 +113,7 @@ class LibraryWheel:
 
     @cached_property
     def published(self) -> PublishedWheelFacts | None:
-        """The facts that came with imgbuild; None if it is no published wheel."""
+        """The facts that came with imgbuild; None if it is not a published wheel."""
         return self._library.published.wheel(self.package, self.wheel.sha256)
 
     @cached_property
@@ -302,7 +302,7 @@ class LibraryWheel:
     # -- facts in the store
 
     def stored_facts(self) -> PublishedWheelFacts:
-        """What the store has of it, to be published; the wheel itself has to be at hand.
+        """What the store has of it, to be published; the wheel itself must be there.
 
         Without modules that cannot be parsed: another version of Python may parse them.
         """

@@ -24,7 +24,7 @@ ANY_GLIBC = "2.99"
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of a package, and the extras of it that are asked for.
+    """One version of a package, and its requested extras.
 
     `url` is the address of `NAME @ URL`, "" without one.
     """

@@ -100,7 +100,7 @@ def read_file(path: Path, name: str = "") -> RequirementText:
 def read_pins(texts: Sequence[RequirementText], tags: Tags) -> PinList:
     """The pins of all `texts` together, for the machine.
 
-    NotPinned for a package without an exact version; InputError for a line that is no requirement,
+    NotPinned for a package without an exact version; InputError for an invalid requirement,
     and for lines that no version satisfies. Hashes, comments, markers and continued lines, as pip
     and uv write them, are understood.
     """

@@ -76,7 +76,7 @@ def test_requirements_with_versions_count_before_those_of_an_earlier_record():
     assert needs.of_wheels(both, MARKERS) == {"one": ("two",), "two": ("one",), "x": ()}
 
 
-def test_extra_counts_where_somebody_asks_for_it():
+def test_an_extra_counts_where_it_is_requested():
     sample = package_metadata(
         ray=('grpcio; extra == "default"', 'ray[default]; extra == "all"', 'far; extra == "far"'),
         grpcio=(),
@@ -121,7 +121,7 @@ def test_every_part_of_the_lock_is_in_the_sbom_once():
     assert parts["deb/python3"].licence == parts["deb/bash"].licence
 
 
-def test_image_needs_what_was_asked_for_and_what_nothing_else_needs():
+def test_image_needs_what_was_requested_and_what_nothing_else_needs():
     sbom_file = sample_sbom()
     assert sbom_file.needs["image"] == (
         "deb/bash", "deb/python3", "layer/files", "layer/venv", "system",

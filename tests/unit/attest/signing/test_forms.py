@@ -45,7 +45,7 @@ def test_a_bundle_of_cosign_is_by_its_key(key):
     assert statement.predicate_type == in_toto.SIGNATURE
 
 
-def test_a_changed_payload_type_or_signature_is_nobodys(key):
+def test_a_changed_payload_type_or_signature_does_not_verify(key):
     envelope = _bundle().dsse_envelope
     assert envelope is not None
     last = bytes([envelope.signatures[0].sig[-1] ^ 1])

@@ -23,7 +23,7 @@ PLAIN = forms.NoEncryption()
 
 
 def _no_password(path: Path) -> bytes:
-    pytest.fail(f"a password was asked for {path}")
+    pytest.fail(f"there was a prompt for the password of {path}")
 
 
 def write(path, key, *, form=forms.PrivateFormat.PKCS8, encryption=PLAIN):
@@ -56,7 +56,7 @@ def test_ed25519_signs_too(tmp_path):
 @pytest.mark.parametrize(
     "form", [forms.PrivateFormat.PKCS8, forms.PrivateFormat.TraditionalOpenSSL]
 )
-def test_an_encrypted_key_wants_its_password(tmp_path, monkeypatch, form):
+def test_an_encrypted_key_requires_its_password(tmp_path, monkeypatch, form):
     secret = forms.BestAvailableEncryption(b"pw")
     private_key = ec.generate_private_key(ec.SECP256R1())
     path = write(tmp_path / "key.pem", private_key, form=form, encryption=secret)
@@ -151,7 +151,7 @@ def test_a_private_key_does_not_verify_and_says_what_does(tmp_path):
         keys.load_public(DATA / "cosign.key")
 
 
-def test_what_is_no_key(tmp_path):
+def test_what_is_not_a_key(tmp_path):
     path = tmp_path / "key.pem"
     with pytest.raises(InputError, match="cannot read"):
         keys.load_private(path)

@@ -121,7 +121,7 @@ def test_what_the_registry_lost_is_signed_again(registry, key):
     assert read(registry).damaged == ()
 
 
-def test_what_refers_to_an_image_and_is_no_signature_damages_none(registry, key):
+def test_what_refers_to_an_image_and_is_not_a_signature_damages_none(registry, key):
     """An index with a subject, and what was removed since and is listed still."""
     sign(registry, key)
     client, repository = Client(first_wait=0.001), registry.repository(NAME)
@@ -202,7 +202,7 @@ def test_a_flipped_byte_in_a_signature_of_cosign_2_matches_no_key(registry):
     assert not found.by(key)
 
 
-def test_a_layer_of_a_collection_that_is_no_signature_is_damage_with_its_place(registry):
+def test_a_layer_of_a_collection_that_is_not_a_signature_is_damage_with_its_place(registry):
     manifest = json.loads((DATA / "collection.json").read_bytes())
     data = b'{"critical": 7}'
     layer = {**manifest["layers"][0], "digest": named(data), "size": len(data)}

@@ -118,7 +118,7 @@ def test_a_stream_is_opened_again_only_for_what_was_not_kept() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"import os\n", b"PK\3\4" + bytes(100)])
-def test_what_is_no_elf_file_has_no_facts(data: bytes) -> None:
+def test_what_is_not_an_elf_file_has_no_facts(data: bytes) -> None:
     assert read_elf(opened(data), "a.py") is None
 
 
@@ -188,7 +188,7 @@ def test_gpu_code_is_found_wherever_the_pieces_part(step: int) -> None:
     assert codes(with_code(*CODE), step) == FOUND
 
 
-def test_the_magic_number_alone_is_no_gpu_code() -> None:
+def test_the_magic_number_alone_is_not_gpu_code() -> None:
     lone = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 1 << 40)
     assert codes(with_code(lone, bytes(200))) == ()
     assert codes(with_code(lone, bytes(200), *CODE)) == FOUND
@@ -214,7 +214,7 @@ def test_the_architecture_of_a_file_of_machine_code(flags: int, abi: int, arch: 
     assert facts == ElfFacts(file="kernel.cubin", machine="cuda", gpu=(GpuCode(arch),))
 
 
-def test_the_architectures_that_an_assembler_knows() -> None:
+def test_the_architectures_that_an_assembler_supports() -> None:
     data = bytearray(REAL[0].read_bytes())
     with REAL[0].open("rb") as file:
         constants = ELFFile(file).get_section_by_name(".rodata")

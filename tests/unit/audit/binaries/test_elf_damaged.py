@@ -90,7 +90,7 @@ def test_more_defined_versions_than_the_file_has_room_for() -> None:
     assert read(changed(header + 44, "<I", 0xFFFFFFFF, data=table)) is None
 
 
-def test_two_tables_that_start_in_one_place() -> None:
+def test_a_version_table_at_the_address_of_the_symbols_is_ignored() -> None:
     """The version numbers are said to lie where the symbols do: those are read as they were."""
     header, _ = PLACES[".gnu.version"]
     other = changed(header + 24, "<QQ", PLACES[".dynsym"][1].offset, 8)

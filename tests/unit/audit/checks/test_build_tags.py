@@ -52,7 +52,7 @@ def test_a_name_that_contradicts_the_set_is_an_error(
         ("1.0+local", "2.6.0"),
     ],
 )
-def test_a_name_that_fits_is_no_finding(tmp_path, version, torch):
+def test_a_name_that_fits_is_not_a_finding(tmp_path, version, torch):
     package_set = opened(tmp_path, {"flash-attn": version, "torch": torch})
     assert build_tags.check(package_set, "12.4") == []
 

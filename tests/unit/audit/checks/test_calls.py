@@ -100,7 +100,7 @@ def test_a_keyword_that_is_gone_is_an_error_with_its_place():
         ),
     ],
 )
-def test_what_the_other_does_not_know(source, relation, subject):
+def test_what_the_other_does_not_define(source, relation, subject):
     assert subjects(source) == [(relation, subject)]
 
 
@@ -121,7 +121,7 @@ def test_what_the_other_does_not_know(source, relation, subject):
         "import lib\nlib.xpu.empty_cache()\n",
     ],
 )
-def test_what_it_knows_or_may_know_is_not_mentioned(source):
+def test_what_it_defines_or_may_define_is_not_mentioned(source):
     assert subjects(source) == []
 
 

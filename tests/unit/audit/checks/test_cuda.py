@@ -87,7 +87,7 @@ def saver(name: str, major: str) -> ElfFacts:
         ((saver("preload_cu12", "13"), saver("preload_cu13", "13")), True),
     ],
 )
-def test_variants_for_other_families_lie_beside_the_one_that_is_loaded(
+def test_variants_for_other_families_may_be_next_to_the_one_that_is_loaded(
     files: tuple[ElfFacts, ...], broken: bool
 ) -> None:
     package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
@@ -95,7 +95,7 @@ def test_variants_for_other_families_lie_beside_the_one_that_is_loaded(
     assert subjects(cudas.check(package_set, "12.8")) == expected
 
 
-def test_variants_of_two_packages_are_no_choice() -> None:
+def test_variants_of_two_packages_are_not_a_choice() -> None:
     package_set = SharedObjects(
         {
             "torch 2.9.0": [CU12, CPU],
@@ -222,13 +222,13 @@ def test_a_gpu_without_code_is_an_error() -> None:
     assert "built for sm_80, sm_90: no kernel image" in findings[0].message
 
 
-def test_kernels_for_one_gpu_alone_are_no_fault() -> None:
+def test_kernels_for_one_gpu_alone_are_not_a_fault() -> None:
     hopper = module("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", gpu=code("sm_90a"))
     package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80"), CPU], "vllm 1": [hopper]})
     assert cudas.check(package_set, "12.4", ("8.0",)) == []
 
 
-def test_an_assembler_that_does_not_know_a_gpu_is_an_error() -> None:
+def test_an_assembler_that_does_not_support_a_gpu_is_an_error() -> None:
     binaries = "triton/backends/nvidia/bin/"
     older = library(f"{binaries}ptxas", assembles=("sm_90", "sm_90a", "sm_100a"))
     newer = library(f"{binaries}ptxas-blackwell", assembles=("sm_100a", "sm_103f"))
@@ -279,7 +279,7 @@ def test_floors_of_machine_code_alone_are_those_of_the_release() -> None:
         ("13.0", "9.9", ""),
     ],
 )
-def test_a_floor_that_hangs_on_an_unknown_driver_is_unknown(
+def test_a_floor_that_depends_on_an_unknown_driver_is_unknown(
     cuda: str, ptx: str, driver: str
 ) -> None:
     bounds = floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)

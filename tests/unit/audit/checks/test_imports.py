@@ -74,7 +74,7 @@ def test_what_is_caught_or_not_reached_is_a_note(source):
     assert finding.severity is Severity.NOTE
 
 
-def test_a_function_of_the_main_path_is_no_corner():
+def test_a_function_of_the_main_path_is_not_a_rare_case():
     source = "def later():\n    from lib import walk\n"
     (finding,) = check(source, "user.later")
     assert finding.severity is Severity.ERROR

@@ -58,7 +58,7 @@ def test_markers_are_of_the_target_and_not_of_this_machine(tmp_path):
     assert len(metadata_findings(tmp_path / "old", ["a==1"], requires, python="3.10")) == 1
 
 
-def test_extras_count_where_another_package_asks_for_them(tmp_path):
+def test_extras_count_where_another_package_requires_them(tmp_path):
     requires = {
         "a==1": ["Requires-Dist: b[fast]"],
         "b==1": ['Requires-Dist: c; extra == "fast"', 'Requires-Dist: d; extra == "slow"'],
@@ -123,7 +123,7 @@ RAY = {
 
 
 @pytest.mark.parametrize("partial", [False, True])
-def test_what_an_extra_that_is_asked_for_requires_is_not_left_out(tmp_path, partial):
+def test_what_a_requested_extra_requires_is_not_left_out(tmp_path, partial):
     packages = ["ray==2.48", "click==8"]
     assert metadata_findings(tmp_path, packages, RAY, partial=partial) == []
     extras = {"ray": ("default",)}

@@ -114,7 +114,7 @@ def test_an_assertion():
         "raise ImportError(  # version.parse\n",
     ],
 )
-def test_what_is_no_window(source):
+def test_what_is_not_a_window(source):
     assert guards(source) == []
 
 

@@ -66,7 +66,7 @@ def test_what_a_package_set_makes_of_a_guard(guard, state):
     assert evaluate(MODULES, guard) is state
 
 
-def test_a_partial_package_set_does_not_know_what_is_absent():
+def test_in_a_partial_package_set_what_is_absent_is_unknown():
     package_set = SourceModules({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
     assert evaluate(package_set, Guard("present", "vllm")) is UNKNOWN
     assert evaluate(package_set, Guard("absent", "vllm")) is UNKNOWN
@@ -93,7 +93,7 @@ def test_who_catches_what():
     assert both.catches(*ATTRIBUTE)
 
 
-def test_hasattr_speaks_of_its_expression_only():
+def test_hasattr_applies_to_its_expression_only():
     course = judge(MODULES, (Guard("handled", "AttributeError", "vllm.envs.VLLM_USE_V1"),))
     assert course.asked == {"vllm.envs.VLLM_USE_V1"}
     assert not course.catches(*ATTRIBUTE)
@@ -147,7 +147,7 @@ class Version(NamedTuple):
 
 
 def guard_verdict(test: str, python: str) -> bool | None:
-    """What a package set of this Python makes of a condition; None where it is not known."""
+    """The value of a condition in a package set of this Python; None where it is not known."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     package_set = SourceModules({"m 1": {"m.py": source}}, python=python)
@@ -158,7 +158,7 @@ def guard_verdict(test: str, python: str) -> bool | None:
 
 
 def answer(test: str, micro: int) -> bool:
-    """What CPython 3.11 itself answers, were it of this micro release."""
+    """The result of CPython 3.11 itself, if it were of this micro release."""
     return bool(eval(test, {"sys": SimpleNamespace(version_info=Version(3, 11, micro))}))
 
 

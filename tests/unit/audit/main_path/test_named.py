@@ -105,8 +105,8 @@ def test_the_module_that_has_most_names_is_imported(tmp_path: Path) -> None:
     assert error.startswith("gadget 1.0 imports ONE from helper")
 
 
-def test_a_followed_package_without_entry_points_is_no_exception(tmp_path: Path) -> None:
-    # liger-kernel 0.5.8 beside transformers 4.53: its patches import names that are gone.
+def test_a_followed_package_without_entry_points_is_not_an_exception(tmp_path: Path) -> None:
+    # liger-kernel 0.5.8 with transformers 4.53: its patches import names that are gone.
     assert "liger-kernel" in policy.load().walk
     packages = {
         "transformers==4.53.3": {"transformers/__init__.py": ""},

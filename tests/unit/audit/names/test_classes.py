@@ -171,7 +171,7 @@ def test_the_class_of_a_receiver(receiver, expected):
 
 
 class Searched:
-    """The same package set with a search that knows one word."""
+    """The same package set with a search for one word."""
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         return MODULES.module(name)

@@ -139,7 +139,7 @@ def test_parameters(name, takes):
     "name",
     ["decorated", "Stranger", "New", "Made", "Ignoring", "Model", "Either"],
 )
-def test_what_cannot_be_told(name):
+def test_what_cannot_be_determined(name):
     assert signature(name) is None
 
 
@@ -150,14 +150,14 @@ def test_functions_that_take_anything(name):
     assert call_signature.takes("anything")
 
 
-def test_positional_only_parameters_are_no_keywords():
+def test_positional_only_parameters_are_not_keywords():
     call_signature = signature("Own")
     assert call_signature is not None
     assert not call_signature.takes("a")
     assert call_signature.takes("b")
 
 
-def test_a_method_asked_of_its_class_takes_self():
+def test_a_method_accessed_on_its_class_takes_self():
     call_signature = signature("Own.method", bound=False)
     assert call_signature is not None
     assert [parameter.name for parameter in call_signature.parameters] == ["self", "x"]

@@ -82,7 +82,7 @@ def test_damaged_content_is_refused(tmp_path, remote):
             damaged.read(["demo/__init__.py"])
 
 
-def test_what_is_no_zip_is_refused(tmp_path):
+def test_what_is_not_a_zip_is_refused(tmp_path):
     path = tmp_path / "demo.whl"
     path.write_bytes(b"no zip at all")
     with pytest.raises(IntegrityError, match="is not a readable wheel"):
@@ -91,7 +91,7 @@ def test_what_is_no_zip_is_refused(tmp_path):
         open_content(tmp_path / "absent.whl", "absent.whl").members()
 
 
-def test_a_server_is_not_asked_where_that_is_not_allowed():
+def test_a_server_is_not_queried_where_that_is_not_allowed():
     with pytest.raises(FetchFailed, match="may not be fetched"):
         open_content("http://localhost/demo.whl", "demo.whl")
 

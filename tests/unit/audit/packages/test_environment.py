@@ -213,7 +213,7 @@ def test_a_folder_of_packages_needs_a_version(tmp_path: Path) -> None:
     ("where", "words"),
     [("gone", "no such file or folder"), ("", "neither an environment nor a folder of packages")],
 )
-def test_what_is_no_environment_is_refused(tmp_path: Path, where: str, words: str) -> None:
+def test_what_is_not_an_environment_is_refused(tmp_path: Path, where: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         open_environment(str(tmp_path / where))
 

@@ -135,7 +135,7 @@ def test_lines_of_metadata_end_with_its_headers():
     assert metadata.python_line == 0
 
 
-def test_lines_that_do_not_fit_what_was_read_are_not_told():
+def test_lines_that_do_not_match_what_was_read_are_not_reported():
     metadata = parse_metadata("Name: x\nno header\nRequires-Dist: b\nRequires-Python: >=3\n")
     assert (metadata.requires, metadata.lines) == ((), ())
     assert (metadata.requires_python, metadata.python_line) == ("", 0)

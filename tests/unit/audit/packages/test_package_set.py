@@ -52,7 +52,7 @@ def test_existence_needs_no_reading(package_set):
     assert package_set.exists("nvidia.absent") is False
 
 
-def test_a_partial_package_set_does_not_know_what_it_leaves_out(tmp_path):
+def test_what_a_partial_package_set_leaves_out_is_unknown(tmp_path):
     package_set = audited.package_set(tmp_path, PACKAGES, partial=True)
     assert package_set.exists("vllm.worker") is None
     assert package_set.exists("nvidia.absent") is None

@@ -187,7 +187,7 @@ def test_symbols_are_kept_as_their_last_40_bits():
     assert msgspec.structs.replace(elf_facts[0], undefined=(), defined=b"") == rest
 
 
-def test_files_that_were_not_read_are_told_from_files_without_libraries():
+def test_files_that_were_not_read_are_distinguished_from_files_without_libraries():
     assert elf_facts_of(elf_lists([None, (), (LIBRARY,)]))[:2] == (None, ())
 
 

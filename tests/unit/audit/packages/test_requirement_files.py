@@ -135,7 +135,7 @@ def test_a_file_of_a_project_is_one_sentence(tmp_path: Path, name: str) -> None:
     assert not caught.value.problems
 
 
-def test_lines_that_are_no_requirements_are_named_with_their_place() -> None:
+def test_lines_that_are_not_requirements_are_named_with_their_place() -> None:
     (problem,) = refused("torch==2.6.0\n\n<html> x\n").problems
     assert (problem.file, problem.line) == ("one.txt", 3)
     assert "\n" not in problem.message
@@ -189,7 +189,7 @@ def test_an_open_requirement_is_pinned_by_another_file() -> None:
     assert listed.pins == {"ray": Pin(version="2.48.0", extras=("default",))}
 
 
-def test_extras_of_all_lines_are_asked_for() -> None:
+def test_extras_of_all_lines_are_requested() -> None:
     listed = read("ray[default,Serve]==2.48.0\nray[tune_x]==2.48.0", "ray==2.48.0")
     assert listed.pins["ray"].extras == ("default", "serve", "tune-x")
 

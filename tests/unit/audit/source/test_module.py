@@ -178,7 +178,7 @@ def test_a_function_that_passes_its_keywords_on():
     assert (unclear.forwards, unclear.takes) == ((), ())
 
 
-def test_a_broken_module_says_so_and_nothing_else():
+def test_a_broken_module_is_reported_and_nothing_else():
     facts = read("def f(:\n")
     assert facts.broken
     assert facts.functions == ()

@@ -11,7 +11,7 @@ from tests.support.source_guards import DATA, NEW, guards, kinds, version
 
 
 @pytest.mark.parametrize("number", ["1", "0", "1.0", "0.0"])
-def test_a_number_that_equals_true_or_false_is_no_answer(number):
+def test_a_number_that_equals_true_or_false_is_not_an_answer(number):
     assert kinds(f"ok = {NEW}\nif ok == {number}:\n    import marked\n") == ["unknown"]
 
 
@@ -240,7 +240,7 @@ def test_an_attribute_that_holds_a_condition_is_unknown_or_evaluated(own, set_to
     assert kinds(METHOD.format(own, set_to, test)) == ["result" if evaluated else "unknown"]
 
 
-def test_an_attribute_that_hangs_on_data_too_is_unknown_only_where_it_says_something():
+def test_an_attribute_that_depends_on_data_too_is_unknown_only_where_it_matters():
     source = METHOD.format("x = 1", "self.is_peft = is_peft_available() and y", "self.is_peft")
     assert kinds(source) == ["unknown"]
     assert guards(source.replace("if self", "if not self")) == DATA

@@ -71,7 +71,7 @@ def asking(name: str) -> str:
         "with x as y:\n{1}",
     ],
 )
-def test_what_is_bound_once_at_the_top_is_believed_everywhere(around, name):
+def test_what_is_bound_once_at_the_top_is_used_everywhere(around, name):
     text = asking(name)
     source = around.format(text, indent(text, "    "), indent(text, "        "), name=name)
     assert kinds(source) & set(KNOWN)
@@ -139,7 +139,7 @@ def test_a_name_that_the_module_binds_again_later_is_unknown_in_its_functions(bo
 @pytest.mark.parametrize(
     "arguments", ["{n}", "{n}, /", "x, {n}=1", "*{n}", "*, {n}", "*, {n}=1", "**{n}", "{n}: str"]
 )
-def test_an_argument_hides_what_has_its_name(arguments, name):
+def test_an_argument_shadows_a_value_of_the_same_name(arguments, name):
     given = arguments.format(n=name)
     assert not kinds(f"def f({given}):\n{indent(asking(name), '    ')}")
     assert not kinds(f"class C:\n  def f({given}):\n{indent(asking(name), '    ')}")
@@ -194,7 +194,7 @@ def test_variables_of_comprehensions_and_lambdas_hide_what_has_their_name(form, 
     assert {guard.kind for guard in call_guards[1]} & set(KNOWN)
 
 
-def test_the_condition_of_a_comprehension_speaks_of_its_own_variables():
+def test_the_condition_of_a_comprehension_applies_to_its_own_variables():
     call_guards = names_of(
         "[trl.run() for v in x if v < Version('0.8')]\n[trl.run() for y in x if found]"
     )
@@ -316,12 +316,12 @@ def test_flags_that_say_nothing(source):
     assert not kinds(source + "if flag:\n    import marked\n")
 
 
-def test_the_other_branch_of_a_flag_that_hangs_on_data_too_runs_in_any_package_set():
+def test_the_other_branch_of_a_flag_that_depends_on_data_too_runs_in_any_package_set():
     source = "flag = False\nif x:\n    flag = v < Version('0.8')\nif not flag:\n    import marked\n"
     assert not kinds(source)
 
 
-def test_of_two_flags_that_meet_none_is_believed():
+def test_of_two_flags_that_meet_neither_is_used():
     source = """
     if x:
         flag = v < Version("0.8")

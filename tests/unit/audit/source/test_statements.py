@@ -59,7 +59,7 @@ def test_a_guard_of_a_case_is_the_condition_of_its_body():
     assert guards(source.format("y > 1")) == DATA
 
 
-def test_a_guard_of_a_case_speaks_of_what_its_pattern_binds():
+def test_a_guard_of_a_case_applies_to_what_its_pattern_binds():
     source = f"FLAG = {NEW}\nmatch x:\n    case FLAG if FLAG:\n        import marked\n"
     assert guards(source) == DATA
 
@@ -89,7 +89,7 @@ def test_patterns_guards_and_annotations_are_read():
     assert [call.callee for call in facts.calls] == ["a.five"]
 
 
-def test_a_class_within_a_class_does_not_see_its_names():
+def test_names_of_a_class_are_not_visible_in_a_class_within_it():
     source = f"""
     class A:
         FLAG = {NEW}
