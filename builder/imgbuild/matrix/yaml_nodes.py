@@ -24,6 +24,7 @@ MAX_DEPTH = 32
 UNUSUAL = re.compile(
     r"[^\n -~\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
     r"|\?(?=[\s,\[\]{}]|$)"
+    r"|[|>][-+0-9]*#"
 )
 PREFIX = "tag:yaml.org,2002:"
 KINDS = {

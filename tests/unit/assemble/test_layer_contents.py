@@ -78,7 +78,7 @@ def test_bytes_unlike_the_record_are_refused_and_not_kept(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha")
     assembled_layer = make(store, item, keep=False)
     wrong = msgspec.structs.replace(assembled_layer.record, digest="sha256:" + "0" * 64)
-    with pytest.raises(IntegrityError, match=r"layer layer: .* was made"):
+    with pytest.raises(IntegrityError, match=r"layer layer: .* was built"):
         make(store, item, record=wrong)
     assert store.blob(assembled_layer.record.digest) is None
 

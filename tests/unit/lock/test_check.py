@@ -171,7 +171,7 @@ def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str
             "git+https://git.example/demo@" + ZERO + "#subdirectory=../x",
             "leads out of the project",
         ),
-        (("project", "sources", "other"), "file:///etc/passwd.whl", "no scheme of a wheel"),
+        (("project", "sources", "other"), "file:///etc/passwd.whl", "not a scheme of a wheel"),
         (("project", "sources", "other"), "../x-1.0-py3-none-any.whl", "leads out of the project"),
         (("project", "sources", "other"), "/x-1.0-py3-none-any.whl", "leads out of the project"),
         (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from imgbuild.matrix import yaml_nodes
@@ -185,5 +185,7 @@ def test_libyaml_reads_changed_matrices_as_python_does(changes: list[tuple[int, 
 
 
 @given(st.lists(PIECES, max_size=12))
+@example(["|", "#"])
+@example([">", "-#"])
 def test_libyaml_reads_short_texts_as_python_does(pieces: list[str]) -> None:
     _assert_same("".join(pieces))
