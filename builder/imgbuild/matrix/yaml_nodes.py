@@ -20,7 +20,8 @@ from imgbuild.system.boundary import regular
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
-# What the two read differently: tabs, control characters, line breaks other than \n, `? `.
+# What the two read differently: tabs, control characters, line breaks other than \n, `? `, and a
+# comment right after the header of a block scalar.
 UNUSUAL = re.compile(
     r"[^\n -~\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
     r"|\?(?=[\s,\[\]{}]|$)"
