@@ -253,7 +253,7 @@ def test_a_marker_excludes_an_address(work):
         ("byurl @ https://secret@files.example/byurl-1.5-py3-none-any.whl", "user name"),
         ("byurl @ https://files.example/byurl-1.5-py3-none-any.whl?token=secret", r"\(token\)"),
         ("byurl @ http://files.example/byurl-1.5-py3-none-any.whl", "write https"),
-        ("byurl @ ftp://files.example/byurl-1.5-py3-none-any.whl", "no scheme"),
+        ("byurl @ ftp://files.example/byurl-1.5-py3-none-any.whl", "not a scheme"),
         ("byurl @ https://files.example/byurl-1.5.tar.gz", "names no wheel"),
         ("byurl @ https://files.example/other-1.5-py3-none-any.whl", "of the package other"),
         ("byurl @ git+https://me:secret@git.example/a", "user name"),

@@ -128,7 +128,13 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
         terms = terms_of(prepared, resolution)
         if (report := _clean_report(prepared, resolution, terms)) is not None:
             solve.report_age(prepared, chosen)
-            return SettledArch(resolution=resolution, report=report, known=recorded, rounds=rounds)
+            return SettledArch(
+                resolution=resolution,
+                report=report,
+                known=recorded,
+                rounds=rounds,
+                direct=prepared.direct,
+            )
         # A library for each round: what it has read is on the disk after it, and only there.
         with Library(context.store, Blocks(_ranges(prepared, resolution))) as library:
             release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
