@@ -12,7 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -20,7 +19,13 @@ from imgbuild.errors import InputError, Problem
 from imgbuild.lock.model import EditablePackage
 from imgbuild.matrix.extension import Extension
 from imgbuild.project import read as project_files
-from imgbuild.project.model import Declared, DeclaredRequirement, Place
+from imgbuild.project.model import (
+    Declared,
+    DeclaredRequirement,
+    Place,
+    exact_version,
+    holds,
+)
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
@@ -61,8 +66,9 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pins(self) -> dict[str, str]:
         """Package → version of the direct requirements that accept exactly one."""
-        exact = {package: exact_version(spec) for package, spec in self.versions.items()}
-        return {package: version for package, version in exact.items() if version is not None}
+        specs = {package: SpecifierSet(spec) for package, spec in self.versions.items()}
+        exact = {package: exact_version(spec) for package, spec in specs.items()}
+        return {package: str(Version(version)) for package, version in exact.items() if version}
 
     @property
     def recorded(self) -> tuple[str, ...]:
@@ -95,16 +101,6 @@ def editable_packages(required: ProjectRequirements, workdir: str) -> dict[str, 
     return dict(sorted(packages.items()))
 
 
-def exact_version(spec: str) -> str | None:
-    """The only version that `spec` accepts, without a local part; None for a range."""
-    exact = {
-        item.version
-        for item in SpecifierSet(spec)
-        if item.operator in ("==", "===") and not item.version.endswith(".*")
-    }
-    return str(Version(exact.pop())) if len(exact) == 1 else None
-
-
 def requirements_of(
     row: Extension, folder: Path, markers: Mapping[str, str]
 ) -> ProjectRequirements:
@@ -113,18 +109,14 @@ def requirements_of(
     InputError, with all problems, if a file cannot be read.
     """
     declared = declared_by(row, folder)
-    added = [
-        DeclaredRequirement(text=str(parse_requirement(line)), place=Place(file=MATRIX))
-        for line in row.add
-    ]
-    excluded = {
-        normalize(package) for package in (*row.exclude, *(each.name for each in declared.excluded))
-    }
+    left_out = (each.name for each in declared.excluded if holds(each.marker, markers))
+    excluded = {normalize(package) for package in (*row.exclude, *left_out)}
     relaxed = {normalize(package): item.spec for package, item in row.relax.items()}
     applying = [
         item
-        for item in (*declared.requirements, *added)
-        if _applies(item.requirement, markers) and item.package not in excluded and not item.path
+        for item in declared.requirements
+        if item.applies(markers) and item.package not in excluded
+        if not item.path or has_address(item)  # a folder is in `declared.packages`
     ]
     direct = [
         item
@@ -186,11 +178,19 @@ def _overrides(
 
 
 def declared_by(row: Extension, folder: Path) -> Declared:
-    """What the files that `row` names declare; read again only if one of them has changed."""
+    """What `row` and the files that it names declare.
+
+    The files are read again only if one of them has changed.
+    """
+    added = [
+        DeclaredRequirement(text=str(parse_requirement(line)), place=Place(file=MATRIX))
+        for line in row.add
+    ]
     if not row.requirements:
-        return Declared()
+        return Declared(requirements=tuple(added))
     states = tuple(_state(folder / name) for name in row.requirements)
-    return _read(folder, row.requirements, row.extras, row.groups, states)
+    declared = _read(folder, row.requirements, row.extras, row.groups, states)
+    return msgspec.structs.replace(declared, requirements=(*declared.requirements, *added))
 
 
 @lru_cache(maxsize=64)
@@ -211,10 +211,6 @@ def _state(path: Path) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)  # reading it raises the error
     return (status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _applies(requirement: Requirement, markers: Mapping[str, str]) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({**markers, "extra": ""})
 
 
 def _line(item: DeclaredRequirement, relaxed: Mapping[str, str]) -> str:

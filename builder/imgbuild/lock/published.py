@@ -52,6 +52,8 @@ from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, markers, sha256
 
 LOCK, DIGESTS_FILE = "lock.json", "digests.json"
+# Packages by which an image has kernels of FlashInfer to prepare for.
+KERNEL_USERS = frozenset({flashinfer.PACKAGE, "sglang", "vllm"})
 LAYOUT = "oci:"  # begins an `image` that is a folder
 
 
@@ -325,8 +327,7 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
         mirrors=value.mirrors,
     )
     overlays = {
-        name: _overlay(row, published[row.below], folder, below)
-        for name, row in value.targets.items()
+        name: _overlay(row, published[row.below], folder) for name, row in value.targets.items()
     }
     bases = dict(below.bases)
     targets = {}
@@ -364,7 +365,7 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
 def _catalogue(value: Extensions) -> Matrix:
     """What the catalogue knows of packages: indexes, sdists that can be built, waivers.
 
-    Without its targets if none of `value` comes from there.
+    Of its targets only those that `value` has from there.
     """
     matrix = load(CATALOGUE / MATRIX)
     copied = {name for name, item in value.published.items() if item.origin == "catalogue"}
@@ -372,14 +373,13 @@ def _catalogue(value: Extensions) -> Matrix:
     return msgspec.structs.replace(matrix, targets=targets)
 
 
-def _overlay(row: Extension, target: PublishedTarget, folder: Path, below: Matrix) -> Overlay:
+def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> Overlay:
     """The row with what its files require on its first architecture."""
-    arch = next(iter(row.arch or target.lock.arch))
-    environment = markers(target.lock.base.python, arch)
-    required = requirements_of(row, folder, environment)
+    item = Overlay(row=row, published=target, folder=folder)
+    required = item.requirements_on(next(iter(row.arch or target.lock.arch)))
     if row.extends is not None:
         refuse_contradictions(required, versions_of(target.lock), target.name)
-    return Overlay(row=row, published=target, folder=folder, requirements=required)
+    return msgspec.structs.replace(item, requirements=required)
 
 
 def _extending(item: Overlay, below: Matrix) -> Target:
@@ -452,10 +452,6 @@ def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
         accept_cves=row.accept_cves,
         tested=row.tested,
     )
-
-
-# Packages by which an image has kernels of FlashInfer to prepare for.
-KERNEL_USERS = frozenset({flashinfer.PACKAGE, "sglang", "vllm"})
 
 
 def _inherited(labels: Mapping[str, str]) -> dict[str, str]:

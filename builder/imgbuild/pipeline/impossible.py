@@ -7,7 +7,6 @@ from imgbuild.errors import ImpossibleRequirements
 from imgbuild.lock import published
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.matrix.model import Matrix
-from imgbuild.pipeline.declared_files import with_added
 from imgbuild.resolve.demands import demands
 from imgbuild.resolve.feasible import IndexPages, obstacles
 from imgbuild.values import normalize
@@ -23,7 +22,7 @@ def refuse(matrix: Matrix, name: str, context: Context) -> None:
     if row is None:
         return
     target, lock = matrix.targets[name], row.published.lock
-    declared = with_added(row.requirements.declared, row.row.add)
+    declared = row.requirements.declared
     left_out = {
         *(versions_of(lock) if row.row.extends is not None else ()),
         *map(normalize, (*row.row.exclude, *row.row.relax)),

@@ -5,10 +5,14 @@ from __future__ import annotations
 import datetime
 import posixpath
 import re
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal
 
 import msgspec
+from packaging.markers import Marker
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
@@ -32,7 +36,25 @@ PREFERENCE = re.compile(r"^\.python-version$|dockerfile|containerfile|\.ipynb$")
 Kind = Literal["requirement", "constraint", "override"]
 
 
-class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True):
+def holds(marker: Marker | str | None, markers: Mapping[str, str]) -> bool:
+    """Whether a condition of PEP 508, or none, is true on a machine with `markers`."""
+    if not marker:
+        return True
+    condition = Marker(marker) if isinstance(marker, str) else marker
+    return condition.evaluate({**markers, "extra": ""})
+
+
+def exact_version(specifier: SpecifierSet) -> str | None:
+    """The only version that `specifier` accepts, as it is written; None for a range."""
+    exact = {
+        clause.version
+        for clause in specifier
+        if clause.operator in ("==", "===") and not clause.version.endswith(".*")
+    }
+    return exact.pop() if len(exact) == 1 else None
+
+
+class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A requirement as PEP 508 writes it, and what PEP 508 cannot express.
 
     `text` has the name, extras, versions, a marker and, for a wheel or a git repository by URL,
@@ -50,15 +72,19 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True):
     locked: bool = False
     no_deps: bool = False
 
-    @property
+    @cached_property
     def requirement(self) -> Requirement:
-        """The text, parsed."""
+        """The text, parsed. It is the same object each time: do not change it."""
         return parse_requirement(self.text)
 
-    @property
+    @cached_property
     def package(self) -> str:
         """The normalized name."""
         return normalize(self.requirement.name)
+
+    def applies(self, markers: Mapping[str, str]) -> bool:
+        """Whether its marker is true on a machine with `markers` (PEP 508)."""
+        return holds(self.requirement.marker, markers)
 
 
 class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):

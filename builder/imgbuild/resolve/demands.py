@@ -11,7 +11,13 @@ from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.project import addresses
-from imgbuild.project.model import Declared, DeclaredRequirement, Place
+from imgbuild.project.model import (
+    Declared,
+    DeclaredRequirement,
+    Place,
+    exact_version,
+    holds,
+)
 from imgbuild.values import normalize
 
 
@@ -43,12 +49,7 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def pin(self) -> str | None:
         """The only accepted version; None for a range."""
-        pins = {
-            each.version
-            for each in self.versions
-            if each.operator in ("==", "===") and not each.version.endswith(".*")
-        }
-        return pins.pop() if len(pins) == 1 else None
+        return exact_version(self.versions)
 
     def __str__(self) -> str:
         extras = f"[{','.join(self.extras)}]" if self.extras else ""
@@ -63,11 +64,9 @@ def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[PackageDema
     An override decides over everything, a lock file over ranges. The packages of the project
     itself are left out, and those that it excludes.
     """
-    environment = {**markers, "extra": ""}
     lines: dict[str, list[DeclaredRequirement]] = {}
     for item in declared.requirements:
-        marker = item.requirement.marker
-        if marker is None or marker.evaluate(environment):
+        if item.applies(markers):
             lines.setdefault(item.package, []).append(item)
     left_out = {
         *(normalize(item.name) for item in declared.packages),
@@ -78,11 +77,6 @@ def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[PackageDema
         for package, items in sorted(lines.items())
         if package not in left_out
     )
-
-
-def holds(marker: str, markers: Mapping[str, str]) -> bool:
-    """Whether a condition of PEP 508, or "" for none, is true on a machine with `markers`."""
-    return not marker or Marker(marker).evaluate({**markers, "extra": ""})
 
 
 def holds_with(marker: Marker | None, markers: Mapping[str, str], extras: Iterable[str]) -> bool:

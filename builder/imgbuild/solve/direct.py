@@ -94,12 +94,7 @@ def applying(
     declared: Iterable[DeclaredRequirement], markers: Mapping[str, str]
 ) -> tuple[DeclaredRequirement, ...]:
     """The requirements and bounds whose markers hold on a machine with `markers`."""
-    environment = {**markers, "extra": ""}
-    return tuple(
-        each
-        for each in declared
-        if (marker := each.requirement.marker) is None or marker.evaluate(environment)
-    )
+    return tuple(each for each in declared if each.applies(markers))
 
 
 def lines(declared: Iterable[DeclaredRequirement], direct: Direct) -> tuple[str, ...]:

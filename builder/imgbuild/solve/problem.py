@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from imgbuild.values import Arch
 NOTHING = ProjectRequirements()
 
 
-class SolveProblem(msgspec.Struct, frozen=True):
+class SolveProblem(msgspec.Struct, frozen=True, dict=True):
     """Target `name` of `matrix` on `arch`; `known` are the learned constraints to respect.
 
     `declared` are requirements of the files of the user's project, which is in `folder`.
@@ -47,7 +48,7 @@ class SolveProblem(msgspec.Struct, frozen=True):
         """The target's row in the matrix of a project; None for a target of another matrix."""
         return project_row(self.matrix, self.name)
 
-    @property
+    @functools.cached_property
     def requirements(self) -> ProjectRequirements:
         """What the project's files require on the architecture; nothing for other targets."""
         return self.row.requirements_on(self.arch) if self.row is not None else NOTHING

@@ -337,7 +337,7 @@ def test_another_lock_of_the_same_image_is_refused_by_the_key(sample):
 
 
 def test_a_wrong_lock_does_not_hide_the_right_one(sample):
-    """Whoever may write can attach: one of another image, one of the same without a signature."""
+    """Write access is enough to attach one: here of another image, and of the same, unsigned."""
     settings = msgspec.structs.replace(sample.lock.settings, labels={})
     for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):
         lock = msgspec.structs.replace(sample.lock, **changed)
