@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
+import platform
 import re
+from collections.abc import Sequence
 from io import BufferedReader
 from typing import Annotated
 
@@ -57,6 +60,15 @@ class Arch(enum.StrEnum):
         name = text.lower().removeprefix("linux/").replace("-", "_")
         spellings = {"amd64": cls.X86_64, "x64": cls.X86_64, "aarch64": cls.ARM64}
         return spellings.get(name) or cls(name)
+
+
+def of_machine(arches: Sequence[Arch]) -> tuple[Arch, ...]:
+    """This machine's architecture if it is one of `arches`, else all of them."""
+    with contextlib.suppress(ValueError):
+        machine = Arch.parse(platform.machine())
+        if machine in arches:
+            return (machine,)
+    return tuple(arches)
 
 
 class Condition(enum.StrEnum):

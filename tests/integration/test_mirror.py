@@ -84,7 +84,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
                  "glibc": "2.36", "interpreter": "/usr/bin/python3.11"}  # fmt: skip
         project.write(below, arches=BOTH)
         project.run("lock", TARGET)
-        project.run("build", TARGET, "--output", str(folder / "image"))
+        project.run("build", TARGET, "--arch", "all", "--output", str(folder / "image"))
         done = project.run(
             "registry", "mirror", "push", TARGET, f"{registry.host}/team/inputs", "--json"
         )
@@ -157,7 +157,7 @@ def test_a_build_with_no_other_network(sample, tmp_path):
     output = tmp_path / "image"
     sample.project.run(*MIRROR, "use", sample.place, "--mirror-only")
     try:
-        done = alone(sample, project, "build", TARGET, "--output", str(output))
+        done = alone(sample, project, "build", TARGET, "--arch", "all", "--output", str(output))
         assert done.returncode == 0, done.stderr
         assert f"from the mirror {sample.place}" in done.stderr
     finally:
@@ -172,7 +172,7 @@ def test_there_is_no_other_network(sample, tmp_path):
     """The same build without the mirror, in the same namespace, cannot work."""
     project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR="off")
     output = tmp_path / "image"
-    done = alone(sample, project, "build", TARGET, "--output", str(output))
+    done = alone(sample, project, "build", TARGET, "--arch", "all", "--output", str(output))
     assert done.returncode == 7, done.stderr
     assert not output.exists()
 
@@ -185,7 +185,16 @@ def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(sample, tmp_path
     link.unlink()
     try:
         strict = sample.fresh(tmp_path / "strict")
-        options = ("build", TARGET, "--mirror", sample.place, "--output", str(tmp_path / "image"))
+        options = (
+            "build",
+            TARGET,
+            "--arch",
+            "all",
+            "--mirror",
+            sample.place,
+            "--output",
+            str(tmp_path / "image"),
+        )
         done = strict.run(*options, "--mirror-only", status=7)
         assert wheel["file"] in done.stderr
         assert "lacks 1 inputs of small" in done.stderr
@@ -212,7 +221,16 @@ def test_a_damaged_file_of_the_mirror_is_never_used(sample, tmp_path):
     original = blob.read_bytes()
     blob.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
     try:
-        options = ("build", TARGET, "--mirror", sample.place, "--output", str(tmp_path / "image"))
+        options = (
+            "build",
+            TARGET,
+            "--arch",
+            "all",
+            "--mirror",
+            sample.place,
+            "--output",
+            str(tmp_path / "image"),
+        )
         done = sample.fresh(tmp_path / "strict").run(*options, "--mirror-only", status=9)
         assert key in done.stderr
         done = sample.fresh(tmp_path / "lenient").run(*options)
@@ -225,14 +243,14 @@ def test_a_damaged_file_of_the_mirror_is_never_used(sample, tmp_path):
 def test_a_mirror_that_does_not_answer_is_passed_over(sample, tmp_path):
     nobody = "127.0.0.1:9/team/inputs"
     project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR=nobody)
-    done = project.run("build", TARGET, "--output", str(tmp_path / "image"))
+    done = project.run("build", TARGET, "--arch", "all", "--output", str(tmp_path / "image"))
     assert f"the mirror {nobody} is skipped" in done.stderr
 
 
 def test_a_damaged_cache_is_not_published(sample, tmp_path):
     """The damaged file is fetched anew, and the mirror gets that one."""
     project = sample.fresh(tmp_path / "cache")
-    project.run("build", TARGET, "--output", str(tmp_path / "image"))
+    project.run("build", TARGET, "--arch", "all", "--output", str(tmp_path / "image"))
     wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
     path = tmp_path / "cache/files" / wheel["sha256"][:2] / wheel["sha256"]
     data = path.read_bytes()

@@ -92,6 +92,21 @@ def test_a_project_is_importable_with_its_metadata_and_scripts(
         assert ran.stdout == "0.3 42\n"
     assert project.run("lock", "--check", ROW).returncode == 0
 
+    # What an image compiles is there in its next run.
+    def shell(script: str, *options: str) -> str:
+        return project.run(
+            "run", ROW, *options, "--through", "root", "--", "sh", "-c", script
+        ).stdout
+
+    look = "cat /var/cache/imgbuild/kernel || echo none"
+    shell("echo compiled >/var/cache/imgbuild/kernel")
+    assert shell(look) == "compiled\n"
+    assert shell(look, "--no-kernel-cache") == "none\n"
+    assert shell(look, "--user", "1234:1234") == "none\n"
+    assert "kernel caches of images: 1, " in project.run("cache", "info").stdout
+    project.run("cache", "clear")
+    assert shell(look) == "none\n"
+
 
 def test_like_solves_anew_and_prefers_the_versions_of_its_target(
     published_site: PublishedSite, tmp_path: Path

@@ -80,7 +80,9 @@ def pushed(tmp_path_factory: pytest.TempPathFactory, index: str) -> Pushed:
     project = Project(folder, index, cache=None)
     project.write(DEBIAN, arches=BOTH, user="imgbuild", uid=1000)
     project.run("lock", TARGET, "--keep")
-    project.run("build", TARGET, "--only", "base", "--output", str(folder / "base"))
+    project.run(
+        "build", TARGET, "--arch", "all", "--only", "base", "--output", str(folder / "base")
+    )
     return Pushed(
         folder=folder / "base",
         oci=push(folder / "base", "--all"),
@@ -109,7 +111,7 @@ def sample(
     below = getattr(pushed, request.param)
     project.write(sample_project.registry_base(below), arches=BOTH)
     project.run("lock", TARGET)
-    project.run("build", TARGET, "--output", str(folder / "image"))
+    project.run("build", TARGET, "--arch", "all", "--output", str(folder / "image"))
     yield Sample(project=project, output=folder / "image", base=below)
     shutil.rmtree(folder)
 
@@ -202,14 +204,25 @@ def test_a_second_lock_writes_the_same_bytes_and_check_is_clean(sample):
 
 def test_an_empty_cache_gives_the_same_digest(sample, tmp_path):
     project = Project(sample.project.folder, sample.project.index_url, cache=tmp_path / "cache")
-    project.run("build", TARGET, "--output", str(tmp_path / "image"))
+    project.run("build", TARGET, "--arch", "all", "--output", str(tmp_path / "image"))
     assert images.verified(tmp_path / "image").digest == layout.read(sample.output).digest
-    project.run("build", TARGET, "--output", str(tmp_path / "again"), "--offline", "--verify")
+    project.run(
+        "build",
+        TARGET,
+        "--arch",
+        "all",
+        "--output",
+        str(tmp_path / "again"),
+        "--offline",
+        "--verify",
+    )
     assert images.verified(tmp_path / "again").digest == layout.read(sample.output).digest
 
 
 def test_the_base_alone(sample, tmp_path):
-    sample.project.run("build", TARGET, "--only", "base", "--output", str(tmp_path / "base"))
+    sample.project.run(
+        "build", TARGET, "--arch", "all", "--only", "base", "--output", str(tmp_path / "base")
+    )
     image_layout = images.verified(tmp_path / "base")
     for arch in Arch:
         below = manifest_of(sample.base, arch)["layers"]
@@ -257,7 +270,7 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
             sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "odd"))
         )
         project.run("lock", TARGET)
-        project.run("build", TARGET)
+        project.run("build", TARGET, "--arch", "all")
     stored = images.verified(tmp_path / "project/build" / TARGET).image(Arch.X86_64)
     assert [layer.digest for layer in stored.layers[:3]] == [each.digest for each in records]
     assert [layer.media_type for layer in stored.layers[:4]] == [
@@ -265,7 +278,17 @@ def test_layers_without_compression_and_one_layer_twice(tmp_path):
     ]  # fmt: skip
     for form in ("oci-archive", "docker-archive"):
         archive = tmp_path / f"{form}.tar"
-        project.run("build", TARGET, "--format", form, "--output", str(archive), "--offline")
+        project.run(
+            "build",
+            TARGET,
+            "--arch",
+            "all",
+            "--format",
+            form,
+            "--output",
+            str(archive),
+            "--offline",
+        )
         skopeo("copy", "--quiet", f"{form}:{archive}", f"dir:{tmp_path / form}")
     docker = needs.docker()
     loaded = json.loads(project.run("load", TARGET, "--through", "docker", "--json").stdout)

@@ -154,6 +154,8 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
         "links": [False, True],
         "input": "",
     }
+    [kernels] = Path(user["HOME"]).glob(".cache/imgbuild/kernels/*")
+    assert list(kernels.iterdir()), "what the job wrote below /var/cache/imgbuild is kept"
 
 
 @pytest.mark.long

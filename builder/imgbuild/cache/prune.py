@@ -21,7 +21,7 @@ from imgbuild.system.folder import regular_file, try_lock
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing in the cache. `kind` is file, blob, unpacked, root, fact or partial.
+    """One thing in the cache. `kind` is file, blob, unpacked, root, kernels, fact or partial.
 
     `used` is in seconds since the epoch; `path` is relative to the cache; `label` is the file name
     of an input, or the kind of a fact.
@@ -51,10 +51,11 @@ _PLACES = (
     ("blob", "blobs", 2),
     ("unpacked", "unpacked", 2),
     ("root", "roots", 2),
+    ("kernels", "kernels", 1),
     ("fact", "facts", 3),
     ("partial", "partial", 1),
 )
-_FOLDERS = ("root", "unpacked")
+_FOLDERS = ("root", "unpacked", "kernels")
 _TURN = {"root": 0, "unpacked": 1, "fact": 3}  # 2: all others
 
 
@@ -98,7 +99,9 @@ def _entry(
     *_, fact_kind, _, name = path.split("/")
     place = path.removeprefix(f"{store.root}/")
     size = status.st_size
-    if kind in _FOLDERS:
+    if kind == "kernels":
+        size = files.unshared_bytes(Path(path))
+    elif kind in _FOLDERS:
         size = int(Path(path, SIZE).read_text(encoding="ascii"))
     if kind == "fact":
         label = fact_kind

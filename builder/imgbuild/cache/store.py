@@ -4,6 +4,7 @@
     blobs/sha256/SHA256      layers
     unpacked/USER/SHA256     folders with the files of layers, owned by the user with this id
     roots/USER/SHA256        folders with the tree of an image, of hard links to those files
+    kernels/SHA256           what images compiled while they ran: an image's kernel cache
     facts/KIND/ab/SHA256     small data derived from inputs, with a checksum of its own
     partial/SHA256           downloads that were interrupted, locked while it continues
     scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
@@ -153,6 +154,21 @@ class Store:
                     if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                         raise  # else another process was first
         return paths
+
+    def kernels(self, digest: str, *, make: bool = True) -> Path:
+        """The folder for what the image with this manifest compiles while it runs.
+
+        With `make` it is there, only this user can enter it, and it is not pruned until this
+        process ends. InputError if another user owns it.
+        """
+        path = self.root / "kernels" / digest.removeprefix("sha256:")
+        if make:
+            with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
+                self._lease(path)
+                self._below(path).mkdir(mode=0o700, exist_ok=True)
+                self._require_own(path)
+                os.utime(path)
+        return path
 
     def drop_file(self, sha256: str) -> None:
         """Remove an input file that this process is done with, unless another one uses it."""

@@ -103,7 +103,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], cluster: 
     session = open_session(given["matrix"], Options())
     report_templates(session.project)
     patterns = [*(given["names"] or []), *(given["target"] or [])]
-    arches = given["arch"] or []
+    arches = [arch for arch in given["arch"] or [] if arch != "all"]
     selected = session.select(patterns, everything=given["everything"], arches=arches)
     tasks = _tasks(session, [item.name for item in selected], arches)
     command = (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Sequence
 
 from imgbuild import project_paths
 from imgbuild.attest.sbom import packages
-from imgbuild.cli._selection import SelectedLock, at_most_one, choose
+from imgbuild.cli._selection import at_most_one, choose
 from imgbuild.cli._targets import Filter
 from imgbuild.lock.lock_file import Lock
 from imgbuild.pipeline import locked_packages
@@ -16,7 +15,7 @@ from imgbuild.pipeline.session import Options, open_session
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.show import dependencies
 from imgbuild.show.dependencies import Graph
-from imgbuild.values import Arch, normalize
+from imgbuild.values import Arch, normalize, of_machine
 
 
 def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
@@ -26,15 +25,7 @@ def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
     chosen = choose(
         selection.project(names), patterns, everything=not patterns, arches=[arch] if arch else []
     )
-    return [(item.lock, _arch(item)) for item in chosen]
-
-
-def _arch(chosen: SelectedLock) -> Arch:
-    try:
-        host_arch = Arch.parse(platform.machine())
-    except ValueError:
-        return chosen.arches[0]
-    return host_arch if host_arch in chosen.arches else chosen.arches[0]
+    return [(item.lock, of_machine(item.arches)[0]) for item in chosen]
 
 
 def graphs(

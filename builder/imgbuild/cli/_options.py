@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from imgbuild.cli._verb import OUTPUT, REGISTRY, SELECT, Definition, option
+from imgbuild.cli._verb import CONTAINER, OUTPUT, REGISTRY, SELECT, Definition, option
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix.notes import nearest
 from imgbuild.project_paths import find
@@ -91,8 +91,17 @@ def _arch(text: object) -> tuple[Arch, ...]:
         raise typer.BadParameter(message) from error
 
 
+def _arch_or_all(text: object) -> tuple[Arch | Literal["all"], ...]:
+    return ("all",) if text == "all" else _arch(text)
+
+
 def _each(value: Any) -> list[Any] | None:
-    return [item for part in value for item in part] if value else None
+    """All values of a repeated option."""
+    values = [item for part in value or () for item in part]
+    if "all" in values and len(values) > 1:
+        message = "all and another architecture cannot be combined"
+        raise typer.BadParameter(message)
+    return values or None
 
 
 def _jobs(value: object) -> int:
@@ -136,10 +145,11 @@ TARGET = Definition(
     autocompletion=complete_target,
 )  # fmt: skip
 ALL = Definition("--all", "All targets of the matrix.", panel=SELECT, often=True)
-ARCH = Definition(
-    "--arch", "The architecture: x86_64 (amd64) or arm64 (aarch64).", metavar="ARCH",
-    panel=SELECT, often=True, parser=_arch, callback=_each,
-)  # fmt: skip
+_ARCH = ("--arch", "The architecture: x86_64 (amd64) or arm64 (aarch64).")
+ARCH = Definition(*_ARCH, metavar="ARCH", panel=SELECT, often=True, parser=_arch, callback=_each)
+BUILD_ARCH = Definition(
+    *_ARCH, metavar="ARCH", panel=SELECT, often=True, parser=_arch_or_all, callback=_each
+)
 OUTPUT_PATH = Definition("--output -o", "Write the result here.", metavar="PATH", often=True)
 FORMAT = Definition("--format", "The format of the result.", metavar="FORMAT", often=True)
 THROUGH = Definition("--through", "What runs the image.", metavar="NAME", often=True)
@@ -185,6 +195,11 @@ SHARED = Definition("--shared", "Shared memory in MB that must be free. 0: at le
 FROM = Definition("--from", "Start from this instead.", metavar="PLACE", often=True)
 
 Arches = Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")]
+BuildArches = Annotated[
+    list[Arch | Literal["all"]] | None,
+    BUILD_ARCH("Repeatable, or with commas; or 'all'. Default: this machine's, or the target's only"
+               " one."),
+]  # fmt: skip
 OneArch = Annotated[list[Arch] | None, ARCH("Default: this machine's, or the image's only one.")]
 LayoutFolder = Annotated[
     Path | None, option("--layout", "The OCI layout of the image. Default: build/TARGET.",
@@ -194,6 +209,12 @@ Jobs = Annotated[
     int,
     option("--jobs -j", "Number of parallel processes (0: one for each core).", metavar="N",
            parser=_jobs, setting=True),
+]  # fmt: skip
+KernelCache = Annotated[
+    bool,
+    option("--kernel-cache/--no-kernel-cache", "Keep what the image compiles while it runs (Triton,"
+           " torch.compile, FlashInfer, vLLM) in imgbuild's cache, for its next run.",
+           panel=CONTAINER),
 ]  # fmt: skip
 Offline = Annotated[
     bool, option("--offline", "Use the cache only; fail if a file is missing from it.", often=True)

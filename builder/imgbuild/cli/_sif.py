@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ from imgbuild.cache.store import Store
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._sessions import same_image, select_targets, single_arch
-from imgbuild.cli._targets import Filter
+from imgbuild.cli._targets import Targets
 from imgbuild.cli._verb import option
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
@@ -33,7 +32,7 @@ from imgbuild.sif import push as pushing
 from imgbuild.sif.convert import ConvertedImage, Format
 from imgbuild.sif.squashfs import Compressor
 from imgbuild.system.console import console
-from imgbuild.values import Arch
+from imgbuild.values import Arch, of_machine
 
 CompressOption = Annotated[
     Compressor,
@@ -60,7 +59,7 @@ class SifInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build(
-    selection: Filter,
+    selection: Targets,
     origin: str | None,
     output: Path | None,
     form: Format,
@@ -80,7 +79,7 @@ def build(
             sources = [_target(session, item, selection.arches) for item in selected]
         several, suffix = len(sources) > 1, convert.SUFFIXES[form]
         converted = [
-            _convert(each, selection.arch, placed(each.stem, output, suffix, several=several),
+            _convert(each, selection.arches, placed(each.stem, output, suffix, several=several),
                      form, compress, how.jobs)
             for each in sources
         ]  # fmt: skip
@@ -88,7 +87,7 @@ def build(
 
 
 def push(
-    selection: Filter,
+    selection: Targets,
     names: Sequence[str],
     repository: Repository,
     client: Client,
@@ -106,10 +105,10 @@ def push(
         sources = [_built(session, item.name, layout) for item in selected]
     pushed_files = []
     for each in sources:
-        image = each.layout.image(single_arch(each.layout, selection.arch)).manifest.digest
+        image = each.layout.image(single_arch(each.layout, selection.arches)).manifest.digest
         pushing.subject(client, repository, each.layout.name or each.stem.name, image)
         out = placed(each.stem, None, ".sif", several=False)
-        file = _convert(each, selection.arch, out, "sif", compress, how.jobs)
+        file = _convert(each, selection.arches, out, "sif", compress, how.jobs)
         with console.step(f"pushing {out.name} to {repository}"):
             sent = pushing.push(client, repository, file)
         pushed_files.append((msgspec.structs.replace(file, pushed=sent), sent.reference))
@@ -148,11 +147,7 @@ def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInpu
 def _only(item: Selected, arches: Sequence[Arch]) -> Arch:
     """The architecture that is built: the named one, else this machine's, else the only one."""
     named = at_most_one(arches, "a SIF or squashfs is for one architecture")
-    with contextlib.suppress(ValueError):
-        machine = Arch.parse(platform.machine())
-        if named is None and machine in item.arches:
-            return machine
-    return item.arches[0]
+    return named or of_machine(item.arches)[0]
 
 
 def _built(session: Session, name: str, layout: Path | None) -> SifInput:
@@ -162,13 +157,13 @@ def _built(session: Session, name: str, layout: Path | None) -> SifInput:
 
 
 def _origin(
-    origin: str, selection: Filter, plain_http: Sequence[str], stack: contextlib.ExitStack
+    origin: str, selection: Targets, plain_http: Sequence[str], stack: contextlib.ExitStack
 ) -> SifInput:
     """An OCI layout, or an image of a registry."""
     folder = Path(origin)
     if not folder.is_dir():
         client = Client(plain_http=plain_http, reporter=console)
-        return _pulled(client, parse(origin, default_tag="latest"), selection.arch, stack)
+        return _pulled(client, parse(origin, default_tag="latest"), selection.arches, stack)
     if not (folder / "oci-layout").is_file():
         message = f"--from {origin} is not an OCI layout"
         raise InputError(
@@ -177,7 +172,7 @@ def _origin(
     return _layout(folder, selection)
 
 
-def _layout(folder: Path, selection: Filter) -> SifInput:
+def _layout(folder: Path, selection: Targets) -> SifInput:
     """The image of an OCI layout, with its lock if this folder's project has it."""
     built = layout.read(folder)
     source = SifInput(stem=folder.absolute(), name=str(folder), layout=built)
@@ -188,7 +183,7 @@ def _layout(folder: Path, selection: Filter) -> SifInput:
     return msgspec.structs.replace(source, lock=lock)
 
 
-def _locks(selection: Filter) -> Path | None:
+def _locks(selection: Targets) -> Path | None:
     """The folder with the locks of this folder's project; None outside of a project."""
     try:
         return selection.project().images

@@ -108,6 +108,17 @@ class Selection(Filter, frozen=True, kw_only=True):
         return [*(self.names or []), *(self.target or [])]
 
 
+class BuildSelection(WholeTargets, frozen=True, kw_only=True):
+    """Which targets to build: as `Selection`, but by default for this machine alone."""
+
+    arch: _options.BuildArches = None
+
+    @property
+    def arches(self) -> list[Arch]:
+        """The architectures that are named; empty for all."""
+        return [arch for arch in self.arch or [] if arch != "all"]
+
+
 class OneTarget(Group, frozen=True, kw_only=True):
     """One target, positional or by `--target`."""
 

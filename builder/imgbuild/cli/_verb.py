@@ -16,12 +16,12 @@ import msgspec
 import typer
 
 from imgbuild.system.console import console
-from imgbuild.values import Arch
 
 SELECT = "Targets"
 OUTPUT = "Output options"
 WORK = "Options"
 REGISTRY = "Registries"
+CONTAINER = "The container"
 
 VARIES = "-v"  # --verbose; in `run`, as in Docker, --volume
 _defined: dict[str, tuple[str, str]] = {}  # a flag → names and meaning
@@ -134,9 +134,9 @@ def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Cal
 
 
 def _unparsed(annotation: Any) -> Any:
-    """`annotation` for typer, which would read the values of an enumeration a second time."""
+    """`annotation` for typer, which would read values that a parser has read a second time."""
     meta = getattr(annotation, "__metadata__", ())
-    if meta and meta[0].parser is not None and annotation.__origin__ == (list[Arch] | None):
+    if meta and meta[0].parser is not None and str(annotation.__origin__).startswith("list["):
         return Annotated[list[Any] | None, *meta]
     return annotation
 

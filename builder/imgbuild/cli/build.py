@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from imgbuild.assemble.image_layout import BuiltImage
 from imgbuild.cli import _sif
 from imgbuild.cli._array import offered
 from imgbuild.cli._help import command
@@ -27,12 +26,12 @@ from imgbuild.cli._options import (
 )
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._sessions import select_targets
-from imgbuild.cli._targets import Selection
+from imgbuild.cli._targets import BuildSelection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import docker_build, opened, rebuild, with_project
-from imgbuild.pipeline.build import build_all, placed
+from imgbuild.pipeline.build import build_all, native, placed
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.plan import current
@@ -71,7 +70,7 @@ BuilderOption = Annotated[
     BUILDER(
         "embedded needs no engine and gives the locked digest. docker builds"
         " images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET: the same"
-        " files with another digest, for this machine's architecture."
+        " files with another digest."
     ),
 ]
 VerifyOption = Annotated[bool, option("--verify", "Build every layer again, and check every file.")]
@@ -88,7 +87,7 @@ ProjectOption = Annotated[
 
 @verb
 def build(
-    selection: Selection,
+    selection: BuildSelection,
     builder: BuilderOption = Builder.EMBEDDED,
     origin: OriginOption = None,
     output: OutputOption = None,
@@ -105,9 +104,9 @@ def build(
 ) -> None:
     """Build images from their locks.
 
-    Needs no Docker, no root and no GPU, and builds for any architecture. Files that the cache
-    lacks are downloaded. The digest must be that of the lock, or nothing is written. A second
-    build without changes takes a moment.
+    Needs no Docker, no root and no GPU, and builds for any architecture (--arch all, to
+    publish). Files that the cache lacks are downloaded. The digest must be that of the lock, or
+    nothing is written. A second build without changes takes a moment.
 
     --format sif and squashfs convert the image of one architecture, without unpacking it; they
     need mksquashfs 4.5 or newer. The same image and the same mksquashfs give the same bytes. A SIF
@@ -147,7 +146,7 @@ def build(
     if project:
         _refuse_with_project(origin, part, form, docker=docker)
     if form == "sif" or form == "squashfs":  # noqa: PLR1714 - mypy narrows the type by this
-        _refuse_file(part, docker=docker)
+        _refuse_file(selection, part, docker=docker)
         _sif.build(selection, origin, output, form, compress, how)
         return
     if compress != "zstd":
@@ -157,21 +156,22 @@ def build(
         _refuse_beside(
             origin, [selection.named, selection.everything, selection.matrix, part, docker]
         )
-        _again(origin, selection.arches, output, form, how)
+        arches = None if selection.arch is None else selection.arches
+        _again(origin, arches, output, form, how)
         return
     session = open_session(selection.matrix, how, selection.named)
     selected = select_targets(selection, session)
     _refuse_part(part, form, docker=docker)
+    if selection.arch is None:
+        selected = [native(item) for item in selected]
     if part is ImagePart.WHEELS:
-        folders = _wheels(session, selected, output)
-        lines = [f"{item.target} {item.files} {item.output}" for item in folders]
-        answer(folders, lines)
+        _answer_wheels(session, selected, output)
         return
     if project:
         built = with_project.build(session, selected, output, form)
     elif docker:
         opened.report_templates(session.project)
-        built = _with_docker(session, selected, output, native=not selection.arches)
+        built = docker_build.build_all(session, selected, output)
     else:
         built = build_all(session, selected, output, form=form, only_base=part is ImagePart.BASE)
     lines = [f"{item.target} {item.digest} {item.output}" for item in built]
@@ -205,26 +205,23 @@ def _refuse_with_project(
         raise InputError(message, hint=hint)
 
 
-def _wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> list[Wheels]:
-    """The wheels of each target as a folder."""
-    inputs, folders = open_inputs(session), []
+def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> None:
+    """Write the wheels of each target into a folder, and print where."""
+    inputs = open_inputs(session)
+    folders: list[Wheels] = []
     for item in selected:
         lock, _ = current.read_current(session.project, session.matrix, item.name)
         default = contexts.wheels_folder(session.project, item.name)
         several = len(selected) > 1
         folder = placed(default, item.name, output, several=several, form="oci")
         folders.append(contexts.wheels(lock, item.arches, folder, inputs))
-    return folders
+    answer(folders, [f"{item.target} {item.files} {item.output}" for item in folders])
 
 
-def _with_docker(
-    session: Session, selected: Sequence[Selected], output: Path | None, *, native: bool
-) -> list[BuiltImage]:
-    chosen = [docker_build.native(item) for item in selected] if native else selected
-    return docker_build.build_all(session, chosen, output)
-
-
-def _refuse_file(part: ImagePart | None, *, docker: bool) -> None:
+def _refuse_file(selection: BuildSelection, part: ImagePart | None, *, docker: bool) -> None:
+    if selection.arch and not selection.arches:
+        message = "--arch all: a SIF or squashfs is for one architecture"
+        raise InputError(message, hint="name one of them")
     if part is not None or docker:
         message = "--format sif and squashfs cannot be combined with --only or --builder"
         raise InputError(message, hint="leave out --only and --builder")
@@ -232,7 +229,7 @@ def _refuse_file(part: ImagePart | None, *, docker: bool) -> None:
 
 def _again(
     origin: str,
-    arches: Sequence[Arch],
+    arches: Sequence[Arch] | None,
     output: Path | None,
     form: BuildFormat,
     how: Options,

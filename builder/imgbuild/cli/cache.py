@@ -24,8 +24,8 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Show, prune and verify the cache of downloads and layers.\n\n"
     "The cache is in $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. All of"
-    " it can be downloaded or built again, so it is safe to remove entries, also while builds run:"
-    " what they use is kept. $IMGBUILD_CACHE_SIZE (for example 200G) limits its size.",
+    " it can be downloaded, built or compiled again, so it is safe to remove entries, also while"
+    " builds run: what they use is kept. $IMGBUILD_CACHE_SIZE (for example 200G) limits its size.",
 )
 
 
@@ -35,6 +35,7 @@ KINDS = {
     "blob": "layers",
     "unpacked": "unpacked layers",
     "root": "root folders of images",
+    "kernels": "kernel caches of images",
     "fact": "facts",
     "partial": "interrupted downloads",
 }

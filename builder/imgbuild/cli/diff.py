@@ -28,7 +28,7 @@ from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
 from imgbuild.oci import image
 from imgbuild.pipeline import docker_build
-from imgbuild.pipeline.build import build_all
+from imgbuild.pipeline.build import build_all, native
 from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.registry.client import Client
 from imgbuild.show import diff_sides, image_diff
@@ -89,7 +89,7 @@ def _with_docker(
 ) -> list[Compared]:
     comparisons = []
     for item in selected:
-        target = item if named else docker_build.native(item)
+        target = item if named else native(item)
         folder = session.project.below(f"build/{Builder.EMBEDDED}/{item.name}")
         left_path = build_all(session, [target], folder)[0].output
         with docker_build.temporary(session, target) as built:

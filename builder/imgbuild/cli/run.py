@@ -22,6 +22,7 @@ from imgbuild.cli._options import (
     GPUS,
     THROUGH,
     Engine,
+    KernelCache,
     LayoutFolder,
     OneArch,
     processes,
@@ -30,7 +31,7 @@ from imgbuild.cli._output import answer
 from imgbuild.cli._selection import arch_of
 from imgbuild.cli._sessions import single
 from imgbuild.cli._targets import OneTarget
-from imgbuild.cli._verb import Definition, Group, RunOutput, option, verb
+from imgbuild.cli._verb import CONTAINER, Definition, Group, RunOutput, option, verb
 from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount, process_ids
 from imgbuild.container.run_in_image import PROJECT_COMMIT, CommandConfig
@@ -46,7 +47,6 @@ FOLDER = "/workspace"  # for the current folder, if the image has no working fol
 CACHE = "/mnt/huggingface"
 NOTICE = "notice"  # the kind of fact for what is reported once a day
 SELINUX = Path("/sys/fs/selinux/enforce")
-PANEL = "The container"
 NAME = re.compile(r"[^\s=]+")
 PORT = re.compile(r"([\w.\[\]:-]+:)?\d+(-\d+)?(/(tcp|udp|sctp))?")
 SIZE = re.compile(r"\d+(\.\d+)?([bkmgBKMG]b?)?")
@@ -62,7 +62,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
             "--volume -v",
             "Mount a file or folder at the path DST, read-only with :ro; repeatable.",
             metavar="SRC:DST[:ro]",
-            panel=PANEL,
+            panel=CONTAINER,
             often=True,
         )(),
     ] = None
@@ -70,18 +70,18 @@ class RunOptions(Group, frozen=True, kw_only=True):
     env_file: Annotated[
         list[Path] | None,
         option("--env-file", "Set variables from a file of NAME=VALUE lines; repeatable.",
-               metavar="FILE", panel=PANEL),
+               metavar="FILE", panel=CONTAINER),
     ] = None  # fmt: skip
     publish: Annotated[
         list[str] | None,
         option("--publish -p", "Publish a port, with docker and podman; repeatable.",
-               metavar="[HOST:]PORT", panel=PANEL, often=True),
+               metavar="[HOST:]PORT", panel=CONTAINER, often=True),
     ] = None  # fmt: skip
     gpus: Annotated[str | None, GPUS("Default: all, if this machine has any.")] = None
     shm_size: Annotated[
         str | None,
         option("--shm-size", "Shared memory of the container's own, such as 16g. Default: that of"
-               " the host (--ipc=host).", metavar="SIZE", panel=PANEL, setting=True),
+               " the host (--ipc=host).", metavar="SIZE", panel=CONTAINER, setting=True),
     ] = None  # fmt: skip
     user: Annotated[
         str | None,
@@ -89,18 +89,19 @@ class RunOptions(Group, frozen=True, kw_only=True):
             "--user",
             "The user who runs the command. Default: you, so that you own the files it writes.",
             metavar="UID[:GID]",
-            panel=PANEL,
+            panel=CONTAINER,
         )(),
     ] = None
     network: Annotated[
         bool,
-        option("--network/--no-network", "Give the command a network.", panel=PANEL),
+        option("--network/--no-network", "Give the command a network.", panel=CONTAINER),
     ] = True
     hf_cache: Annotated[
         bool,
         option("--hf-cache/--no-hf-cache", "Mount your Hugging Face cache ($HF_HOME, else"
-               " ~/.cache/huggingface; $HF_HUB_CACHE and others) if it exists.", panel=PANEL),
+               " ~/.cache/huggingface; $HF_HUB_CACHE and others) if it exists.", panel=CONTAINER),
     ] = True  # fmt: skip
+    kernel_cache: KernelCache = True
 
     def request(
         self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry: bool
@@ -389,13 +390,23 @@ def in_container(
     json = console.json
     request = container.request(target.config(chosen), words, interactive=not json, dry=dry_run)
     if dry_run:
-        engine_command = run_target.command(target, request, through=through)
+        engine_command = run_target.command(
+            target, chosen, request, through=through, kernel_cache=container.kernel_cache
+        )
         shown = CommandToRun(
             target=target.name, arch=chosen, **msgspec.structs.asdict(engine_command)
         )
         answer(shown, [engine_command.text()])
         return
-    ran = run_target.run(session, target, chosen, request, through=through, capture=json)
+    ran = run_target.run(
+        session,
+        target,
+        chosen,
+        request,
+        through=through,
+        capture=json,
+        kernel_cache=container.kernel_cache,
+    )
     if json:
         answer(RunInImage(target=target.name, arch=chosen, **msgspec.structs.asdict(ran)), [])
     raise typer.Exit(ran.status)

@@ -11,7 +11,15 @@ import typer
 
 from imgbuild.cli._allocation import AllocationOptions, Nodes, allocation
 from imgbuild.cli._help import command
-from imgbuild.cli._options import ENV, GPUS, OUTPUT_PATH, SIF_FILE, Apptainer, SharedMemory
+from imgbuild.cli._options import (
+    ENV,
+    GPUS,
+    OUTPUT_PATH,
+    SIF_FILE,
+    Apptainer,
+    KernelCache,
+    SharedMemory,
+)
 from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._selection import choose
 from imgbuild.cli._targets import OneTarget
@@ -187,6 +195,7 @@ def slurm(
     stage: Stage = None,
     scratch: Scratch = "",
     env: Env = None,
+    kernel_cache: KernelCache = True,
     apptainer: Apptainer = None,
     shared: SharedMemory = 0,
     output: Annotated[Path | None, OUTPUT_PATH("A file. Default: stdout.")] = None,
@@ -226,7 +235,7 @@ def slurm(
     job_script = _script(
         project, name, job, resources, runtime, env or [],
         command=words, model=served_model, stage=tuple(stage or ()), scratch=scratch,
-        shared=shared, submit=submit,
+        shared=shared, submit=submit, kernel_cache=kernel_cache,
     )  # fmt: skip
     script = jobs.text(job_script, project.images)
     if output is not None:
@@ -243,6 +252,7 @@ def _script(
     env: list[str],
     *,
     submit: bool,
+    kernel_cache: bool,
     **more: object,
 ) -> JobScript:
     """The script of `job`, in the image of the one target `name`."""
@@ -263,11 +273,20 @@ def _script(
         ),
         environment=environment,
         passed=passed,
+        kernels=_kernels(target_digests) if kernel_cache else {},
         **more,
     )
     for line in jobs.unseen(script, Path.cwd()):
         console.warn(line)
     return script
+
+
+def _kernels(target_digests: TargetDigests) -> dict[str, str]:
+    """The name of the kernel cache of the image on each kind of machine."""
+    return {
+        arch.wheel: image.manifest.removeprefix("sha256:")
+        for arch, image in target_digests.arch.items()
+    }
 
 
 def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bool) -> None:

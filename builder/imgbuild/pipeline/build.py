@@ -20,6 +20,7 @@ from imgbuild.render import contexts
 from imgbuild.system import files
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.console import console
+from imgbuild.values import of_machine
 
 
 def build_all(
@@ -61,6 +62,14 @@ def build_all(
         made.append(built)
     prune.trim(inputs.store)
     return made
+
+
+def native(item: Selected) -> Selected:
+    """The target for this machine's architecture alone, if it is one of several."""
+    arches = of_machine(item.arches)
+    if len(arches) < len(item.arches):
+        console.info(f"{item.name}: building for {arches[0]}, as this machine; see --arch")
+    return msgspec.structs.replace(item, arches=arches)
 
 
 def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str) -> None:

@@ -6,12 +6,9 @@ The OCI layout goes to `build/docker/TARGET`, so that it is not mistaken for img
 from __future__ import annotations
 
 import contextlib
-import platform
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import msgspec
 
 from imgbuild.assemble.image_layout import BuiltImage
 from imgbuild.cache import prune
@@ -90,19 +87,6 @@ def temporary(session: Session, item: Selected, *, dated: bool = False) -> Itera
         )  # fmt: skip
         yield layout.read(project.folder / dest)
     prune.trim(inputs.store)
-
-
-def native(item: Selected) -> Selected:
-    """The target on this machine's architecture alone: others run under slow emulation.
-
-    It is left as it is if it has none for this machine.
-    """
-    with contextlib.suppress(ValueError):
-        arch = Arch.parse(platform.machine())
-        if arch in item.arches and len(item.arches) > 1:
-            console.info(f"{item.name}: building for {arch} only, as this machine; see --arch")
-            return msgspec.structs.replace(item, arches=(arch,))
-    return item
 
 
 def _images(built: Layout, arches: Sequence[Arch]) -> dict[Arch, layout.ImageFiles]:

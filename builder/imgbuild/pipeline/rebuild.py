@@ -26,7 +26,7 @@ from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import Reference, parse
 from imgbuild.system.console import console
 from imgbuild.system.folder import require_below
-from imgbuild.values import Arch, Digest
+from imgbuild.values import Arch, Digest, of_machine
 
 
 class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,15 +64,19 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
 
 def build(
     origin: RebuildOrigin,
-    arches: Sequence[Arch],
+    arches: Sequence[Arch] | None,
     output: Path | None,
     options: Options,
     *,
     form: str = "oci",
 ) -> BuiltImage:
-    """Build what `origin` says, on `arches` of it (none: all); without `output` below build/."""
+    """Build what `origin` says, without `output` below build/.
+
+    `arches` is None for this machine's, empty for all that it has.
+    """
     lock_bundle = origin.lock_bundle
     name = lock_bundle.lock.target
+    arches = of_machine(origin.arches) if arches is None else arches
     absent = [arch for arch in arches if arch not in origin.arches]
     if absent:
         message = f"{origin.place} is not for {', '.join(absent)}, but {', '.join(origin.arches)}"

@@ -15,7 +15,7 @@ from imgbuild.cache.store import Store
 from imgbuild.container import arguments, engine, path_variables, run_in_image
 from imgbuild.container.arguments import EngineCommand
 from imgbuild.container.engine import Kind
-from imgbuild.container.request import ContainerRequest
+from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.container.run_in_image import CommandConfig, CommandResult
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock.lock_file import Lock
@@ -146,29 +146,66 @@ def run(
     *,
     through: str | None,
     capture: bool,
+    kernel_cache: bool,
 ) -> CommandResult:
-    """Run the command of `request` in the image, which is built and loaded if it is missing."""
+    """Run the command of `request` in the image, which is built and loaded if it is missing.
+
+    With `kernel_cache` what the image compiles is kept in the cache, for the next run.
+    """
+    store = Store.open(reporter=console)
     if through == "apptainer":
         image = _sif(session, target, arch)
+        if kernel_cache:
+            request = _with_kernel_cache(target, arch, request, store, make=True)
         _report_ignored(request, through)
         return run_in_image.run_sif(image, request, capture=capture)
     chosen = run_in_image.choose(through, reporter=console)
     if chosen is not None and not engine.local(chosen):
         console.warn(f"{chosen.kind} is on another machine: mounts are folders of that machine")
+    layout_built = built(session, target, arch)  # before the folder is made: this prunes the cache
+    if kernel_cache and (chosen is None or engine.local(chosen)):
+        request = _with_kernel_cache(target, arch, request, store, make=True)
     _report_ignored(request, chosen.kind if chosen is not None else "root")
     return run_in_image.run(
-        built(session, target, arch),
+        layout_built,
         arch,
         target.name,
         request,
         container_engine=chosen,
-        store=Store.open(reporter=console),
+        store=store,
         capture=capture,
         reporter=console,
     )
 
 
-def command(target: RunTarget, request: ContainerRequest, *, through: str | None) -> EngineCommand:
+def _with_kernel_cache(
+    target: RunTarget, arch: Arch, request: ContainerRequest, store: Store, *, make: bool
+) -> ContainerRequest:
+    """`request` with a folder of the cache mounted where the image on `arch` keeps its caches.
+
+    Nothing is mounted without a lock, which has the path; over another mount; or for another
+    user, who could not write there. With `make` the folder is made, else its absence is reported.
+    """
+    if target.locked is None or request.user is not None:
+        return request
+    place = target.locked.lock.settings.cache
+    if any(mount.target == place for mount in request.mounts):
+        return request
+    folder = store.kernels(target.locked.target_digests.arch[arch].manifest, make=make)
+    if not folder.exists():
+        console.info(f"the mounted kernel cache needs its folder first: mkdir -p {folder}")
+    mount = Mount(source=folder, target=place)
+    return msgspec.structs.replace(request, mounts=(*request.mounts, mount))
+
+
+def command(
+    target: RunTarget,
+    arch: Arch,
+    request: ContainerRequest,
+    *,
+    through: str | None,
+    kernel_cache: bool,
+) -> EngineCommand:
     """The command line of the engine: without `through` the one that runs, else Docker.
 
     InputError for a root folder, which a single command cannot make.
@@ -182,6 +219,8 @@ def command(target: RunTarget, request: ContainerRequest, *, through: str | None
             "in a script, use the command without --dry-run; or --through docker, podman, apptainer"
         )
         raise InputError(message, hint=hint)
+    if kernel_cache:
+        request = _with_kernel_cache(target, arch, request, Store.open(), make=False)
     if through == "apptainer":
         _report_ignored(request, through)
         if not _sif_path(target).exists():

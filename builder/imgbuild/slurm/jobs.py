@@ -127,6 +127,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
     shared: int = 0
     clients: bool = False  # whether its Ray would serve clients, on a port shared by all jobs
     folders: tuple[str, ...] = path_variables.IMAGE_FOLDERS  # of the image
+    kernels: dict[str, str] = {}  # machine (`uname -m`) → sha256 of the image, if kernels are kept
 
     @property
     def title(self) -> str:

@@ -246,7 +246,10 @@ def unshared_bytes(folder: Path) -> int:
     total = 0
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
-            status = os.lstat(f"{parent}/{name}")
+            try:
+                status = os.lstat(f"{parent}/{name}")
+            except FileNotFoundError:  # removed meanwhile
+                continue
             if not stat.S_ISREG(status.st_mode) or status.st_nlink == 1:
                 total += status.st_size
     return total

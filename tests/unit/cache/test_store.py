@@ -266,6 +266,22 @@ def test_prune_keeps_to_the_limit_and_spares_what_is_used(
     assert total <= limit or left == used_names
 
 
+def test_a_kernel_cache_is_pruned_like_the_rest(store: Store) -> None:
+    folder = store.kernels(f"sha256:{'a' * 64}")
+    (folder / "inductor").mkdir()
+    (folder / "inductor" / "kernel").write_bytes(bytes(100))
+    (folder / "away").symlink_to(store.root / "FORMAT")
+    other = Store(store.root)
+    assert prune.clear(other).removed == 0
+    assert store.kernels(f"sha256:{'a' * 64}", make=False) == folder
+    store.release()
+    [entry] = prune.entries(other)
+    assert (entry.kind, entry.sha256, entry.size > 100) == ("kernels", "a" * 64, True)
+    assert prune.clear(other).removed == 1
+    assert not folder.exists()
+    assert (store.root / "FORMAT").exists()
+
+
 def test_prune_spares_what_another_process_uses(store: Store) -> None:
     """Another Store stands for another process: its lease is locked on a descriptor of its own."""
     name = keep_file(store, b"used elsewhere")

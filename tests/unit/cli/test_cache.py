@@ -65,7 +65,8 @@ def test_each_kind_of_entry_has_a_name(root: Path) -> None:
     for folder in ("unpacked/0/x", "roots/0/x"):
         (root / folder).mkdir(parents=True)
         (root / folder / "size").write_text("7")
-    (root / "partial").mkdir(exist_ok=True)
+    for folder in ("kernels/x", "partial"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "partial/y").write_text("half")
     kinds = {kind["kind"] for kind in answered("info")["kinds"]}
     assert kinds == set(KINDS)

@@ -9,6 +9,7 @@ import pytest
 from imgbuild.container.request import ContainerRequest
 from imgbuild.errors import InputError, LockStale
 from imgbuild.pipeline import run_target
+from imgbuild.pipeline.build import native
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.system.console import console
@@ -89,14 +90,39 @@ def test_the_size_to_download(session: Session, sample: Sample) -> None:
 
 
 def test_apptainers_command_before_there_is_a_sif(
-    session: Session, capsys: pytest.CaptureFixture[str]
+    session: Session, sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.configure(verbosity=0, json=False)
     target_image = run_target.find(session, TARGET, None)
     invocation = run_target.command(
-        target_image, ContainerRequest(command=("true",)), through="apptainer"
+        target_image,
+        ARCH,
+        ContainerRequest(command=("true",)),
+        through="apptainer",
+        kernel_cache=True,
     )
+    manifest = sample.target_digests.arch[ARCH].manifest.removeprefix("sha256:")
+    kernels = tmp_path / "cache/kernels" / manifest
+    assert f"--bind={kernels}:/var/cache/imgbuild" in invocation.command
+    assert not kernels.exists()
     assert invocation.command[-2:] == (f"{target_image.place}.sif", "true")
     assert f"imgbuild build {TARGET} --format sif" in capsys.readouterr().err
     with pytest.raises(InputError, match="no single command does this"):
-        run_target.command(target_image, ContainerRequest(), through="root")
+        run_target.command(
+            target_image, ARCH, ContainerRequest(), through="root", kernel_cache=False
+        )
+
+
+@pytest.mark.parametrize(
+    ("machine", "arches"),
+    [("aarch64", (Arch.ARM64,)), ("amd64", (ARCH,)), ("riscv64", tuple(Arch))],
+)
+def test_a_build_is_for_this_machine_if_the_target_has_its_architecture(
+    session: Session, machine: str, arches: tuple[Arch, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    [both] = session.select([UNLOCKED])
+    assert both.arches == tuple(Arch)
+    assert native(both).arches == arches
+    [single] = session.select([TARGET])
+    assert native(single).arches == (ARCH,)
