@@ -28,17 +28,6 @@ from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 FAR = {"torch": "pytorch", "triton": "pytorch"}
 
 
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.chdir(tmp_path)
-    return inprocess_project.make(tmp_path)
-
-
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capfd)
-
-
 def matrix(tmp_path: Path, **assigned: str) -> Matrix:
     """A matrix with one target, whose packages come from the indexes given."""
     indexes = {
