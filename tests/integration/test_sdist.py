@@ -66,18 +66,16 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def root(store):
+def root():
     if os.geteuid() != 0:
         needs.user_namespaces()
-    return debian(store)
+    return debian()
 
 
-def debian(store):
-    """The root folder of Debian 12, made when a build asks for it."""
-    matrix = load(ROOT / "matrix.yaml")
-    return host_root(
-        matrix.bases["debian-12"], matrix.image.user, host_arch(), Context(store, Http())
-    )
+def debian():
+    """The root folder of Debian 12, made when a build asks for it, in the cache of this user."""
+    matrix, context = load(ROOT / "matrix.yaml"), Context(Store.open(), Http())
+    return host_root(matrix.bases["debian-12"], matrix.image.user, host_arch(), context)
 
 
 def sample(site, **changes):
@@ -236,11 +234,11 @@ def refused(site, root, store, files, **changes):
 
 
 def test_the_root_folder_of_builds_is_made_once_and_not_changed(site, root, store, monkeypatch):
-    publish(site, {"setup.py": SETUP + "# once\n"})
+    publish(site, {"setup.py": SETUP + b"# once\n"})
     before = {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")}
     monkeypatch.delattr(debian_root, "members")  # which unpacks the packages of another one
-    assert debian(store)() == root()
-    build(sample(site), debian(store), store)
+    assert debian()() == root()
+    build(sample(site), debian(), store)
     assert {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")} == before
 
 
