@@ -103,8 +103,7 @@ def debian(store):
         needs.user_namespaces()
     repository_matrix = matrix()
     base = repository_matrix.bases[repository_matrix.targets["cu130-vllm"].base]
-    with host_root(base, repository_matrix.image.user, host_arch(), Context(store, Http())) as root:
-        yield root
+    return host_root(base, repository_matrix.image.user, host_arch(), Context(store, Http()))
 
 
 @pytest.mark.long

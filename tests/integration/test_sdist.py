@@ -10,6 +10,7 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.judge import CHECKS
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
+from imgbuild.deb import debian_root
 from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
 from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import make_lock
@@ -65,14 +66,16 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def root(store):
+def root():
     if os.geteuid() != 0:
         needs.user_namespaces()
-    matrix = load(ROOT / "matrix.yaml")
-    with host_root(
-        matrix.bases["debian-12"], matrix.image.user, host_arch(), Context(store, Http())
-    ) as ask:
-        yield ask
+    return debian()
+
+
+def debian():
+    """The root folder of Debian 12, made when a build asks for it, in the cache of this user."""
+    matrix, context = load(ROOT / "matrix.yaml"), Context(Store.open(), Http())
+    return host_root(matrix.bases["debian-12"], matrix.image.user, host_arch(), context)
 
 
 def sample(site, **changes):
@@ -228,6 +231,15 @@ def refused(site, root, store, files, **changes):
     with pytest.raises(NoSolution) as caught:
         build(sample(site, **changes), root, store)
     return caught.value
+
+
+def test_the_root_folder_of_builds_is_made_once_and_not_changed(site, root, store, monkeypatch):
+    publish(site, {"setup.py": SETUP + b"# once\n"})
+    before = {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")}
+    monkeypatch.delattr(debian_root, "members")  # which unpacks the packages of another one
+    assert debian()() == root()
+    build(sample(site), debian(), store)
+    assert {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")} == before
 
 
 def test_what_compiles_is_refused(site, root, store):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -38,13 +38,12 @@ HONEST = "    shutil.copy(WHEEL, made)\n    return NAME\n"
 
 
 @pytest.fixture(scope="module", name="root")
-def _root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def _root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs.user_namespaces()
     matrix = load(ROOT / "matrix.yaml")
     base = msgspec.structs.replace(matrix.bases["debian-12"], packages=("python3", "usr-is-merged"))
     context = Context(Store.open(tmp_path_factory.mktemp("cache")), Http())
-    with host_root(base, matrix.image.user, host_arch(), context) as ask:
-        yield ask()
+    return host_root(base, matrix.image.user, host_arch(), context)()
 
 
 @pytest.fixture(name="victim")

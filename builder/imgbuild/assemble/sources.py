@@ -134,9 +134,9 @@ class LockSources:
         }
         base, user, arch = base_of(lock, self._matrix), lock.settings.user, sdists.host_arch()
         hint = "its build is not reproducible, or used another Python: lock it again"
-        with host_root(base, user, arch, context, host_debs(lock)) as root:
-            for built in lost.values():
-                sdists.rebuild(built, self.indexes, root(), lock.base.python, context, hint=hint)
+        root = host_root(base, user, arch, context, host_debs(lock))
+        for built in lost.values():
+            sdists.rebuild(built, self.indexes, root(), lock.base.python, context, hint=hint)
 
     def _has(self, locked: LockedFile) -> bool:
         return self._context.store.file(locked.sha256) is not None

@@ -34,7 +34,7 @@ KINDS = {
     "file": "files",
     "blob": "layers",
     "unpacked": "unpacked layers",
-    "root": "root folders of images",
+    "root": "root folders of images and of builds",
     "kernels": "kernel caches of images",
     "fact": "facts",
     "partial": "interrupted downloads",

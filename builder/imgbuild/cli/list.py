@@ -77,13 +77,16 @@ class Filters(Group, frozen=True, kw_only=True):
             *(f"--state {state}" for state in self.state or ()),
         ]
 
-    def test(self, project: Project) -> Callable[[TableRow, Condition], bool]:
-        """Whether a row in a state matches; InputError if a filter cannot be read."""
+    def test(self, project: Project) -> Callable[[TableRow, Condition | None], bool]:
+        """Whether a row in a state matches; InputError if a filter cannot be read.
+
+        Without a filter of states the state may be None.
+        """
         needed = [_requirement(requirement) for requirement in self.package or ()]
         capability = _capability(self.gpu) if self.gpu else ""
         runs_here = _judge(project) if self.fits else None
 
-        def _matches(row: TableRow, condition: Condition) -> bool:
+        def _matches(row: TableRow, condition: Condition | None) -> bool:
             return (
                 (not self.state or condition in self.state)
                 and (self.cuda is None or self.cuda in (row.cuda, row.cuda.split(".")[0]))
@@ -244,13 +247,17 @@ def list_targets(
     whole = selection.everything or bool(patterns)
     hidden = [] if whole else [row.target for row in every if row.retired]
     every = [row for row in every if row.target not in hidden]
-    states = status.states(project, read, [row.target for row in every], _cache())
+    states = {}
+    if wide or form == "markdown" or console.json or filters.state:  # the narrow table has none
+        states = status.states(project, read, [row.target for row in every], _cache())
     rows = []
     for row in every:
-        state = states[row.target]
-        if matches(row, state.condition):
-            shown = msgspec.structs.replace(row, state=str(state), reasons=state.reasons)
-            rows.append(table.shown(project, shown))
+        state = states.get(row.target)
+        if matches(row, state.condition if state else None):
+            shown = table.shown(project, row)
+            if state:
+                shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
+            rows.append(shown)
     if not rows:
         raise filters.nothing(read, selection.arches)
     if form == "markdown":

@@ -120,12 +120,14 @@ def read_lock(images: Path, target: str) -> Lock:
     InputError if it is damaged, or the lock of another target.
     """
     path = lock_path(images, target)
-    remedy = _remedy(images, target)
     if not path.exists():
         message = f"{path}: no lock for target {target}"
-        raise LockStale(message, hint=remedy)
+        raise LockStale(message, hint=_remedy(images, target))
     data = boundary.content(path, codec.LIMIT)
-    lock = decode_lock(data, str(path), hint=damaged(target), remedy=remedy)
+    try:
+        lock = decode_lock(data, str(path), hint=damaged(target), remedy="")
+    except LockStale as error:
+        raise LockStale(error.message, hint=_remedy(images, target)) from None
     if lock.target != target:
         other = Problem(
             file=str(path),
@@ -156,13 +158,21 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
 
     LockStale, with `remedy`, if its format is another.
     """
-    lock_format = codec.decode(data, _Versioned, file=file, what="lock", hint=hint).format
+    try:
+        lock = codec.decode(data, Lock, file=file, what="lock", hint=hint)
+    except InputError:
+        versioned = codec.decode(data, _Versioned, file=file, what="lock", hint=hint)
+        _require_format(versioned.format, file, remedy)
+        raise
+    _require_format(lock.format, file, remedy)
+    check.refuse(lock, file, hint=hint)
+    return lock
+
+
+def _require_format(lock_format: int, file: str, remedy: str) -> None:
     if lock_format != LOCK_FORMAT:
         message = f"{file}: lock format {lock_format}; this imgbuild reads {LOCK_FORMAT}"
         raise LockStale(message, hint=remedy)
-    lock = codec.decode(data, Lock, file=file, what="lock", hint=hint)
-    check.refuse(lock, file, hint=hint)
-    return lock
 
 
 def damaged(target: str) -> str:

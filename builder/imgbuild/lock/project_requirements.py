@@ -18,7 +18,6 @@ from packaging.version import Version
 from imgbuild.errors import InputError, Problem
 from imgbuild.lock.model import EditablePackage
 from imgbuild.matrix.extension import Extension
-from imgbuild.project import read as project_files
 from imgbuild.project.model import (
     Declared,
     DeclaredRequirement,
@@ -201,8 +200,10 @@ def _read(
     groups: tuple[str, ...],
     states: tuple[tuple[int, int, int], ...],
 ) -> Declared:
+    from imgbuild.project import read  # many modules, which a row without files does not need
+
     del states  # only a key
-    return project_files.read(folder, files, extras=extras, groups=groups)
+    return read.read(folder, files, extras=extras, groups=groups)
 
 
 def _state(path: Path) -> tuple[int, int, int]:

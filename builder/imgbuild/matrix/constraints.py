@@ -71,8 +71,9 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def concerns(self, versions: Mapping[str, str]) -> bool:
         """Whether the entry applies to a set of packages (normalized name → version)."""
         version = versions.get(self.package)
-        there = self.missing or self.other in versions
-        return version is not None and there and self.covers(version)
+        if version is None or not (self.missing or self.other in versions):
+            return False
+        return self.covers(version)
 
     def violated(self, versions: Mapping[str, str]) -> bool:
         """Whether a set of packages (normalized name → version) violates the entry."""

@@ -39,9 +39,7 @@ def cut_wheels(
     large.sort(key=lambda wheel: (_rank(wheel.package, rules.order), wheel.package))
     groups: dict[int, list[Wheel]] = {}
     for wheel in [*spilt, *(w for w in rest if w.package not in named)]:
-        groups.setdefault(int(sha256(wheel.package.encode())[:8], 16) % rules.groups, []).append(
-            wheel
-        )
+        groups.setdefault(_hash(wheel.package) % rules.groups, []).append(wheel)
     return [
         *((wheel.package, (wheel,)) for wheel in large),
         *((f"group-{number}", _by_hash(groups[number])) for number in sorted(groups)),
@@ -55,6 +53,11 @@ def _rank(package: str, order: tuple[str, ...]) -> int:
         place for place, pattern in enumerate(order) if fnmatch.fnmatchcase(package, pattern)
     )
     return next(matches, len(order))
+
+
+@functools.lru_cache(maxsize=4096)
+def _hash(package: str) -> int:
+    return int(sha256(package.encode())[:8], 16)
 
 
 def _by_hash(wheels: Iterable[Wheel]) -> tuple[Wheel, ...]:

@@ -177,10 +177,10 @@ def opened(query: Query) -> Iterator[PackageFacts]:
     plain = solve.wheels_only(problem, problem.base.python)
     gaps = Gaps(plain.indexes, plain.rules.tags, matrix.sdists)
     hide = _unless_pinned(gaps, plain.rules.pins)
-    with host_root(problem.base, matrix.image.user, host_arch(), context) as root:
-        sdist_wheels = solve.sdist_wheels_of(problem, plain, (), root)
-        catalogue = solve.with_sdists(problem, plain, sdist_wheels, hide=hide)
-        yield facts_of(catalogue, (*memory.seen, *memory.learned_constraints), context)
+    root = host_root(problem.base, matrix.image.user, host_arch(), context)
+    sdist_wheels = solve.sdist_wheels_of(problem, plain, (), root)
+    catalogue = solve.with_sdists(problem, plain, sdist_wheels, hide=hide)
+    yield facts_of(catalogue, (*memory.seen, *memory.learned_constraints), context)
 
 
 def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Context) -> PackageFacts:

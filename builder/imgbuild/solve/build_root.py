@@ -1,51 +1,59 @@
 """The image's root folder on this machine, to build wheels of sdists under its own Python.
 
-It is made when it is first needed, which is rare, and removed at the end.
+It is made when it is first needed, which is rare, and kept in the cache; builds cannot change it.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
+from imgbuild.container.root_folder import TREE
 from imgbuild.deb import apt, debian_root
 from imgbuild.errors import InputError
 from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import Base, DebianBase, User
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.plan.plan import DebianRecipe
-from imgbuild.values import Arch
+from imgbuild.plan.plan import DebianRecipe, layer_id
+from imgbuild.values import Arch, digest_of
+
+FORMAT = "build root 1"  # a change of what `_fill` writes gets another number
 
 
-@contextlib.contextmanager
 def host_root(
     base: Base, user: User, arch: Arch, context: Context, debs: Sequence[Deb] = ()
-) -> Iterator[Callable[[], Path]]:
+) -> Callable[[], Path]:
     """A function that gives the root folder of `base` on `arch`, this machine's architecture.
 
     `debs` are its packages where they are known already, such as from a lock. The function raises
     InputError for a base that is not made of Debian packages.
     """
-    with context.store.scratch() as folder:
-        root = folder / "root"
 
-        def _ask() -> Path:
-            if not root.exists():
-                if not isinstance(base, DebianBase):
-                    message = "sdists can be built only on Debian bases"
-                    raise InputError(message, hint="pin a version that has a wheel")
-                with context.reporter.step(f"unpacking Debian {base.suite} for builds"):
-                    chosen = tuple(debs) or apt.resolve_debs(base, arch, context).debs
-                    recipe = DebianRecipe(arch=arch, suite=base.suite, debs=chosen, user=user)
-                    _fill(root, _members(base, recipe, context, folder / "spool"))
-            return root
+    @cache
+    def _ask() -> Path:
+        if not isinstance(base, DebianBase):
+            message = "sdists can be built only on Debian bases"
+            raise InputError(message, hint="pin a version that has a wheel")
+        chosen = tuple(debs) or apt.resolve_debs(base, arch, context).debs
+        recipe = DebianRecipe(arch=arch, suite=base.suite, debs=chosen, user=user)
+        digest = digest_of(f"{FORMAT} {layer_id(recipe)}".encode())
+        folder = context.store.unpacked(digest, kind="roots")
+        if folder is None:
+            with (
+                context.store.scratch() as scratch,
+                context.reporter.step(f"unpacking Debian {base.suite} for builds"),
+            ):
+                members = _members(base, recipe, context, scratch / "spool")
+                _fill(scratch / "root" / TREE, members)
+                folders = {digest: scratch / "root"}
+                folder = context.store.add_unpacked(folders, kind="roots")[digest]
+        return folder / TREE
 
-        yield _ask
+    return _ask
 
 
 def _members(base: DebianBase, recipe: DebianRecipe, context: Context, spool: Path) -> list[Member]:
@@ -56,13 +64,12 @@ def _members(base: DebianBase, recipe: DebianRecipe, context: Context, spool: Pa
 
 def _fill(root: Path, members: Sequence[Member]) -> None:
     """Write `members` below `root`, all of them the caller's own: a build needs no other owners."""
-    temporary = root.with_name("unfinished")
-    temporary.mkdir()
-    temporary.chmod(0o755)
+    root.mkdir(parents=True)
+    root.chmod(0o755)
     hard = []
     with Files() as files:
         for member in sorted(members, key=lambda member: member.path.encode()):
-            path = temporary / member.path
+            path = root / member.path
             path.parent.mkdir(parents=True, exist_ok=True)
             match member.kind:
                 case MemberKind.FOLDER:
@@ -78,5 +85,4 @@ def _fill(root: Path, members: Sequence[Member]) -> None:
                             file.write(piece)
                     path.chmod(member.mode & 0o755)
     for member in hard:
-        (temporary / member.path).hardlink_to(temporary / member.target)
-    temporary.rename(root)
+        (root / member.path).hardlink_to(root / member.target)

@@ -89,12 +89,12 @@ def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
     overlay = problem.overlay
     resolutions = overlay.published.lock.arch if overlay is not None else {problem.arch: base}
     debs = resolutions[host].debs if host in resolutions else ()
-    with host_root(problem.base, problem.matrix.image.user, host, problem.context, debs) as root:
-        python = python_of(problem.base, base.debs)
-        refuse_python(problem, python)
-        prepared = prepare(problem, python, root)
-        refuse_pins(prepared)
-        yield msgspec.structs.replace(prepared, base=base)
+    root = host_root(problem.base, problem.matrix.image.user, host, problem.context, debs)
+    python = python_of(problem.base, base.debs)
+    refuse_python(problem, python)
+    prepared = prepare(problem, python, root)
+    refuse_pins(prepared)
+    yield msgspec.structs.replace(prepared, base=base)
 
 
 def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> Resolution:

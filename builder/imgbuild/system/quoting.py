@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from imgbuild.errors import InputError
 from imgbuild.system import control_characters
@@ -123,14 +123,17 @@ def sbatch(text: str) -> Quoted:
     return Quoted(re.sub(r"[\\\"'# ]", r"\\\g<0>", text))
 
 
-def requirement(package: str, version: str, hashes: Iterable[str], url: str = "") -> Quoted:
+def requirement(package: str, version: str, hashes: Collection[str], url: str = "") -> Quoted:
     """A line of a requirements file: a package at one version, or at an address, with its hashes.
 
     InputError if one of its parts could be read as more than that.
     """
     _refuse(url, _NO_URL)
-    name = f"{plain(package)} @ {url}" if url else f"{plain(package)}=={plain(version)}"
-    return Quoted(" ".join((name, *(f"--hash=sha256:{plain(text)}" for text in hashes))))
+    parts = (package, *hashes) if url else (package, version, *hashes)
+    if not is_plain("".join(parts)):
+        next(plain(part) for part in parts if not is_plain(part))  # raises
+    name = f"{package} @ {url}" if url else f"{package}=={version}"
+    return Quoted(" ".join((name, *(f"--hash=sha256:{text}" for text in hashes))))
 
 
 def markdown(text: str) -> Quoted:

@@ -84,7 +84,7 @@ def test_a_file_of_another_disk_is_copied(store: Store) -> None:
     assert not temporary.exists()
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.text(), data=st.binary(max_size=2000), other=st.binary(max_size=50))
 def test_facts_come_back_as_they_were(store: Store, key: str, data: bytes, other: bytes) -> None:
     store.put_fact("kind", key, other)

@@ -25,21 +25,6 @@ BUILD = ("build", "--offline", "--jobs", "1")
 OTHER = "sha256:" + "0" * 64
 
 
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
-
-
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return inprocess_project.make(folder)
-
-
 def error(imgbuild: Command, arguments: Sequence[str], status: int, *result: str) -> dict[str, Any]:
     """Run a command that must fail: all of `told` on stderr, and the same as data under --json."""
     plain = imgbuild(*arguments)

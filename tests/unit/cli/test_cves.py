@@ -41,11 +41,6 @@ def _site(monkeypatch: pytest.MonkeyPatch) -> Iterator[OsvSite]:
         yield site
 
 
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
-
-
 def _accept(folder: Path, day: str) -> None:
     advisories.project(folder, ACCEPTED.format(day=day, torch=TORCH))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pytest
-
 from imgbuild.cache.store import Store
 from imgbuild.oci import layout
 from imgbuild.values import Arch
@@ -14,19 +12,6 @@ from tests.support import images, inprocess_project
 from tests.support.inprocess_project import TARGET, Command, Sample
 
 BUILD = ("build", "--offline", "--jobs", "1")
-
-
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
-
-
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    return inprocess_project.make(tmp_path / "project")
 
 
 def test_a_damaged_wheel_in_the_cache(imgbuild: Command, sample: Sample) -> None:

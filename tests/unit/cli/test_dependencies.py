@@ -25,11 +25,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
-
-
 @pytest.mark.usefixtures("project")
 def test_a_target_before_the_package_is_refused_with_the_right_order(imgbuild: Command) -> None:
     done = imgbuild("why", TARGET, "torch")

@@ -7,24 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import inprocess_project
 from tests.support.inprocess_project import TARGET, Command, Sample
 
 EVIL = "{{ cycler.__init__.__globals__.os.system('touch evil') }}\n"
-
-
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return inprocess_project.make(folder)
-
-
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
 
 
 def local_template(name: str, text: str) -> None:

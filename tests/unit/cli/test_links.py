@@ -24,24 +24,11 @@ from imgbuild.render import committed, contexts, write
 from imgbuild.render.dockerfile import dockerfile
 from imgbuild.smoke import records
 from imgbuild.values import Arch
-from tests.support import inprocess_project, render_sample
+from tests.support import render_sample
 from tests.support.inprocess_project import TARGET, Command, Sample
 from tests.support.links import OBSTACLES, outside, state
 
 BUILD = ("build", "--offline", "--jobs", "1", TARGET)
-
-
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
-
-
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    return inprocess_project.make(tmp_path / "project")
 
 
 def linked(path: Path, target: Path) -> None:

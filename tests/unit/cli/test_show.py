@@ -13,24 +13,10 @@ from imgbuild.pipeline.session import Options, open_session
 from imgbuild.show import page, table
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
-from tests.support import inprocess_project, terminal
+from tests.support import terminal
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return inprocess_project.make(folder)
-
-
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
 
 
 def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sample) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,15 +10,6 @@ from imgbuild.values import Arch, digest_of
 from tests.support import inprocess_project
 from tests.support.inprocess_project import TARGET, Command, Sample, json_of
 from tests.unit.attest.sbom.test_document import valid_cyclonedx, valid_spdx
-
-
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return inprocess_project.make(folder)
 
 
 @pytest.fixture

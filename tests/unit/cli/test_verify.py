@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,34 +18,18 @@ from imgbuild.registry import artifact_store
 from imgbuild.registry.artifact_store import ArtifactFile
 from imgbuild.values import Arch
 from imgbuild.verify import expected_lock
-from tests.support import signed_image
-from tests.support.inprocess_project import Command, json_of
+from tests.support.inprocess_project import json_of
 from tests.support.registry_project import BOTH, NAME, Place
 from tests.support.signed_image import Sample
 
 MARK = "sha256:"
 
 
-@pytest.fixture(name="whole", scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
-    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
-
-
-@pytest.fixture(name="sample")
-def _sample(whole: Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sample:
-    return signed_image.use(whole, monkeypatch, tmp_path)
-
-
 @pytest.fixture(name="place")
-def _place(sample: Sample) -> Place:
+def _place(signed: Sample) -> Place:
     """The image as it was pushed, with all that is attached, before it was signed."""
-    sample.restore(sample.unsigned)
-    return sample.place
-
-
-@pytest.fixture(name="imgbuild")
-def _imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
+    signed.restore(signed.unsigned)
+    return signed.place
 
 
 @pytest.fixture(name="pair")
@@ -133,9 +116,9 @@ def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair, wor
 
 
 @pytest.mark.parametrize("lock", ["attached", "none"])
-def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(sample, place, imgbuild, pair, lock):
+def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(signed, place, imgbuild, pair, lock):
     if lock == "none":
-        sample.remove(bundle.ARTIFACT_TYPE, sample.top)
+        signed.remove(bundle.ARTIFACT_TYPE, signed.top)
     answer = imgbuild("sign", ref(place), "--sign-key", pair[0], "--json")
     assert "only its digest is signed" in answer.stderr
     assert "name your own lock with --target" in answer.stderr
@@ -149,10 +132,10 @@ def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(sample, place, im
 VICTIM = "https://host.example/victim/rl/.github/workflows/release.yml@refs/heads/main"
 
 
-def forge(sample: Sample) -> None:
+def forge(signed: Sample) -> None:
     """Attach what a third party makes up: the same image and lock, another builder and a commit."""
-    for subject in (sample.top, sample.arm):
-        (attachment,) = sample.artifacts(subject, in_toto.PAYLOAD_TYPE)
+    for subject in (signed.top, signed.arm):
+        (attachment,) = signed.artifacts(subject, in_toto.PAYLOAD_TYPE)
         statement = json.loads(attachment.files["provenance.json"].data)
         statement["predicate"]["runDetails"]["builder"]["id"] = VICTIM
         commit = {"name": "repository", "digest": {"gitCommit": "f" * 40}}
@@ -160,12 +143,12 @@ def forge(sample: Sample) -> None:
         part = ArtifactFile(data=codec.compact(statement), media_type=in_toto.PAYLOAD_TYPE)
         kind = in_toto.PAYLOAD_TYPE
         files = {"provenance.json": part}
-        artifact_store.attach(sample.client, sample.repository, subject, kind, files)
+        artifact_store.attach(signed.client, signed.repository, subject, kind, files)
 
 
 @pytest.mark.parametrize("lock", ["target", "file", "none"])
-def test_a_foreign_provenance_is_never_signed(sample, place, imgbuild, pair, tmp_path, lock):
-    forge(sample)
+def test_a_foreign_provenance_is_never_signed(signed, place, imgbuild, pair, tmp_path, lock):
+    forge(signed)
     project_lock = expected_lock.of_project(place.work().project, BOTH)
     words = {"target": ("--target", BOTH), "file": ("--lock", str(tmp_path / "own")), "none": ()}
     (tmp_path / "own").mkdir()
@@ -175,8 +158,8 @@ def test_a_foreign_provenance_is_never_signed(sample, place, imgbuild, pair, tmp
     key = keys.load_public(Path(pair[1]))
     signed = [
         each
-        for subject in (sample.top, sample.arm)
-        for each in stored.read(sample.client, sample.repository, subject.digest).signatures
+        for subject in (signed.top, signed.arm)
+        for each in stored.read(signed.client, signed.repository, subject.digest).signatures
         if each.by(key) and each.kind == in_toto.PROVENANCE
     ]
     bases = {provenance.basis(each.payload) for each in signed}
@@ -273,11 +256,11 @@ def test_what_a_layout_cannot_show_fails_where_it_is_requested(place, imgbuild, 
     }  # fmt: skip
 
 
-def test_deleted_attachments_do_not_pass(sample, place, imgbuild, pair):
+def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
     """One DELETE by a user who can write to the registry."""
-    signed = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
-    assert signed.status == 0
-    sample.remove(bundle.ARTIFACT_TYPE, sample.top)
+    done = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
+    assert done.status == 0
+    signed.remove(bundle.ARTIFACT_TYPE, signed.top)
     assert imgbuild("verify", ref(place)).status == 9
     for words in (("--rebuild",), ("--key", pair[1])):
         verification = imgbuild("verify", ref(place), *words, "--json")

@@ -117,7 +117,7 @@ SHARED = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=120)
 @given(layers)
 @example([GONE])
 @example([BEHIND])

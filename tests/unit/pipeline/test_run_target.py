@@ -14,17 +14,9 @@ from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.system.console import console
 from imgbuild.values import Arch
-from tests.support import inprocess_project
 from tests.support.inprocess_project import TARGET, UNLOCKED, Sample
 
 ARCH = Arch.X86_64
-
-
-@pytest.fixture(name="sample")
-def _sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return inprocess_project.make(tmp_path)
 
 
 @pytest.fixture(name="session")

@@ -20,7 +20,7 @@ from imgbuild.registry.image_reference import Reference
 from imgbuild.show import diff_sides, image_diff
 from imgbuild.values import Arch
 from tests.support import registry_project
-from tests.support.inprocess_project import TARGET, Command, json_of
+from tests.support.inprocess_project import TARGET, json_of
 from tests.support.memory_registry import Fault
 from tests.support.memory_registry_values import named
 from tests.support.registry_project import BOTH, NAME, TAGS, Place
@@ -31,11 +31,6 @@ CLIENT = Client(first_wait=0.001, attempts=2)
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     yield from registry_project.place(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
 
 
 # -- ls

@@ -100,7 +100,7 @@ BOMBS = (
     "{% for x in '" + "a" * 9000 + "' %}" + "b" * 90000 + "{% endfor %}",
     "{# " + "a" * 300000 + " #}",
     *(f"{LONG}{{% set y = [{', '.join([part] * 60)}] %}}" for part in (
-        "x.split(' ')", "x.upper()", "x|upper", "x|sort", "x[1:]", "x|map('upper')|list|length",
+        "x.split(' ')", "x.upper()", "x|upper", "x[1:]", "x|map('upper')|list|length",
         "'b b' in x", "x is in x", "x.rstrip('ab ')|length",
     )),
     f"{LONG.replace('b ', 'bb')}{{% set y = x|int(0, 16) // 3 %}}",

@@ -28,17 +28,6 @@ from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 FAR = {"torch": "pytorch", "triton": "pytorch"}
 
 
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.chdir(tmp_path)
-    return inprocess_project.make(tmp_path)
-
-
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capfd)
-
-
 def matrix(tmp_path: Path, **assigned: str) -> Matrix:
     """A matrix with one target, whose packages come from the indexes given."""
     indexes = {
@@ -217,7 +206,17 @@ def test_targets_are_listed_where_no_cache_can_be_written(
     without = imgbuild("list", "--json")
     assert (without.status, without.stdout) == (0, with_cache.stdout)
     assert without.stderr == with_cache.stderr
-    assert "states of targets are not stored" in imgbuild("list", "-v").stderr
+    assert "states of targets are not stored" in imgbuild("list", "--wide", "-v").stderr
+
+
+def test_a_table_without_states_does_not_determine_them(
+    sample: Sample, imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "locked" in imgbuild("list", "--wide").stdout
+    assert TARGET in imgbuild("list", "--state", "locked").stdout
+    monkeypatch.delattr(status, "states")
+    assert TARGET in imgbuild("list").stdout
+    assert TARGET in imgbuild("list", "--with", "trl").stdout
 
 
 def test_a_change_of_an_added_file_is_seen_in_spite_of_the_cache(tmp_path: Path) -> None:

@@ -30,17 +30,6 @@ from tests.support.smoke_records import (
 )
 
 
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.chdir(tmp_path)
-    return inprocess_project.make(tmp_path)
-
-
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capfd)
-
-
 def test_a_run_elsewhere_is_recorded_and_shown(sample: Sample, imgbuild: Command) -> None:
     answer_file(sample)
     done = imgbuild("smoke", "--import", "gpu.json")

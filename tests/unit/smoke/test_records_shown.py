@@ -8,23 +8,11 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.smoke import records
-from tests.support import inprocess_project
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 from tests.support.smoke_records import answer_file
 from tests.support.source_code import ROOT, module_of
 
 TABLE = module_of(ROOT / "tools/images_table.py")
-
-
-@pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.chdir(tmp_path)
-    return inprocess_project.make(tmp_path)
-
-
-@pytest.fixture
-def imgbuild(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capfd)
 
 
 def test_the_table_is_written_between_its_marks(sample: Sample, imgbuild: Command) -> None:

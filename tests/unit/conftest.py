@@ -1,0 +1,41 @@
+"""Fixtures of unit tests: a project whose verbs run in this process, and a signed image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import inprocess_project, signed_image
+from tests.support.inprocess_project import Command, Sample
+
+
+@pytest.fixture(name="imgbuild")
+def _imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line, in this process."""
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture(name="sample")
+def _sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+    """A locked project in the current folder, with a cache of its own."""
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return inprocess_project.make(folder)
+
+
+@pytest.fixture(name="whole", scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[signed_image.Sample]:
+    """A pushed and signed image for each file of tests."""
+    yield from signed_image.make(tmp_path_factory.mktemp("verifying"))
+
+
+@pytest.fixture(name="signed")
+def _signed(
+    whole: signed_image.Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> signed_image.Sample:
+    """The image of `whole`, as it was pushed and signed."""
+    return signed_image.use(whole, monkeypatch, tmp_path)
