@@ -314,6 +314,10 @@ def _start(
         console.warn(line)
     for each in choice.advice:
         console.warn("\n  ".join((f"{each.package} is left out: {each.reason}", *each.remedies)))
+    for line in choice.indexes.failures:
+        console.warn(line)
+    for line in choice.indexes.notes:
+        console.info(line)
     for reason in choice.sdists.values():
         console.info(f"{reason}: it is built in the sandbox")
     system = additions.system or ()
@@ -410,6 +414,8 @@ def _row(
             **({PYTHON: (f"{minor}.*", relaxed)} if PYTHON in ask.relax else {}),
         },
         sdists=choice.sdists,
+        indexes=choice.indexes.packages,
+        index_rows=choice.indexes.indexes,
         cuda=choice.cuda,
         arch=(ask.arch.value,),
         as_of=choice.as_of,

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from packaging.requirements import Requirement
 
 from imgbuild.errors import InputError
-from imgbuild.lock.published import overlay
+from imgbuild.index.pages import places
+from imgbuild.lock.published import project_row
 from imgbuild.pipeline.choose_target import unknown_debs
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.project.model import Declared, DeclaredRequirement, Place
 from imgbuild.resolve.demands import demands
 from imgbuild.resolve.feasible import IndexPages, obstacles
+from imgbuild.solve import uv
 from imgbuild.wheel.tags import Tags
 
 
@@ -31,8 +33,8 @@ def row_of(session: Session, names: Sequence[str], verb: str) -> str:
         message = f"several targets match: {', '.join(item.name for item in chosen)}"
         raise InputError(message, hint="name one of them with --target")
     name = chosen[0].name
-    if overlay(session.matrix, name) is None:
-        message = f"{session.project.matrix}: {name} extends no published target"
+    if project_row(session.matrix, name) is None:
+        message = f"{session.project.matrix}: {name} is not a row of a project"
         raise InputError(message, hint=f"edit targets.{name} in the file")
     return name
 
@@ -44,7 +46,7 @@ def problems(
 
     FetchFailed if an index or an archive does not answer.
     """
-    item = overlay(session.matrix, name)
+    item = project_row(session.matrix, name)
     if item is None:
         return []
     target = session.matrix.targets[name]
@@ -57,7 +59,8 @@ def problems(
         )
     )
     reasons: list[str] = []
-    pages = IndexPages(session.matrix, context, target.as_of)
+    addresses = places(session.matrix, target, uv.default_index)
+    pages = IndexPages(session.matrix, context, target.as_of, addresses, item.row.indexes)
     for arch in target.arch:
         tags = Tags(python=base.python, glibc=base.glibc, arch=arch)
         asked = demands(declared, tags.markers)

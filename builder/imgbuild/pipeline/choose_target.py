@@ -28,13 +28,22 @@ from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.plan import image_digests
 from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
-from imgbuild.resolve import choose, engine_torch, request, sdist_code, source_only, url_wheels
+from imgbuild.resolve import (
+    choose,
+    engine_torch,
+    project_indexes,
+    request,
+    sdist_code,
+    source_only,
+    url_wheels,
+)
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
 from imgbuild.resolve.contradictions import contradictions
 from imgbuild.resolve.demands import PackageDemand, demands, holds_with
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.imports import sites
+from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.source_only import Advice, WheelNeeds
 from imgbuild.smoke import recording
 from imgbuild.solve.solve import python_of
@@ -75,7 +84,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """A target for a project, the others in order, and what its image has to leave out or build.
 
     `excluded` maps packages to reasons; `sdists` are built; `relaxed` maps packages to the version
-    that is taken. `as_of` is None where the target's own day will do.
+    that is taken. `indexes` are those of the project's files that are used. `as_of` is None where
+    the target's own day will do.
     """
 
     candidates: tuple[Candidate, ...]
@@ -88,6 +98,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     as_of: datetime.date | None = None
     wheels: tuple[WheelCount, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
+    indexes: ProjectIndexes = ProjectIndexes()
 
 
 def facts_of(project: Project, matrix: Matrix, ask: ChoiceRequest) -> list[LockedFacts]:
@@ -159,6 +170,7 @@ class Chooser:
         self._ask, self._context = ask, context
         self.as_of = declared.cut_off.day if declared.cut_off is not None else request.today()
         self.pages = IndexPages(matrix, context, self.as_of)
+        self._indexes = ProjectIndexes()
         self._tags_of: dict[str, Tags] = {}
         self._demands: dict[str, tuple[PackageDemand, ...]] = {}
         self._advice: list[Advice] = []
@@ -205,7 +217,9 @@ class Chooser:
 
     def choose(self, folder: Path) -> Choice:
         """The nearest target; `folder` is the project's, whose imports are read."""
-        facts = selected(facts_of(self._project, self._matrix, self._ask), self._ask)
+        facts = facts_of(self._project, self._matrix, self._ask)
+        self._read_indexes({name for each in facts for name in each.versions}, folder)
+        facts = selected(facts, self._ask)
         facts = url_wheels.nearest(facts, self.demands, self._tags)
         by_name = {each.target: each for each in facts}
         near = choose.ranked(facts, self._declared, self.demands, cuda=self.cuda())
@@ -244,10 +258,28 @@ class Chooser:
             },
             as_of=self._day(chosen, nearest, asked, tags, settled),
             wheels=self._wheel_counts(),
+            indexes=self._indexes,
             obstacles=tuple(
                 self._suggested(each) for each in blocked if each.package not in settled
             ),
         )
+
+    def _read_indexes(self, known: Collection[str], folder: Path) -> None:
+        """Look for packages in the indexes that the project's files name."""
+        if not self._declared.indexes:
+            return
+        tags = self._tags(next(iter(self._matrix.bases.values())).python)
+        wanted = [
+            each
+            for each in demands(self._declared, tags.markers)
+            if each.installed and each.package not in self._ask.exclude
+        ]
+        self._indexes = project_indexes.find(
+            self._declared.indexes, wanted, self.pages, tags, self._context,
+            known=known, folder=folder,
+        )  # fmt: skip
+        addresses, assigned = self._indexes.addresses, self._indexes.packages
+        self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)
 
     def _other_cuda(self, chosen: Candidate) -> str:
         """The newest CUDA release that the files mean, if the target is of none of them."""

@@ -83,6 +83,16 @@ def read_files(
     top = place_ if place_.is_dir() else place_.parent
     files = () if place_.is_dir() else (place_.name,)
     declared = read.read(top, files, extras=extras, groups=groups)
+    folders = [each for each in declared.indexes if each.url.startswith("file:")]
+    notes = (
+        NotRead(place=each.place, text=each.url, reason="a folder of another project")
+        for each in folders
+    )
+    declared = msgspec.structs.replace(
+        declared,
+        indexes=tuple(each for each in declared.indexes if each not in folders),
+        not_read=(*declared.not_read, *notes),
+    )
     copies = tuple((top / file, f"{COPIES}/{top.name}/{file}") for file in declared.files)
     return ReadFiles(
         declared=declared, folder=top, extras=tuple(extras), groups=tuple(groups), copies=copies
@@ -198,6 +208,14 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
 def left_out(declared: Declared) -> list[str]:
     """What was not read, one line each, with the reason."""
     return [_left_out(each) for each in declared.not_read]
+
+
+def other_indexes(declared: Declared) -> list[str]:
+    """The indexes that only `init` uses, one line each."""
+    return [
+        f"{each.place}: {each.url}: packages come from this machine's index"
+        for each in declared.indexes
+    ]
 
 
 def _left_out(item: NotRead) -> str:

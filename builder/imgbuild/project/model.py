@@ -124,6 +124,22 @@ class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
     marker: str = ""
 
 
+class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """A package index other than this machine's: its address without a login, and its place.
+
+    `name` is what the file calls it, or "". `flat`: one page or folder of links, as `--find-links`
+    reads it; `url` of a folder of the project is `file:PATH`, relative to the project. `packages`
+    come from it and from no other index, `general`: so may any other package that it has.
+    """
+
+    url: str
+    place: Place
+    name: str = ""
+    flat: bool = False
+    packages: tuple[str, ...] = ()
+    general: bool = True
+
+
 class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):
     """A cut-off in time: only files uploaded before `day`, 00:00 UTC."""
 
@@ -143,9 +159,10 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the files of a project declare.
 
     `files` were read, relative to the project. `cuda` are the CUDA releases that index addresses,
-    local versions (`+cu124`) and images (`FROM`) mean. `extras` and `groups` are those that exist,
-    chosen or not. `cut_off` is `exclude-newer`, else the day after the newest upload of a lock
-    file. `excluded` are packages that are not installed, whatever requires them.
+    local versions (`+cu124`) and images (`FROM`) mean; `indexes` have other addresses. `extras` and
+    `groups` are those that exist, chosen or not. `cut_off` is `exclude-newer`, else the day after
+    the newest upload of a lock file. `excluded` are packages that are not installed, whatever
+    requires them.
     """
 
     files: tuple[str, ...] = ()
@@ -155,6 +172,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     debian: tuple[DeclaredName, ...] = ()
     cuda: tuple[DeclaredName, ...] = ()
     images: tuple[DeclaredName, ...] = ()
+    indexes: tuple[DeclaredIndex, ...] = ()
     cut_off: DeclaredDay | None = None
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from packaging.utils import (
 from imgbuild.project import addresses, conda_packages
 from imgbuild.project.model import Kind, Place
 from imgbuild.project.project_files import above, line_of, relative
-from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.reading import LOGIN, LocalRequest, Reading
 from imgbuild.project.submodules import SUBMODULES
 from imgbuild.system.syntax import parse_requirement
 
@@ -79,7 +79,7 @@ def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]])
 
 def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> LineScope:
     """Read one line; the scope of the lines after it."""
-    if VARIABLE.search(line):
+    if VARIABLE.search(LOGIN.sub("", line)):
         reason = "has an environment variable, whose value is not in the file"
         reading.leave_out(place, line, reason)
         return scope
@@ -129,8 +129,10 @@ def _hashes(options: Any) -> list[str]:
 def _index_options(reading: Reading, options: Any, place: Place) -> None:
     if getattr(options, "index_url", None):
         reading.index(options.index_url, place)
-    for url in (*(options.extra_index_urls or ()), *(options.find_links or ())):
+    for url in options.extra_index_urls or ():
         reading.index(url, place)
+    for url in options.find_links or ():
+        reading.index(url, place, flat=True)
     if getattr(options, "no_index", None):
         reading.leave_out(place, "--no-index", "the indexes of imgbuild's own settings are used")
 
