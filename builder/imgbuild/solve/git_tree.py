@@ -28,19 +28,25 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.addresses import GitAddress, is_commit
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.system import git_fetch
-from imgbuild.system.git_fetch import FetchedRepository, ObjectReader, TreeEntry
+from imgbuild.system.git_fetch import (
+    EXECUTABLE,
+    LINK,
+    LINK_LIMIT,
+    SUBMODULE,
+    FetchedRepository,
+    ObjectReader,
+    TreeEntry,
+)
 from imgbuild.values import CONTROLS, FileSize, Sha256, sha256
 from imgbuild.wheel.sdist import LARGEST, MEMBERS, members
 
 FORMAT = 1  # of the archive; another one gives other bytes
 FACT, DESCRIBED = "git-tree", "git-version"
 TIME = 315532800  # 1980-01-01, in seconds
-LINK, SUBMODULE, EXECUTABLE = "120000", "160000", "100755"
-LINK_LIMIT, HOPS = 4096, 8  # bytes of a link, and links that lead to links
+HOPS = 8  # links that lead to links
 BLOCK = 0xFFFF  # bytes of a block that deflate does not compress
 GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 REFUSED_NAME = re.compile(rf"[{CONTROLS}\\�]")
-SHORT = re.compile(r"[0-9a-f]{7,63}")
 TEXTS = ("pyproject.toml", "setup.py", "setup.cfg", "CMakeLists.txt")
 TEXT_LIMIT = 1 << 20
 SHOWN = 4
@@ -79,37 +85,12 @@ def resolved(address: GitAddress, context: Context) -> GitAddress:
 
     InputError if the repository has no such branch, tag or commit.
     """
-    rev = address.rev
-    if is_commit(rev):
+    if is_commit(address.rev):
         return address
     _refuse_offline(address, context)
-    refs = git_fetch.remote_refs(address.url, *_patterns(rev))
-    for name in _patterns(rev):
-        if name in refs:
-            return msgspec.structs.replace(address, rev=refs[name])
-    if SHORT.fullmatch(rev):
-        with context.store.scratch() as folder:
-            repository = FetchedRepository(folder)
-            repository.fetch_all(address.url)
-            commit = repository.resolved(f"{rev}^{{commit}}")
-        if commit is not None:
-            return msgspec.structs.replace(address, rev=commit)
-    if not rev:
-        message = f"{address.url}: the repository has no default branch"
-        raise InputError(message, hint="name a branch, a tag or a commit: …@REV")
-    names = sorted(name.rpartition("/")[2] for name in git_fetch.remote_refs(address.url))
-    some = ", ".join([name for name in names if not name.endswith("^{}")][:SHOWN])
-    message = f"{address.url} has no branch, tag or commit {rev}"
-    raise InputError(message, hint=f"it has {some}" if some else "it has no branch and no tag")
-
-
-def _patterns(rev: str) -> tuple[str, ...]:
-    """The refs that `rev` may mean, the most likely first: the commit of a tag before the tag."""
-    if not rev:
-        return ("HEAD",)
-    if rev.startswith("refs/"):
-        return (f"{rev}^{{}}", rev)
-    return (f"refs/tags/{rev}^{{}}", f"refs/tags/{rev}", f"refs/heads/{rev}")
+    with context.store.scratch() as folder:
+        commit = git_fetch.commit_of(address.url, address.rev, folder / "git")
+    return msgspec.structs.replace(address, rev=commit)
 
 
 def fetched(address: GitAddress, context: Context) -> GitTree:
