@@ -46,6 +46,7 @@ from imgbuild.resolve.imports import sites
 from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.source_only import Advice, WheelNeeds
 from imgbuild.smoke import recording
+from imgbuild.solve.native_code import Code
 from imgbuild.solve.solve import python_of
 from imgbuild.system import threads
 from imgbuild.system.console import console
@@ -432,7 +433,7 @@ class Chooser:
         ]
         return advice, sdists
 
-    def _code(self, obstacle: Obstacle) -> sdist_code.Code:
+    def _code(self, obstacle: Obstacle) -> Code:
         files = [
             file
             for file in self.pages.files(obstacle.package)

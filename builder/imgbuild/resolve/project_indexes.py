@@ -54,7 +54,7 @@ class _Index:
         self.declared, self.name = declared, name
         url = declared.url
         if url.startswith("file:"):
-            url = (folder / url.removeprefix("file:")).resolve().as_uri()
+            url = f"{(folder / url.removeprefix('file:')).resolve().as_uri()}/"
         self.address = IndexAddress(name=name, address=url, flat=declared.flat, timed=False)
         self.packages: set[str] = set()
         self.failure = ""
