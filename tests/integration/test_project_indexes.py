@@ -1,17 +1,20 @@
-"""Private indexes of a project: `init` writes them into the row, `lock` uses them."""
+"""Indexes and repositories that a project names: `init` writes them into the row for `lock`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from imgbuild.cli import init as verb
+from imgbuild.lock import published
 from tests.integration.test_extend import PublishedSite, published_site
 from tests.integration.test_project_rows import ROW, begin, versions
 from tests.support import folder_index
+from tests.support.git_repository import GitRepository, project_files
 from tests.support.inprocess_project import Command
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import TARGET
@@ -164,3 +167,77 @@ def test_lock_takes_the_packages_from_the_index_that_init_wrote(
     lock = project.read(f"{ROW}/lock.json")
     assert lock["indexes"]["team-base"] == "localhost"
     assert LOGIN[1] not in str(lock)
+
+
+@pytest.mark.parametrize("line", ["git+{url}", "-e git+{url}#subdirectory=package", "git+{url}@v1"])
+def test_the_name_of_a_repository_is_read_from_its_files(
+    line: str, imgbuild: Command, tmp_path: Path
+) -> None:
+    repository = GitRepository(tmp_path / "repository")
+    files = project_files("Team-Tool", "1.0")
+    files |= {f"package/{name}": text for name, text in project_files("inner", "1.0").items()}
+    repository.commit(files, tag="v1")
+    pages = {**repository.dumb_files("tool.git")}
+    with serve(Site(files=pages)) as site:
+        url = site.url("tool.git")
+        Path("requirements.txt").write_text(f"{line.format(url=url)}\n")
+        done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    ((address, name),) = _row()["names"].items()
+    package = "inner" if "package" in line else "team-tool"
+    assert name == package
+    assert address == f"git+{url}" + ("#subdirectory=package" if package == "inner" else "")
+    overlay = published.load(Path("matrix.yaml")).overlays["project"]  # type: ignore[attr-defined]
+    (requirement,) = overlay.requirements.direct
+    assert requirement.package == package
+    assert f"added: {package}" in done.stdout
+
+
+def test_a_repository_whose_files_do_not_say_its_name_is_refused(
+    imgbuild: Command, tmp_path: Path
+) -> None:
+    repository = GitRepository(tmp_path / "repository")
+    repository.commit(
+        {"setup.py": "from setuptools import setup\nsetup(name=open('NAME').read())\n"}
+    )
+    Path("requirements.txt").write_text(f"{repository.url}\n")
+    done = imgbuild("init")
+    assert done.status == 2
+    assert "requirements.txt:1" in done.stderr
+    assert "do not say its name" in " ".join(done.stderr.split())
+    assert not Path("matrix.yaml").exists()
+
+
+def test_lock_says_the_name_of_a_repository_that_was_added_to_a_file(
+    imgbuild: Command, tmp_path: Path
+) -> None:
+    repository = GitRepository(tmp_path / "repository")
+    repository.commit(project_files("team-tool", "1.0"))
+    Path("requirements.txt").write_text("torch\n")
+    assert imgbuild("init").status == 0
+    Path("requirements.txt").write_text(f"torch\n{repository.url}\n")
+    refused = imgbuild("lock")
+    assert refused.status == 8
+    text = " ".join(refused.stderr.split())
+    assert f'names: {{"{repository.url}": team-tool}}' in text
+    assert "requirements.txt:2" in text
+
+
+def test_add_reads_the_name_of_a_repository_into_a_row_with_like(
+    imgbuild: Command, tmp_path: Path
+) -> None:
+    repository = GitRepository(tmp_path / "repository")
+    repository.commit(project_files("team-tool", "1.0"))
+    Path("requirements.txt").write_text("torch\ntransformers==4.51.99\n")
+    done = imgbuild("init", "--relax", "transformers", "--target", "cu126-vllm")
+    assert done.status == 0, done.stderr
+    path = Path("matrix.yaml")
+    path.write_text(path.read_text().replace("extends:", "like:"))
+    done = imgbuild("add", repository.url)
+    assert done.status == 0, done.stderr
+    assert _row()["add"] == [f"team-tool @ {repository.url}"]
+
+
+def _row() -> dict[str, Any]:
+    (row,) = yaml.safe_load(Path("matrix.yaml").read_text())["targets"].values()
+    return dict(row)

@@ -189,7 +189,8 @@ def declared_by(row: Extension, folder: Path) -> Declared:
     if not row.requirements:
         return Declared(requirements=tuple(added))
     states = tuple(_state(folder / name) for name in row.requirements)
-    declared = _read(folder, row.requirements, row.extras, row.groups, states)
+    names = tuple(sorted(row.names.items()))
+    declared = _read(folder, row.requirements, row.extras, row.groups, names, states)
     return msgspec.structs.replace(declared, requirements=(*declared.requirements, *added))
 
 
@@ -199,10 +200,11 @@ def _read(
     files: tuple[str, ...],
     extras: tuple[str, ...],
     groups: tuple[str, ...],
+    names: tuple[tuple[str, str], ...],
     states: tuple[tuple[int, int, int], ...],
 ) -> Declared:
     del states  # only a key
-    return project_files.read(folder, files, extras=extras, groups=groups)
+    return project_files.read(folder, files, extras=extras, groups=groups, names=dict(names))
 
 
 def _state(path: Path) -> tuple[int, int, int]:

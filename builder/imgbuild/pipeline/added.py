@@ -15,7 +15,7 @@ from imgbuild.pipeline.session import Session
 from imgbuild.project.model import Declared, DeclaredRequirement, Place
 from imgbuild.resolve.demands import demands
 from imgbuild.resolve.feasible import IndexPages, obstacles
-from imgbuild.solve import uv
+from imgbuild.solve import repository_name, uv
 from imgbuild.wheel.tags import Tags
 
 
@@ -37,6 +37,12 @@ def row_of(session: Session, names: Sequence[str], verb: str) -> str:
         message = f"{session.project.matrix}: {name} is not a row of a project"
         raise InputError(message, hint=f"edit targets.{name} in the file")
     return name
+
+
+def with_names(session: Session, requirements: Sequence[str]) -> list[str]:
+    """The requirements, addresses of git repositories with the names of their packages."""
+    context = open_inputs(session).context
+    return [repository_name.with_name(text, context) for text in requirements]
 
 
 def problems(

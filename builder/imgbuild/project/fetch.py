@@ -79,6 +79,13 @@ def parse(text: str) -> RevisionAddress:
     return RevisionAddress(url=url, revision=revision, folder=folder)
 
 
+def repository(text: str) -> str:
+    """The address `text` without its revision, as a row's `names` has it; InputError as `parse`."""
+    address = parse(text)
+    folder = f"#subdirectory={address.folder}" if address.folder != "." else ""
+    return f"git+{address.url}{folder}"
+
+
 def fetch(address: RevisionAddress, place: Path) -> Fetched:
     """Clone the repository into the new folder `place`.
 

@@ -162,7 +162,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     local versions (`+cu124`) and images (`FROM`) mean; `indexes` have other addresses. `extras` and
     `groups` are those that exist, chosen or not. `cut_off` is `exclude-newer`, else the day after
     the newest upload of a lock file. `excluded` are packages that are not installed, whatever
-    requires them.
+    requires them. `unnamed` are addresses of git repositories that are required without the name
+    of a package.
     """
 
     files: tuple[str, ...] = ()
@@ -177,6 +178,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     excluded: tuple[DeclaredName, ...] = ()
+    unnamed: tuple[DeclaredName, ...] = ()
     not_read: tuple[NotRead, ...] = ()
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,11 +36,12 @@ SHOWN = 200  # characters of a line in a report
 VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
 # A login of an address that the environment has: `https://${USER}:${TOKEN}@host/simple`.
 LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
+NO_NAMES: Mapping[str, str] = {}
 
 # What `absorb` takes of another reading.
 LISTS = (
     *("files", "requirements", "packages", "pythons", "debian", "cuda", "images", "indexes"),
-    *("excluded", "conflicts", "left_out", "local_requests"),
+    *("excluded", "unnamed", "conflicts", "left_out", "local_requests"),
 )
 
 
@@ -59,12 +60,22 @@ class LocalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading:
-    """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose."""
+    """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose.
+
+    `names` has the package of each git repository that a file names by its address alone, which is
+    the key, without a revision.
+    """
 
     def __init__(
-        self, sources: ProjectFiles, *, extras: Iterable[str] = (), groups: Iterable[str] = ()
+        self,
+        sources: ProjectFiles,
+        *,
+        extras: Iterable[str] = (),
+        groups: Iterable[str] = (),
+        names: Mapping[str, str] = NO_NAMES,
     ) -> None:
         self.sources = sources
+        self.names = names
         self.extras = frozenset(extras)
         self.groups = frozenset(groups)
         self.problems: list[Problem] = []
@@ -77,6 +88,7 @@ class Reading:
         self.images: list[DeclaredName] = []
         self.indexes: list[DeclaredIndex] = []
         self.excluded: list[DeclaredName] = []
+        self.unnamed: list[DeclaredName] = []
         self.conflicts: list[tuple[str, ...]] = []
         self.available_extras: set[str] = set()
         self.available_groups: set[str] = set()
@@ -88,7 +100,7 @@ class Reading:
 
     def child(self) -> Reading:
         """An empty reading of the same project, for a file that may not be taken."""
-        child = Reading(self.sources, extras=self.extras, groups=self.groups)
+        child = Reading(self.sources, extras=self.extras, groups=self.groups, names=self.names)
         child.problems = self.problems
         return child
 
@@ -341,6 +353,7 @@ class Reading:
             extras=tuple(sorted(self.available_extras)),
             groups=tuple(sorted(self.available_groups)),
             excluded=tuple(self.excluded),
+            unnamed=tuple(self.unnamed),
             not_read=tuple(self.left_out),
         )
 

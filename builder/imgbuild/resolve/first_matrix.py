@@ -59,7 +59,8 @@ LOGINS = """\
 # Packages come from these where a row's `indexes` says so. A login is never written here: imgbuild
 # reads it from ~/.netrc ($NETRC) or keyring.
 """
-BLOCKS = ("pins", "requires", "env", "links", "exclude", "indexes")  # with a line for each item
+# Those with a line for each item.
+BLOCKS = ("pins", "requires", "env", "links", "exclude", "indexes", "names")
 ENV = "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}\n"
 REASON = "asked for with imgbuild init"
 
@@ -68,9 +69,9 @@ class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     """What a user adds; `files` are pairs of a path here and one in the image.
 
     `like`: the published target is not held at its versions. `requirements` are files of the
-    project, `add` are lines as PEP 508 has them. `exclude` maps packages to reasons, `sdists` too,
-    `relax` to the version that is taken and the reason. `indexes` maps packages to names of
-    `index_rows`.
+    project, `add` are lines as PEP 508 has them, `names` packages of repositories by address.
+    `exclude` maps packages to reasons, `sdists` too, `relax` to the version that is taken and the
+    reason. `indexes` maps packages to names of `index_rows`.
     """
 
     name: str
@@ -80,6 +81,7 @@ class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
+    names: Mapping[str, str] = {}
     exclude: Mapping[str, str] = {}
     relax: Mapping[str, tuple[str, str]] = {}
     sdists: Mapping[str, str] = {}
@@ -172,6 +174,7 @@ def _declared(extension: WantedExtension) -> dict[str, Any]:
         "extras": list(extension.extras),
         "groups": list(extension.groups),
         "add": list(extension.add),
+        "names": _Block(extension.names),
         "exclude": _Block(extension.exclude),
         "relax": _Block(relax),
         "indexes": _Block(extension.indexes),
