@@ -197,9 +197,8 @@ def test_a_repository_whose_files_do_not_say_its_name_is_refused(
     imgbuild: Command, tmp_path: Path
 ) -> None:
     repository = GitRepository(tmp_path / "repository")
-    repository.commit(
-        {"setup.py": "from setuptools import setup\nsetup(name=open('NAME').read())\n"}
-    )
+    script = "from setuptools import setup\nsetup(name=open('NAME').read())\n"
+    repository.commit({"setup.py": script})
     Path("requirements.txt").write_text(f"{repository.url}\n")
     done = imgbuild("init")
     assert done.status == 2
