@@ -92,7 +92,8 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     `folder` is relative to the project ("." for the project itself), `roots` are the folders that
     are put on Python's path, relative to the project. `scripts` maps console scripts to
-    `module:function`. `backend`: pip can install it.
+    `module:function`. `backend`: pip can install it. `dynamic` are the fields that only the build
+    backend knows: "name", "version", "dependencies", "optional-dependencies".
     """
 
     name: str
@@ -104,6 +105,7 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
     requires: tuple[str, ...] = ()
     requires_python: str = ""
     backend: bool = False
+    dynamic: tuple[str, ...] = ()
 
 
 class DeclaredPython(msgspec.Struct, frozen=True, kw_only=True):

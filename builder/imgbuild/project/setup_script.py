@@ -68,6 +68,7 @@ class SetupScript:
         self.arguments: dict[str, Any] = {}
         self.conditional: list[ScriptText] = []
         self.line = 0
+        self.incomplete = False  # setup() has arguments whose names are not known
         self._steps = 0
         tree = parse_source(sources.text(file))
         self._run(tree.body, {}, 0)
@@ -178,6 +179,7 @@ class SetupScript:
         for keyword in call.keywords:
             value = self._value(keyword.value, names, depth)
             if keyword.arg is None:
+                self.incomplete |= not isinstance(value, dict)
                 self.arguments |= value if isinstance(value, dict) else {}
             else:
                 self.arguments[keyword.arg] = value

@@ -34,6 +34,7 @@ from imgbuild.system.git_fetch import (
     LINK_LIMIT,
     SUBMODULE,
     FetchedRepository,
+    GitObjects,
     ObjectReader,
     TreeEntry,
 )
@@ -294,6 +295,12 @@ def version_variables(
     As setuptools-scm has it by default: of the nearest tag, or of the next release with the number
     of commits since the tag; and the commit.
     """
+    variables = scm_variables(files)
+    return dict.fromkeys(variables, described(address, context)) if variables else {}
+
+
+def scm_variables(files: Mapping[str, str]) -> list[str]:
+    """The variables by which a build is told the version that it would ask git for, sorted."""
     text = "\n".join(files.get(name, "") for name in ("pyproject.toml", "setup.py", "setup.cfg"))
     variables = {
         variable
@@ -302,9 +309,7 @@ def version_variables(
     }
     if re.search(r"pdm-backend", text) and not re.search(r"source\s*=\s*[\"']scm[\"']", text):
         variables.discard("PDM_BUILD_SCM_VERSION")
-    if not variables:
-        return {}
-    return dict.fromkeys(sorted(variables), described(address, context))
+    return sorted(variables)
 
 
 def described(address: GitAddress, context: Context) -> str:
@@ -321,11 +326,16 @@ def described(address: GitAddress, context: Context) -> str:
     ):
         repository = _repository(folder / "git", address)
         repository.fetch_history(address.url, address.rev)
-        tag = repository.nearest_tag(address.rev)
-        count = repository.count(address.rev) if tag is None else tag[1]
-    version = version_of(tag[0] if tag is not None else "", count, address.rev)
+        version = version_in(repository, address.rev)
     store.put_fact(DESCRIBED, key, version.encode())
     return version
+
+
+def version_in(repository: GitObjects, commit: str) -> str:
+    """The version of a commit by the history that `repository` has of it."""
+    tag = repository.nearest_tag(commit)
+    count = repository.count(commit) if tag is None else tag[1]
+    return version_of(tag[0] if tag is not None else "", count, commit)
 
 
 def version_of(tag: str, distance: int, commit: str) -> str:
