@@ -9,6 +9,7 @@ from packaging.requirements import Requirement
 from imgbuild.errors import InputError
 from imgbuild.index.pages import places
 from imgbuild.lock.published import project_row
+from imgbuild.pipeline import source_packages
 from imgbuild.pipeline.choose_target import unknown_debs
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
@@ -58,10 +59,9 @@ def problems(
     target = session.matrix.targets[name]
     base = session.matrix.bases[target.base]
     context = open_inputs(session).context
-    place = Place("imgbuild add")
     declared = Declared(
         requirements=tuple(
-            DeclaredRequirement(text=str(each), place=place) for each in requirements
+            DeclaredRequirement(text=str(each), place=Place("")) for each in requirements
         )
     )
     reasons: list[str] = []
@@ -78,7 +78,8 @@ def problems(
             if each.package in versions and not each.allows(versions[each.package])
         ]
         lacking = [each for each in asked if each.package not in versions]
-        reasons += [each.text for each in obstacles(lacking, pages, tags)]
+        blocked = obstacles(lacking, pages, tags)
+        reasons += source_packages.reasons(item, blocked, lacking, pages, tags, context)
         for deb, near in unknown_debs(session.matrix, target.base, system, arch, context).items():
             reasons.append(f"Debian has no package {deb}" + (f"; nearest: {near}" if near else ""))
     return list(dict.fromkeys(reasons))

@@ -19,12 +19,11 @@ from imgbuild.deb import apt
 from imgbuild.doctor.host import Host
 from imgbuild.doctor.targets import judge, offer
 from imgbuild.errors import InputError, NothingSelected, ToolMissing
-from imgbuild.index import cuda_releases
-from imgbuild.index.candidates import is_sdist
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import DebianBase, Matrix
+from imgbuild.pipeline import source_packages
 from imgbuild.plan import image_digests
 from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
@@ -33,20 +32,17 @@ from imgbuild.resolve import (
     engine_torch,
     project_indexes,
     request,
-    sdist_code,
     source_only,
     url_wheels,
 )
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
 from imgbuild.resolve.contradictions import contradictions
-from imgbuild.resolve.demands import PackageDemand, demands, holds_with
+from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
-from imgbuild.resolve.imports import sites
 from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.source_only import Advice, WheelNeeds
 from imgbuild.smoke import recording
-from imgbuild.solve.native_code import Code
 from imgbuild.solve.solve import python_of
 from imgbuild.system import threads
 from imgbuild.system.console import console
@@ -359,27 +355,6 @@ class Chooser:
             for demand, text in zip(pins, texts, strict=True)
         ]
 
-    def _requiring(self, package: str, facts: LockedFacts) -> list[str]:
-        """The additions to a target whose METADATA requires `package`, with their versions."""
-        tags = self._tags(facts.python)
-        added = [
-            (demand, wheel)
-            for demand in self.demands(facts.python)
-            if demand.installed and not demand.source and demand.package not in facts.versions
-            if (wheel := self.pages.newest(demand, tags)) is not None
-        ][:PAGES]
-        http, store = self._context.http, self._context.store
-        texts = threads.each(added, lambda item, _: metadata(item[1], http, store), threads=8)
-        return [
-            f"{demand} ({wheel.name})"
-            for (demand, wheel), text in zip(added, texts, strict=True)
-            if any(
-                normalize(needed.name) == package
-                and holds_with(needed.marker, tags.markers, demand.extras)
-                for needed in cuda_releases.requirements(text)
-            )
-        ]
-
     def _suggested(self, obstacle: Obstacle) -> Obstacle:
         """`obstacle` with a similar name of the catalogue, if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
@@ -399,62 +374,25 @@ class Chooser:
         self, blocked: Sequence[Obstacle], facts: LockedFacts, folder: Path
     ) -> tuple[list[Advice], dict[str, str]]:
         """Of the packages that only exist as source: what compiles CUDA, and what can be built."""
-        cuda, sdists = [], {}
-        for each in blocked:
-            if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
-                cuda.append(each)
-            elif each.cause == "source":
-                code = self._code(each)
-                if code == "cuda":
-                    cuda.append(each)
-                elif code == "python":
-                    sdists[each.package] = (
-                        f"{each.package} {each.version} is published only as an sdist of Python"
-                        " code"
-                    )
-        modules = frozenset(source_only.module_of(each.package) for each in cuda)
-        imports = sites(folder, modules) if cuda else {}
+        cuda, sdists = source_packages.split(blocked, self.pages, self._context)
         needs = WheelNeeds(
             python=".".join(facts.python.split(".")[:2]),
             cuda=facts.cuda,
             torch=self._torch(facts),
             machine=self._ask.arch.wheel,
         )
-        advice = [
-            source_only.advice(
-                each.package,
-                each.version,
-                needs,
-                targets=self._having(each.package),
-                imports=imports[source_only.module_of(each.package)],
-                needed_by=self._requiring(each.package, facts),
-            )
-            for each in cuda
-        ]
-        return advice, sdists
 
-    def _code(self, obstacle: Obstacle) -> Code:
-        files = [
-            file
-            for file in self.pages.files(obstacle.package)
-            if is_sdist(file) and str(file.version) == obstacle.version
-        ]
-        return sdist_code.compiled(files[0], self._context) if files else "native"
+        def _requiring(package: str) -> list[str]:
+            tags = self._tags(facts.python)
+            added = [d for d in self.demands(facts.python) if d.package not in facts.versions]
+            return source_packages.requiring(package, added, self.pages, tags, self._context)
+
+        return source_packages.advise(cuda, needs, folder, _requiring), sdists
 
     def _torch(self, facts: LockedFacts) -> str:
         """The torch that the image will have: the project's pin, else the target's."""
         pins = [each.pin for each in self.demands(facts.python) if each.package == "torch"]
         return next((pin for pin in pins if pin), facts.versions.get("torch", "2.0"))
-
-    def _having(self, package: str) -> list[str]:
-        return [
-            name
-            for name in self._project.locked_targets()
-            if any(
-                package in locked.versions
-                for locked in lock_file.read_lock(self._project.images, name).arch.values()
-            )
-        ]
 
     def _day(
         self,

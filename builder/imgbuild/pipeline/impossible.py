@@ -9,6 +9,7 @@ from imgbuild.errors import ImpossibleRequirements
 from imgbuild.lock import published
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline import source_packages
 from imgbuild.project import fetch
 from imgbuild.project.model import DeclaredName
 from imgbuild.resolve.demands import demands
@@ -38,7 +39,10 @@ def refuse(matrix: Matrix, name: str, context: Context) -> None:
     asked = [each for each in demands(declared, tags.markers) if each.package not in left_out]
     pages = IndexPages(matrix, context, target.as_of)
     blocked = obstacles(asked, pages, tags)
-    reasons = [*map(str, blocked), *_unnamed(row.requirements.declared.unnamed, context)]
+    reasons = [
+        *source_packages.reasons(row, blocked, asked, pages, tags, context),
+        *_unnamed(row.requirements.declared.unnamed, context),
+    ]
     if not reasons:
         return
     message = f"{name} requires what the index does not have for Python {lock.base.python}"
