@@ -290,17 +290,23 @@ class UvSettings:
             self.reading.index(url, place, name=name, flat=flat)
 
     def _rules(self) -> None:
+        elsewhere: dict[str, list[tuple[Place, str]]] = {}
         for key, kind in (("override-dependencies", "override"),
                           ("constraint-dependencies", "constraint")):  # fmt: skip
             for text in _strings(self.reading, self.table.get(key), self.place(key)):
                 place = Place(file=self.file, line=line_of(self.text, text, after=key))
                 marker = _marker(text)
-                if kind == "override" and marker and not platforms.possible(marker):
-                    self._exclude(text.partition(";")[0], place)
-                elif kind == "override":
-                    self.requirement(text, place, kind="override")
-                else:
+                if kind == "constraint":
                     self.reading.requirement(text, place, kind="constraint")
+                    continue
+                elsewhere.setdefault(normalize(_name(text)), []).append((place, marker))
+                if not marker or platforms.possible(marker):
+                    self.requirement(text, place, kind="override")
+        for name, entries in elsewhere.items():
+            # Where no override of a package holds, nothing requires it.
+            inverse = [_inverted(marker) for _, marker in entries if platforms.possible(marker)]
+            if "" not in inverse:
+                self._exclude(name, entries[0][0], platforms.both(*inverse))
         for text in _strings(self.reading, self.table.get("exclude-dependencies"),
                              self.place("exclude-dependencies")):  # fmt: skip
             place = Place(
@@ -308,9 +314,9 @@ class UvSettings:
             )
             self._exclude(text, place)
 
-    def _exclude(self, text: str, place: Place) -> None:
-        name = normalize(re.split(r"[\[<>=!~ @]", text.strip())[0])
-        entry = DeclaredName(name=name, place=place)
+    def _exclude(self, text: str, place: Place, marker: str = "") -> None:
+        name = normalize(_name(text))
+        entry = DeclaredName(name=name, place=place, marker=marker)
         if name and entry not in self.reading.excluded:
             self.reading.excluded.append(entry)
 
@@ -370,6 +376,10 @@ def _git_address(source: dict[str, Any]) -> str:
 def _bound(marker: str) -> str:
     """The marker of an index; empty if it is true in every image."""
     return "" if len(platforms.truths(marker)) == len(platforms.environments()) else marker
+
+
+def _name(text: str) -> str:
+    return re.split(r"[\[<>=!~ @;]", text.strip())[0]
 
 
 def _marker(text: str) -> str:
