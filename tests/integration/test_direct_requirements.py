@@ -18,14 +18,15 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError, NoSolution
 from imgbuild.http.client import Http
 from imgbuild.learn.loop import Settled, settle
 from imgbuild.lock.lock_file import Lock, decode_lock, make_lock
-from imgbuild.lock.published import load
+from imgbuild.lock.published import Extended, Overlay, PublishedTarget, load
+from imgbuild.lock.resolution import Resolution
+from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.pipeline.lock_target import lock_target
-from imgbuild.project.model import DeclaredRequirement, Place
 from imgbuild.project_paths import Project
 from imgbuild.solve.sdists import host_arch
-from imgbuild.values import sha256
+from imgbuild.values import Digest, sha256
 from tests.support import needs, sample_project
 from tests.support.git_repository import GitRepository, project_files
 from tests.support.local_index import LocalIndex, wheel_bytes
@@ -91,24 +92,24 @@ class Workplace:
     def context(self, *, offline: bool = False, cache: Path | None = None) -> Context:
         return Context(Store.open(cache or self.cache), Http(attempts=2, offline=offline))
 
-    def settle(self, *texts: str | DeclaredRequirement) -> Settled:
-        """The target with these requirements of the project."""
-        return settle(
-            self.matrix, TARGET, [host_arch()], self.context(), (), tuple,
-            declared=tuple(declare(text) for text in texts), folder=self.folder,
+    def settle(self, *texts: str, file: str = "") -> Settled:
+        """The target as a row of a project that adds `texts`; `file` is its requirements.txt."""
+        (self.folder / "requirements.txt").write_text(file)
+        files = ("requirements.txt",) if file else ()
+        row = Extension(summary="ours", like=TARGET, add=texts, requirements=files)
+        lock = make_lock(self.matrix, TARGET, {host_arch(): Resolution(wheels=())})
+        published = PublishedTarget(
+            name=TARGET, folder=self.folder, lock=lock, hash="0" * 64, image="",
+            digest=Digest(f"sha256:{'0' * 64}"), manifests={},
         )  # fmt: skip
+        overlay = Overlay(row=row, published=published, folder=self.folder)
+        values = {**msgspec.structs.asdict(self.matrix), "overlays": {TARGET: overlay}}
+        return settle(Extended(**values), TARGET, [host_arch()], self.context(), (), tuple)
 
     def lock(self, *texts: str) -> Lock:
         settled = self.settle(*texts)
         lock = make_lock(self.matrix, TARGET, dict(settled.resolutions))
         return msgspec.structs.replace(lock, project=settled.sources)
-
-
-def declare(text: str | DeclaredRequirement, **changes: object) -> DeclaredRequirement:
-    if isinstance(text, DeclaredRequirement):
-        return text
-    place = Place("requirements.txt", 3)
-    return DeclaredRequirement(text=text, place=place, **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture(name="shared_cache", scope="module")
@@ -206,20 +207,19 @@ def test_a_wheel_that_is_not_what_its_hash_says_is_refused(work):
     lock = msgspec.structs.replace(lock, project=settled.sources)
     with pytest.raises(IntegrityError, match=r"byurl-1\.5"):
         Inputs(work.matrix, work.context()).fetch_missing(lock, {wrong})
-    hashes = (f"sha256:{wrong}", f"sha256:{'1' * 64}")
+    hashes = f"--hash=sha256:{wrong} --hash=sha256:{'1' * 64}"
     with pytest.raises(IntegrityError, match=r"requirements.txt:3 says 0000"):
-        work.settle(declare(byurl(work), hashes=hashes))
+        work.settle(file=f"\n\n{byurl(work)} {hashes}\n")
     with pytest.raises(InputError, match="has no hash by sha256"):
-        work.settle(declare(byurl(work), hashes=("sha512:00",)))
+        work.settle(byurl(work, sha512="00"))
 
 
 def test_a_wheel_of_the_project_is_locked_by_its_path(work):
     (work.folder / "wheels").mkdir()
     name = "byurl-1.5-py3-none-any.whl"
     (work.folder / "wheels" / name).write_bytes(work.site.files[f"files/{name}"])
-    place = Place("requirements.txt", 1)
-    declared = DeclaredRequirement(text="byurl", place=place, path=f"wheels/{name}")
-    settled = work.settle(declared)
+    settled = work.settle(file=f"./wheels/{name}\n")
+    assert settled.resolutions[host_arch()].versions["byurl"] == "1.5"
     assert settled.sources.sources == {"byurl": f"wheels/{name}"}
     absolute = f"byurl @ {(work.folder / 'wheels' / name).as_uri()}"
     assert work.settle(absolute).sources == settled.sources
@@ -269,7 +269,7 @@ def test_a_marker_excludes_an_address(work):
 def test_an_address_that_cannot_be_used_is_named_with_its_line(work, text, message):
     with pytest.raises(InputError, match=message) as caught:
         work.settle(text)
-    assert "requirements.txt:3" in caught.value.message
+    assert caught.value.message.startswith("matrix.yaml: byurl @ ")
     assert "secret@" not in caught.value.message
     assert "token=" not in caught.value.message
 

@@ -19,9 +19,18 @@ import msgspec
 from imgbuild.errors import InputError
 from imgbuild.oci.tar import Member, MemberKind, Slice
 from imgbuild.project_paths import FOLDER, MATRIX
-from imgbuild.solve.git_tree import EXECUTABLE, LINK, LINK_LIMIT, REFUSED_NAME, SUBMODULE
+from imgbuild.solve.git_tree import REFUSED_NAME
 from imgbuild.system import git
-from imgbuild.system.git_fetch import PIECE, GitObjects, ObjectReader, TreeEntry
+from imgbuild.system.git_fetch import (
+    EXECUTABLE,
+    LINK,
+    LINK_LIMIT,
+    PIECE,
+    SUBMODULE,
+    GitObjects,
+    ObjectReader,
+    TreeEntry,
+)
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 LFS_LIMIT = 1024  # bytes; a pointer has about 130

@@ -23,7 +23,8 @@ RequirementsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="REQUIREMENT...",
-        help="Packages: wandb, 'peft>=0.15', 'ray[default]', 'x @ https://example.org/x.whl'.",
+        help="Packages: wandb, 'peft>=0.15', 'ray[default]', 'x @ https://example.org/x.whl',"
+        " git+https://example.org/x.git.",
         show_default=False,
     ),
 ]
@@ -60,7 +61,7 @@ def add(
         raise InputError(message, hint="imgbuild add wandb, or imgbuild add --system rsync")
     session = open_session(matrix, Options(offline=offline))
     name = added.row_of(session, target or [], "imgbuild add")
-    parsed = [_parsed(text) for text in requirements or []]
+    parsed = [_parsed(text) for text in added.with_names(session, requirements or [])]
     with console.step("looking up what is added"):
         problems = added.problems(session, name, parsed, system or [])
     if problems:

@@ -224,7 +224,10 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             if not files or STDIN_FILE in map(str, files):
                 raise
             declared = declared_files.read_places([str(path) for path in files], pinned)
-            for line in declared_files.left_out(declared):
+            for line in (
+                *declared_files.left_out(declared),
+                *declared_files.other_indexes(declared),
+            ):
                 console.info(f"not read: {line}")
             solved = open_requirements.solve(declared, request)
             listed = solved.listed

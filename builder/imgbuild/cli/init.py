@@ -32,6 +32,7 @@ from imgbuild.pipeline.opened import open_project
 from imgbuild.project.model import Declared
 from imgbuild.resolve import choose, init, request
 from imgbuild.resolve.first_matrix import WantedExtension
+from imgbuild.solve import repository_name
 from imgbuild.system.console import console
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, normalize
@@ -282,11 +283,13 @@ def init_project(
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
+    context = Context.open(console)
     with tempfile.TemporaryDirectory() as scratch:
         files = declared_files.read_files(
             path.parent,
             project.origin or (),
             Path(scratch),
+            context,
             extras=project.extra or (),
             groups=project.group or (),
         )
@@ -296,24 +299,36 @@ def init_project(
             _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
             return
         ask = project.request(extends)
-        started = _start(path, init.name_for(name or "."), files, ask, image, additions)
+        started = _start(path, init.name_for(name or "."), files, ask, image, additions, context)
     answer(started, _project_report.lines(started.choice, path))
 
 
 def _start(
-    path: Path, name: str, files: ReadFiles, ask: ChoiceRequest, image: str, additions: Additions
+    path: Path,
+    name: str,
+    files: ReadFiles,
+    ask: ChoiceRequest,
+    image: str,
+    additions: Additions,
+    context: Context,
 ) -> Started:
     """Choose a target and write the matrix; NoSolution with all that is impossible."""
     for line in _project_report.read_lines(files.declared):
         console.info(line)
-    declared = declared_files.with_added(files.declared, additions.add or ())
+    more = tuple(repository_name.with_name(word, context) for word in additions.add or ())
+    additions = msgspec.structs.replace(additions, add=list(more))
+    declared = declared_files.with_added(files.declared, more)
     catalogue = project_paths.catalogue()
-    matrix, context = load(catalogue.matrix), Context.open(console)
+    matrix = load(catalogue.matrix)
     choice = Chooser(catalogue, matrix, declared, ask, context).choose(files.folder)
     for line in _project_report.python_lines(declared, choice):
         console.warn(line)
     for each in choice.advice:
         console.warn("\n  ".join((f"{each.package} is left out: {each.reason}", *each.remedies)))
+    for line in choice.indexes.failures:
+        console.warn(line)
+    for line in choice.indexes.notes:
+        console.info(line)
     for reason in choice.sdists.values():
         console.info(f"{reason}: it is built in the sandbox")
     system = additions.system or ()
@@ -404,12 +419,15 @@ def _row(
         extras=tuple(files.extras),
         groups=tuple(files.groups),
         add=tuple(additions.add or ()),
+        names=files.names,
         exclude=choice.excluded,
         relax={
             **{package: (version, relaxed) for package, version in choice.relaxed.items()},
             **({PYTHON: (f"{minor}.*", relaxed)} if PYTHON in ask.relax else {}),
         },
         sdists=choice.sdists,
+        indexes=choice.indexes.packages,
+        index_rows=choice.indexes.indexes,
         cuda=choice.cuda,
         arch=(ask.arch.value,),
         as_of=choice.as_of,

@@ -316,7 +316,7 @@ def _is_place(word: str) -> bool:
 def _with_files(ask: ResolveRequest, places: Sequence[str], matrix: Matrix) -> ResolveRequest:
     """`ask` with what the files require; what is not requested is reported."""
     declared = declared_files.read_places(places)
-    for line in declared_files.left_out(declared):
+    for line in (*declared_files.left_out(declared), *declared_files.other_indexes(declared)):
         console.info(f"not read: {line}")
     python = declared_requests.python_of(declared, ask, matrix)
     ask = msgspec.structs.replace(ask, python=python)

@@ -25,12 +25,11 @@ from imgbuild.index.remote_wheel import LATER, Blocks, LookedUp
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.learn.learn import joined, learn
-from imgbuild.lock.model import LockedProject
+from imgbuild.lock.model import EditablePackage, LockedProject
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint, constraints_path, encode, merge, read
 from imgbuild.matrix.model import Matrix
-from imgbuild.project.model import DeclaredRequirement
 from imgbuild.report import Finding, Report, Severity
 from imgbuild.solve import solve
 from imgbuild.solve.direct import NO_DIRECT, Direct, of_arches
@@ -74,6 +73,7 @@ class SettledArch(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[Constraint, ...]
     rounds: int
     direct: Direct = NO_DIRECT
+    packages: Mapping[str, EditablePackage] = {}
 
 
 def settle(
@@ -83,30 +83,28 @@ def settle(
     context: Context,
     recorded: Sequence[Constraint],
     keep: Keep,
-    *,
-    declared: tuple[DeclaredRequirement, ...] = (),
-    folder: Path | None = None,
 ) -> Settled:
     """Target `name` resolved so that its audit is clean.
 
-    `keep` writes down what was learned, and returns everything that is known then. `declared` are
-    requirements of the user's project in `folder`. NoSolution, with the conflict and its evidence,
-    if there is no solution.
+    `keep` writes down what was learned, and returns everything that is known then. NoSolution, with
+    the conflict and its evidence, if there is no solution.
     """
     before, done = tuple(recorded), dict[Arch, SettledArch]()
     recorded, rounds = before, 0
     while pending := [arch for arch in arches if arch not in done or _broken(done[arch], recorded)]:
-        problem = SolveProblem(matrix, name, pending[0], context, declared=declared, folder=folder)
+        problem = SolveProblem(matrix, name, pending[0], context)
         with solve.opened(problem) as prepared:
             done[pending[0]] = settle_one(prepared, recorded, keep)
         recorded = done[pending[0]].known
         rounds += done[pending[0]].rounds
+    sources = of_arches({arch: done[arch].direct for arch in arches})
+    packages = dict(done[arches[0]].packages)
     return Settled(
         resolutions={arch: done[arch].resolution for arch in arches},
         reports={arch: done[arch].report for arch in arches},
         learned=tuple(entry for entry in recorded if entry not in before),
         rounds=rounds,
-        sources=of_arches({arch: done[arch].direct for arch in arches}),
+        sources=msgspec.structs.replace(sources, packages=packages),
     )
 
 
@@ -128,13 +126,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
         terms = terms_of(prepared, resolution)
         if (report := _clean_report(prepared, resolution, terms)) is not None:
             solve.report_age(prepared, chosen)
-            return SettledArch(
-                resolution=resolution,
-                report=report,
-                known=recorded,
-                rounds=rounds,
-                direct=prepared.direct,
-            )
+            return _settled(prepared, resolution, report, recorded, rounds)
         # A library for each round: what it has read is on the disk after it, and only there.
         with Library(context.store, Blocks(_ranges(prepared, resolution))) as library:
             release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
@@ -152,13 +144,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
             if not errors:
                 context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
                 solve.report_age(prepared, chosen)
-                return SettledArch(
-                    resolution=resolution,
-                    report=report,
-                    known=recorded,
-                    rounds=rounds,
-                    direct=prepared.direct,
-                )
+                return _settled(prepared, resolution, report, recorded, rounds)
             number = count(len(errors), "error")
             with context.reporter.step(f"learning from {number} (pass {rounds})"):
                 learned = learn_all(errors, release_catalogue, problem.target.pins.keys(), recorded)
@@ -168,6 +154,23 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
         if now == recorded:
             raise not_learned(name, arch, errors)
         recorded = now
+
+
+def _settled(
+    prepared: PreparedTarget,
+    resolution: Resolution,
+    report: Report,
+    known: tuple[Constraint, ...],
+    rounds: int,
+) -> SettledArch:
+    return SettledArch(
+        resolution=resolution,
+        report=report,
+        known=known,
+        rounds=rounds,
+        direct=prepared.direct,
+        packages=prepared.backend.packages,
+    )
 
 
 def _clean_report(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> Report | None:

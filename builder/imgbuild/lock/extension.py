@@ -39,7 +39,8 @@ def make_lock(
 ) -> Lock:
     """The lock of target `name` of any kind; InputError if an added file cannot be read.
 
-    `sources` has the addresses and trees of a project's packages that no index has.
+    `sources` has the addresses and trees of a project's packages that no index has, and what only
+    its build backend knows.
     """
     row = project_row(matrix, name)
     if row is None:
@@ -58,7 +59,9 @@ def _project(item: Overlay, sources: LockedProject) -> LockedProject | None:
         sources,
         files=item.row.requirements,
         requirements=item.requirements.recorded,
-        packages=editable_packages(item.requirements, item.published.lock.settings.workdir),
+        packages=editable_packages(
+            item.requirements, item.published.lock.settings.workdir, sources.packages
+        ),
     )
 
 

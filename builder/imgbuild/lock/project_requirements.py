@@ -21,6 +21,7 @@ from imgbuild.matrix.extension import Extension
 from imgbuild.project.model import (
     Declared,
     DeclaredRequirement,
+    LocalPackage,
     Place,
     exact_version,
     holds,
@@ -31,6 +32,7 @@ from imgbuild.values import normalize
 MATRIX = "matrix.yaml"
 NEVER = "python_version < '0'"  # the marker of an override that leaves a package out
 PYTHON = "python"  # in `relax`
+NOTHING: Mapping[str, EditablePackage] = {}
 UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend knows
 
 
@@ -84,20 +86,39 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted(set(texts)))
 
 
-def editable_packages(required: ProjectRequirements, workdir: str) -> dict[str, EditablePackage]:
-    """The packages of the project that can be installed; `workdir` is where it is mounted."""
+def editable_packages(
+    required: ProjectRequirements, workdir: str, known: Mapping[str, EditablePackage] = NOTHING
+) -> dict[str, EditablePackage]:
+    """The packages of the project that can be installed; `workdir` is where it is mounted.
+
+    What only a build backend knows of them is that of `known`.
+    """
     packages = {}
     for item in required.declared.packages:
-        if item.backend:
-            roots = (posixpath.normpath(f"{workdir}/{item.folder}/{root}") for root in item.roots)
-            packages[normalize(item.name)] = EditablePackage(
-                version=str(Version(item.version or UNKNOWN_VERSION)),
-                roots=tuple(roots),
-                scripts=item.scripts,
-                requires=item.requires,
-                python=item.requires_python,
-            )
+        if not item.backend:
+            continue
+        roots = image_roots(item, workdir)
+        same = (name for name, other in known.items() if other.roots == roots)
+        name = normalize(item.name) if item.name else next(same, "")
+        if not name:
+            continue
+        asked = known.get(name) if item.dynamic else None
+        version = item.version or (asked.version if asked is not None else UNKNOWN_VERSION)
+        packages[name] = EditablePackage(
+            version=str(Version(version)),
+            roots=roots,
+            scripts=item.scripts or (asked.scripts if asked is not None else {}),
+            requires=asked.requires
+            if asked is not None and "dependencies" in item.dynamic
+            else item.requires,
+            python=item.requires_python or (asked.python if asked is not None else ""),
+        )
     return dict(sorted(packages.items()))
+
+
+def image_roots(item: LocalPackage, workdir: str) -> tuple[str, ...]:
+    """The folders of a package of the project on Python's path, in the image."""
+    return tuple(posixpath.normpath(f"{workdir}/{item.folder}/{root}") for root in item.roots)
 
 
 def requirements_of(
@@ -188,7 +209,8 @@ def declared_by(row: Extension, folder: Path) -> Declared:
     if not row.requirements:
         return Declared(requirements=tuple(added))
     states = tuple(_state(folder / name) for name in row.requirements)
-    declared = _read(folder, row.requirements, row.extras, row.groups, states)
+    names = tuple(sorted(row.names.items()))
+    declared = _read(folder, row.requirements, row.extras, row.groups, names, states)
     return msgspec.structs.replace(declared, requirements=(*declared.requirements, *added))
 
 
@@ -198,12 +220,13 @@ def _read(
     files: tuple[str, ...],
     extras: tuple[str, ...],
     groups: tuple[str, ...],
+    names: tuple[tuple[str, str], ...],
     states: tuple[tuple[int, int, int], ...],
 ) -> Declared:
     from imgbuild.project import read  # many modules, which a row without files does not need
 
     del states  # only a key
-    return read.read(folder, files, extras=extras, groups=groups)
+    return read.read(folder, files, extras=extras, groups=groups, names=dict(names))
 
 
 def _state(path: Path) -> tuple[int, int, int]:

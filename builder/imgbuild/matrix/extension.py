@@ -117,6 +117,13 @@ class Extension(_Strict, frozen=True):
             " them: 'ray[default]>=2.45', 'x @ https://…/x-1.0-py3-none-any.whl'"
         ),
     ] = ()
+    names: Annotated[
+        dict[Line, Package],
+        msgspec.Meta(
+            description="packages of git repositories that the files require by the address alone,"
+            " by that address without a revision: git+https://…"
+        ),
+    ] = {}
     exclude: Annotated[
         dict[DebianPackage, Reason],
         msgspec.Meta(

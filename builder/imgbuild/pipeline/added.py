@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from packaging.requirements import Requirement
 
 from imgbuild.errors import InputError
-from imgbuild.lock.published import overlay
+from imgbuild.index.pages import places
+from imgbuild.lock.published import project_row
+from imgbuild.pipeline import source_packages
 from imgbuild.pipeline.choose_target import unknown_debs
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.project.model import Declared, DeclaredRequirement, Place
 from imgbuild.resolve.demands import demands
 from imgbuild.resolve.feasible import IndexPages, obstacles
+from imgbuild.solve import repository_name, uv
 from imgbuild.wheel.tags import Tags
 
 
@@ -31,10 +34,16 @@ def row_of(session: Session, names: Sequence[str], verb: str) -> str:
         message = f"several targets match: {', '.join(item.name for item in chosen)}"
         raise InputError(message, hint="name one of them with --target")
     name = chosen[0].name
-    if overlay(session.matrix, name) is None:
-        message = f"{session.project.matrix}: {name} extends no published target"
+    if project_row(session.matrix, name) is None:
+        message = f"{session.project.matrix}: {name} is not a row of a project"
         raise InputError(message, hint=f"edit targets.{name} in the file")
     return name
+
+
+def with_names(session: Session, requirements: Sequence[str]) -> list[str]:
+    """The requirements, addresses of git repositories with the names of their packages."""
+    context = open_inputs(session).context
+    return [repository_name.with_name(text, context) for text in requirements]
 
 
 def problems(
@@ -44,20 +53,20 @@ def problems(
 
     FetchFailed if an index or an archive does not answer.
     """
-    item = overlay(session.matrix, name)
+    item = project_row(session.matrix, name)
     if item is None:
         return []
     target = session.matrix.targets[name]
     base = session.matrix.bases[target.base]
     context = open_inputs(session).context
-    place = Place("imgbuild add")
     declared = Declared(
         requirements=tuple(
-            DeclaredRequirement(text=str(each), place=place) for each in requirements
+            DeclaredRequirement(text=str(each), place=Place("")) for each in requirements
         )
     )
     reasons: list[str] = []
-    pages = IndexPages(session.matrix, context, target.as_of)
+    addresses = places(session.matrix, target, uv.default_index)
+    pages = IndexPages(session.matrix, context, target.as_of, addresses, item.row.indexes)
     for arch in target.arch:
         tags = Tags(python=base.python, glibc=base.glibc, arch=arch)
         asked = demands(declared, tags.markers)
@@ -69,7 +78,8 @@ def problems(
             if each.package in versions and not each.allows(versions[each.package])
         ]
         lacking = [each for each in asked if each.package not in versions]
-        reasons += [each.text for each in obstacles(lacking, pages, tags)]
+        blocked = obstacles(lacking, pages, tags)
+        reasons += source_packages.reasons(item, blocked, lacking, pages, tags, context)
         for deb, near in unknown_debs(session.matrix, target.base, system, arch, context).items():
             reasons.append(f"Debian has no package {deb}" + (f"; nearest: {near}" if near else ""))
     return list(dict.fromkeys(reasons))

@@ -19,22 +19,28 @@ from imgbuild.deb import apt
 from imgbuild.doctor.host import Host
 from imgbuild.doctor.targets import judge, offer
 from imgbuild.errors import InputError, NothingSelected, ToolMissing
-from imgbuild.index import cuda_releases
-from imgbuild.index.candidates import is_sdist
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import DebianBase, Matrix
+from imgbuild.pipeline import source_packages
 from imgbuild.plan import image_digests
 from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
-from imgbuild.resolve import choose, engine_torch, request, sdist_code, source_only, url_wheels
+from imgbuild.resolve import (
+    choose,
+    engine_torch,
+    project_indexes,
+    request,
+    source_only,
+    url_wheels,
+)
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
 from imgbuild.resolve.contradictions import contradictions
-from imgbuild.resolve.demands import PackageDemand, demands, holds_with
+from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
-from imgbuild.resolve.imports import sites
+from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.source_only import Advice, WheelNeeds
 from imgbuild.smoke import recording
 from imgbuild.solve.solve import python_of
@@ -75,7 +81,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """A target for a project, the others in order, and what its image has to leave out or build.
 
     `excluded` maps packages to reasons; `sdists` are built; `relaxed` maps packages to the version
-    that is taken. `as_of` is None where the target's own day will do.
+    that is taken. `indexes` are those of the project's files that are used. `as_of` is None where
+    the target's own day will do.
     """
 
     candidates: tuple[Candidate, ...]
@@ -88,6 +95,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     as_of: datetime.date | None = None
     wheels: tuple[WheelCount, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
+    indexes: ProjectIndexes = ProjectIndexes()
 
 
 def facts_of(project: Project, matrix: Matrix, ask: ChoiceRequest) -> list[LockedFacts]:
@@ -159,6 +167,7 @@ class Chooser:
         self._ask, self._context = ask, context
         self.as_of = declared.cut_off.day if declared.cut_off is not None else request.today()
         self.pages = IndexPages(matrix, context, self.as_of)
+        self._indexes = ProjectIndexes()
         self._tags_of: dict[str, Tags] = {}
         self._demands: dict[str, tuple[PackageDemand, ...]] = {}
         self._advice: list[Advice] = []
@@ -205,7 +214,9 @@ class Chooser:
 
     def choose(self, folder: Path) -> Choice:
         """The nearest target; `folder` is the project's, whose imports are read."""
-        facts = selected(facts_of(self._project, self._matrix, self._ask), self._ask)
+        facts = facts_of(self._project, self._matrix, self._ask)
+        self._read_indexes({name for each in facts for name in each.versions}, folder)
+        facts = selected(facts, self._ask)
         facts = url_wheels.nearest(facts, self.demands, self._tags)
         by_name = {each.target: each for each in facts}
         near = choose.ranked(facts, self._declared, self.demands, cuda=self.cuda())
@@ -244,10 +255,28 @@ class Chooser:
             },
             as_of=self._day(chosen, nearest, asked, tags, settled),
             wheels=self._wheel_counts(),
+            indexes=self._indexes,
             obstacles=tuple(
                 self._suggested(each) for each in blocked if each.package not in settled
             ),
         )
+
+    def _read_indexes(self, known: Collection[str], folder: Path) -> None:
+        """Look for packages in the indexes that the project's files name."""
+        if not self._declared.indexes:
+            return
+        tags = self._tags(next(iter(self._matrix.bases.values())).python)
+        wanted = [
+            each
+            for each in demands(self._declared, tags.markers)
+            if each.installed and each.package not in self._ask.exclude
+        ]
+        self._indexes = project_indexes.find(
+            self._declared.indexes, wanted, self.pages, tags, self._context,
+            known=known, folder=folder,
+        )  # fmt: skip
+        addresses, assigned = self._indexes.addresses, self._indexes.packages
+        self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)
 
     def _other_cuda(self, chosen: Candidate) -> str:
         """The newest CUDA release that the files mean, if the target is of none of them."""
@@ -326,27 +355,6 @@ class Chooser:
             for demand, text in zip(pins, texts, strict=True)
         ]
 
-    def _requiring(self, package: str, facts: LockedFacts) -> list[str]:
-        """The additions to a target whose METADATA requires `package`, with their versions."""
-        tags = self._tags(facts.python)
-        added = [
-            (demand, wheel)
-            for demand in self.demands(facts.python)
-            if demand.installed and not demand.source and demand.package not in facts.versions
-            if (wheel := self.pages.newest(demand, tags)) is not None
-        ][:PAGES]
-        http, store = self._context.http, self._context.store
-        texts = threads.each(added, lambda item, _: metadata(item[1], http, store), threads=8)
-        return [
-            f"{demand} ({wheel.name})"
-            for (demand, wheel), text in zip(added, texts, strict=True)
-            if any(
-                normalize(needed.name) == package
-                and holds_with(needed.marker, tags.markers, demand.extras)
-                for needed in cuda_releases.requirements(text)
-            )
-        ]
-
     def _suggested(self, obstacle: Obstacle) -> Obstacle:
         """`obstacle` with a similar name of the catalogue, if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
@@ -366,62 +374,25 @@ class Chooser:
         self, blocked: Sequence[Obstacle], facts: LockedFacts, folder: Path
     ) -> tuple[list[Advice], dict[str, str]]:
         """Of the packages that only exist as source: what compiles CUDA, and what can be built."""
-        cuda, sdists = [], {}
-        for each in blocked:
-            if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
-                cuda.append(each)
-            elif each.cause == "source":
-                code = self._code(each)
-                if code == "cuda":
-                    cuda.append(each)
-                elif code == "python":
-                    sdists[each.package] = (
-                        f"{each.package} {each.version} is published only as an sdist of Python"
-                        " code"
-                    )
-        modules = frozenset(source_only.module_of(each.package) for each in cuda)
-        imports = sites(folder, modules) if cuda else {}
+        cuda, sdists = source_packages.split(blocked, self.pages, self._context)
         needs = WheelNeeds(
             python=".".join(facts.python.split(".")[:2]),
             cuda=facts.cuda,
             torch=self._torch(facts),
             machine=self._ask.arch.wheel,
         )
-        advice = [
-            source_only.advice(
-                each.package,
-                each.version,
-                needs,
-                targets=self._having(each.package),
-                imports=imports[source_only.module_of(each.package)],
-                needed_by=self._requiring(each.package, facts),
-            )
-            for each in cuda
-        ]
-        return advice, sdists
 
-    def _code(self, obstacle: Obstacle) -> sdist_code.Code:
-        files = [
-            file
-            for file in self.pages.files(obstacle.package)
-            if is_sdist(file) and str(file.version) == obstacle.version
-        ]
-        return sdist_code.compiled(files[0], self._context) if files else "native"
+        def _requiring(package: str) -> list[str]:
+            tags = self._tags(facts.python)
+            added = [d for d in self.demands(facts.python) if d.package not in facts.versions]
+            return source_packages.requiring(package, added, self.pages, tags, self._context)
+
+        return source_packages.advise(cuda, needs, folder, _requiring), sdists
 
     def _torch(self, facts: LockedFacts) -> str:
         """The torch that the image will have: the project's pin, else the target's."""
         pins = [each.pin for each in self.demands(facts.python) if each.package == "torch"]
         return next((pin for pin in pins if pin), facts.versions.get("torch", "2.0"))
-
-    def _having(self, package: str) -> list[str]:
-        return [
-            name
-            for name in self._project.locked_targets()
-            if any(
-                package in locked.versions
-                for locked in lock_file.read_lock(self._project.images, name).arch.values()
-            )
-        ]
 
     def _day(
         self,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from packaging.requirements import InvalidRequirement
 
+from imgbuild.cache.context import Context
 from imgbuild.errors import InputError
 from imgbuild.project import fetch, read
 from imgbuild.project.model import Declared, DeclaredName, DeclaredRequirement, NotRead, Place
 from imgbuild.project_paths import FOLDER
+from imgbuild.solve import repository_name
 from imgbuild.system.syntax import parse_requirement
 
 LISTS = (".txt", ".in")
@@ -25,7 +27,7 @@ class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
     """What the files of a project declare, and where they lie.
 
     `extras` and `groups` are those that were chosen. `copies` are files from elsewhere with the
-    place that they have below the project.
+    place that they have below the project, `names` packages of git repositories by their address.
     """
 
     declared: Declared
@@ -33,15 +35,36 @@ class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     copies: tuple[tuple[Path, str], ...] = ()
+    names: Mapping[str, str] = {}
 
 
 def read_files(
     folder: Path,
     places: Sequence[str],
     scratch: Path,
+    context: Context,
     *,
     extras: Sequence[str],
     groups: Sequence[str],
+) -> ReadFiles:
+    """The same as `_read_files`, with the names of packages that only their repositories have."""
+    files = _read_files(folder, places, scratch / "first", extras, groups, {})
+    if not files.declared.unnamed:
+        return files
+    names = {
+        fetch.repository(each.name): repository_name.read(each.name, str(each.place), context)
+        for each in files.declared.unnamed
+    }
+    return _read_files(folder, places, scratch / "named", extras, groups, names)
+
+
+def _read_files(
+    folder: Path,
+    places: Sequence[str],
+    scratch: Path,
+    extras: Sequence[str],
+    groups: Sequence[str],
+    names: Mapping[str, str],
 ) -> ReadFiles:
     """What `places` declare, or without them `folder`, the project.
 
@@ -75,17 +98,37 @@ def read_files(
         message = "--from names files of several projects"
         raise InputError(message, hint="name files of one project")
     if not outside:
-        declared = read.read(folder, tuple(dict.fromkeys(inside)), extras=extras, groups=groups)
+        taken = tuple(dict.fromkeys(inside))
+        declared = read.read(folder, taken, extras=extras, groups=groups, names=names)
         return ReadFiles(
-            declared=declared, folder=folder, extras=tuple(extras), groups=tuple(groups)
+            declared=declared,
+            folder=folder,
+            extras=tuple(extras),
+            groups=tuple(groups),
+            names=names,
         )
     (place_,) = outside
     top = place_ if place_.is_dir() else place_.parent
     files = () if place_.is_dir() else (place_.name,)
-    declared = read.read(top, files, extras=extras, groups=groups)
+    declared = read.read(top, files, extras=extras, groups=groups, names=names)
+    folders = [each for each in declared.indexes if each.url.startswith("file:")]
+    notes = (
+        NotRead(place=each.place, text=each.url, reason="a folder of another project")
+        for each in folders
+    )
+    declared = msgspec.structs.replace(
+        declared,
+        indexes=tuple(each for each in declared.indexes if each not in folders),
+        not_read=(*declared.not_read, *notes),
+    )
     copies = tuple((top / file, f"{COPIES}/{top.name}/{file}") for file in declared.files)
     return ReadFiles(
-        declared=declared, folder=top, extras=tuple(extras), groups=tuple(groups), copies=copies
+        declared=declared,
+        folder=top,
+        extras=tuple(extras),
+        groups=tuple(groups),
+        copies=copies,
+        names=names,
     )
 
 
@@ -139,10 +182,12 @@ def named(files: ReadFiles) -> tuple[str, ...]:
 def _read_alone(files: ReadFiles, file: str) -> Declared | None:
     """What is read if `file` alone is named; None if it cannot be."""
     try:
-        return read.read(files.folder, (file,), extras=files.extras, groups=files.groups)
+        return read.read(
+            files.folder, (file,), extras=files.extras, groups=files.groups, names=files.names
+        )
     except InputError:  # an extra is another file's, or the file is a part of one
         with contextlib.suppress(InputError):
-            return read.read(files.folder, (file,))
+            return read.read(files.folder, (file,), names=files.names)
     return None
 
 
@@ -197,7 +242,19 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
 
 def left_out(declared: Declared) -> list[str]:
     """What was not read, one line each, with the reason."""
-    return [_left_out(each) for each in declared.not_read]
+    reason = "has no name: write it as `NAME @ git+https://…`, or add #egg=NAME"
+    return [
+        *(_left_out(each) for each in declared.not_read),
+        *(f"{each.place}: {each.name}: {reason}" for each in declared.unnamed),
+    ]
+
+
+def other_indexes(declared: Declared) -> list[str]:
+    """The indexes that only `init` uses, one line each."""
+    return [
+        f"{each.place}: {each.url}: packages come from this machine's index"
+        for each in declared.indexes
+    ]
 
 
 def _left_out(item: NotRead) -> str:

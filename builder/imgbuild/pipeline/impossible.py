@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImpossibleRequirements
 from imgbuild.lock import published
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline import source_packages
+from imgbuild.project import fetch
+from imgbuild.project.model import DeclaredName
 from imgbuild.resolve.demands import demands
 from imgbuild.resolve.feasible import IndexPages, obstacles
+from imgbuild.solve import repository_name
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
@@ -33,11 +39,28 @@ def refuse(matrix: Matrix, name: str, context: Context) -> None:
     asked = [each for each in demands(declared, tags.markers) if each.package not in left_out]
     pages = IndexPages(matrix, context, target.as_of)
     blocked = obstacles(asked, pages, tags)
-    if not blocked:
+    reasons = [
+        *source_packages.reasons(row, blocked, asked, pages, tags, context),
+        *_unnamed(row.requirements.declared.unnamed, context),
+    ]
+    if not reasons:
         return
     message = f"{name} requires what the index does not have for Python {lock.base.python}"
     hint = (
         "change them in the project's files, or leave one out in matrix.yaml:"
         " exclude: {PACKAGE: REASON}"
     )
-    raise ImpossibleRequirements(message, reasons=tuple(map(str, blocked)), hint=hint)
+    raise ImpossibleRequirements(message, reasons=tuple(reasons), hint=hint)
+
+
+def _unnamed(declared: Sequence[DeclaredName], context: Context) -> list[str]:
+    """The repositories that are required without a name, with what to write into the row."""
+    lines = []
+    for each in declared:
+        name = repository_name.read(each.name, str(each.place), context)
+        address = fetch.repository(each.name)
+        lines.append(
+            f"{each.place}: {address} has no name: write it as {name} @ …, or into the row:"
+            f' names: {{"{address}": {name}}}'
+        )
+    return lines

@@ -19,8 +19,10 @@ from imgbuild.project.requirement_lines import LineScope
 SEPARATORS = ";&|()"
 PREFIXES = frozenset({"sudo", "exec", "time", "nice", "command", "env", "do", "{", "!"})
 TESTS = frozenset({"[", "[[", "test"})
-MIRRORS = frozenset({"PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"})
-INDEXES = frozenset({"PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "PIP_FIND_LINKS"})
+INDEXES = frozenset([
+    "PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL",
+    "UV_EXTRA_INDEX_URL", "UV_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS",
+])  # fmt: skip
 SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 REDIRECTION = re.compile(r"(?<=\s)[\d&]?>{1,2}\s*(?:&\d|/dev/null|[\w./-]+\.(?:log|txt|out))")
@@ -144,12 +146,8 @@ class ShellScript:
     def settings(self, variables: Mapping[str, str], place: Place) -> None:
         """Read the variables by which pip and uv are given indexes."""
         for name, value in variables.items():
-            for url in value.split() if name in INDEXES | MIRRORS else ():
-                if name in INDEXES or releases.of_address(url):
-                    self.reading.index(url, place)
-                else:
-                    reason = "a mirror: the index that this machine is set up for is used"
-                    self.reading.leave_out(place, f"{name}={url}", reason)
+            for url in value.split() if name in INDEXES else ():
+                self.reading.index(url, place, flat=name == "PIP_FIND_LINKS")
 
     def _enter(self, folder: str) -> None:
         if self.folder is None and folder.startswith(".."):
@@ -193,8 +191,9 @@ class ShellScript:
 
     def _option(self, option: str, value: str, place: Place, scope: LineScope) -> None:
         if option in INDEX:
-            named = re.fullmatch(r"[\w-]+=(https?://.*)", value)  # uv's `--index NAME=URL`
-            self.reading.index(named[1] if named else value, place)
+            named = re.fullmatch(r"([\w-]+)=(https?://.*)", value)  # uv's `--index NAME=URL`
+            name, url = (named[1], named[2]) if named else ("", value)
+            self.reading.index(url, place, name=name, flat=option in ("-f", "--find-links"))
         elif option in FILE:
             kind: Kind = "override" if "override" in option else scope.kind
             kind = "constraint" if option in ("-c", "--constraint", "--constraints") else kind

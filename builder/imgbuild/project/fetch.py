@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -12,7 +13,7 @@ from imgbuild.errors import InputError
 from imgbuild.project import addresses, submodules
 from imgbuild.project.model import NotRead
 from imgbuild.project.project_files import ProjectFiles, relative
-from imgbuild.system import git
+from imgbuild.system import git_fetch
 
 FORMS = (
     "https://HOST/PATH.git@REVISION, ssh://USER@HOST/PATH.git@REVISION, or git@HOST:PATH@REVISION"
@@ -78,14 +79,24 @@ def parse(text: str) -> RevisionAddress:
     return RevisionAddress(url=url, revision=revision, folder=folder)
 
 
+def repository(text: str) -> str:
+    """The address `text` without its revision, as a row's `names` has it; InputError as `parse`."""
+    address = parse(text)
+    folder = f"#subdirectory={address.folder}" if address.folder != "." else ""
+    return f"git+{address.url}{folder}"
+
+
 def fetch(address: RevisionAddress, place: Path) -> Fetched:
     """Clone the repository into the new folder `place`.
 
     Neither hooks nor filters nor the configuration of the repository are used, git does not prompt
-    for a password, and submodules are not fetched. InputError if there is no such folder in it,
-    FetchFailed if git cannot fetch it.
+    for a password, and submodules are not fetched. InputError if there is no such revision or
+    folder in it, FetchFailed if git cannot fetch it.
     """
-    commit = git.clone(address.url, address.revision, place)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        commit = git_fetch.commit_of(address.url, address.revision, folder / "refs")
+        git_fetch.write_commit(address.url, commit, folder / "git", place)
     folder = place / address.folder
     sources = ProjectFiles(place)
     if not sources.inside(address.folder) or not folder.is_dir():

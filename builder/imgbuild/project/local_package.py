@@ -18,6 +18,11 @@ from imgbuild.project.setup_script import Packages, RequirementFile, ScriptText,
 from imgbuild.project.uv_settings import UvSettings
 from imgbuild.values import normalize
 
+DEPENDENCIES = ("dependencies", "install_requires")
+OPTIONAL = ("optional-dependencies", "extras_require")
+SETUP_KEYS = ("install_requires", "extras_require")
+ASKED = "only the build backend knows it: `imgbuild lock` runs it in the sandbox"
+
 
 class Metadata(msgspec.Struct, kw_only=True):
     """What the files of a folder say: texts of requirements, or files of them, with their places.
@@ -62,7 +67,19 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
         requires=_texts(reading, metadata.requires),
         requires_python=metadata.requires_python,
         backend=backend,
+        dynamic=_dynamic(metadata),
     )  # fmt: skip
+
+
+def _dynamic(metadata: Metadata) -> tuple[str, ...]:
+    """The fields of a `LocalPackage` that its files do not say."""
+    lacking = {
+        "name": not metadata.name,
+        "version": metadata.version is None,
+        "dependencies": not set(metadata.dynamic).isdisjoint(DEPENDENCIES),
+        "optional-dependencies": not set(metadata.dynamic).isdisjoint(OPTIONAL),
+    }
+    return tuple(field for field, value in lacking.items() if value)
 
 
 def _texts(
@@ -95,6 +112,9 @@ def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str
     scripts = project.get("scripts")
     requires = [(text, tables.place(text, "dependencies")) for text in tables.dependencies]
     static = {"version"} if version is not None else set()
+    static |= layouts.table(document, "tool", "setuptools", "dynamic").keys()
+    if layouts.table(document, "tool", "hatch", "metadata", "hooks", "requirements_txt"):
+        static.add("optional-dependencies")
     if "dependencies" in names:
         child = Reading(reading.sources)
         pyproject.dynamic_requirements(child, tables, ())
@@ -257,6 +277,8 @@ def _of_script(script: SetupScript, file: str) -> Metadata:
     else:
         values.version = _text("version") or None
     values.requires_python = _text("python_requires")
+    if script.incomplete:  # setup(**computed)
+        values.dynamic += [key for key in SETUP_KEYS if key not in arguments]
     values.requires = _requirements(values, "install_requires", arguments, place)
     extras = arguments.get("extras_require", {})
     if isinstance(extras, dict):
@@ -361,8 +383,8 @@ def add_dynamic(reading: Reading, folder: str, document: dict[str, Any]) -> None
         return
     legacy = read_legacy(reading, folder)
     if legacy is None:
-        reason = "dynamic: only the build backend knows it"
-        reading.leave_out(Place(file=relative(folder, "pyproject.toml")), ", ".join(fields), reason)
+        place = Place(file=relative(folder, "pyproject.toml"))
+        reading.leave_out(place, ", ".join(fields), f"dynamic: {ASKED}")
         return
     if "dependencies" not in fields:
         legacy.requires = []
@@ -383,8 +405,7 @@ def add_legacy(reading: Reading, metadata: Metadata, extras: Iterable[str]) -> N
             requirement_lines.read_line(reading, item, place, LineScope())
     for field in metadata.dynamic:
         if "require" in field:
-            reason = "computed by the script: only the build backend knows it"
-            reading.leave_out(Place(file=metadata.file), field, reason)
+            reading.leave_out(Place(file=metadata.file), field, f"computed by the script: {ASKED}")
 
 
 def describe_into(reading: Reading, folder: str) -> None:

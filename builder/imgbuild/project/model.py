@@ -92,7 +92,8 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     `folder` is relative to the project ("." for the project itself), `roots` are the folders that
     are put on Python's path, relative to the project. `scripts` maps console scripts to
-    `module:function`. `backend`: pip can install it.
+    `module:function`. `backend`: pip can install it. `dynamic` are the fields that only the build
+    backend knows: "name", "version", "dependencies", "optional-dependencies".
     """
 
     name: str
@@ -104,6 +105,7 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
     requires: tuple[str, ...] = ()
     requires_python: str = ""
     backend: bool = False
+    dynamic: tuple[str, ...] = ()
 
 
 class DeclaredPython(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +124,22 @@ class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     place: Place
     marker: str = ""
+
+
+class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """A package index other than this machine's: its address without a login, and its place.
+
+    `name` is what the file calls it, or "". `flat`: one page or folder of links, as `--find-links`
+    reads it; `url` of a folder of the project is `file:PATH`, relative to the project. `packages`
+    come from it and from no other index, `general`: so may any other package that it has.
+    """
+
+    url: str
+    place: Place
+    name: str = ""
+    flat: bool = False
+    packages: tuple[str, ...] = ()
+    general: bool = True
 
 
 class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,9 +161,11 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the files of a project declare.
 
     `files` were read, relative to the project. `cuda` are the CUDA releases that index addresses,
-    local versions (`+cu124`) and images (`FROM`) mean. `extras` and `groups` are those that exist,
-    chosen or not. `cut_off` is `exclude-newer`, else the day after the newest upload of a lock
-    file. `excluded` are packages that are not installed, whatever requires them.
+    local versions (`+cu124`) and images (`FROM`) mean; `indexes` have other addresses. `extras` and
+    `groups` are those that exist, chosen or not. `cut_off` is `exclude-newer`, else the day after
+    the newest upload of a lock file. `excluded` are packages that are not installed, whatever
+    requires them. `unnamed` are addresses of git repositories that are required without the name
+    of a package.
     """
 
     files: tuple[str, ...] = ()
@@ -155,10 +175,12 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     debian: tuple[DeclaredName, ...] = ()
     cuda: tuple[DeclaredName, ...] = ()
     images: tuple[DeclaredName, ...] = ()
+    indexes: tuple[DeclaredIndex, ...] = ()
     cut_off: DeclaredDay | None = None
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     excluded: tuple[DeclaredName, ...] = ()
+    unnamed: tuple[DeclaredName, ...] = ()
     not_read: tuple[NotRead, ...] = ()
 
     @property

@@ -68,7 +68,7 @@ def _sources(
         place = Place(file=file, line=line_of(text, url, after="[[tool.poetry.source]]"))
         named[str(entry.get("name", url))] = (url, place)
         if entry.get("priority") != "explicit":
-            reading.index(url, place)
+            reading.index(url, place, name=str(entry.get("name", "")))
     return named
 
 
@@ -130,8 +130,8 @@ def _dependency(
             _folder(reading, name, value, place)
             return
         if str(value.get("source")) in sources:
-            url, spot = sources[str(value["source"])]
-            reading.index(url, spot)
+            source = str(value["source"])
+            reading.index(*sources[source], name=source, packages=[name])
     elif not isinstance(value, str):
         reading.problem(place, "not a requirement of Poetry", value=str(value))
         return

@@ -188,13 +188,17 @@ def chosen(
 
 
 def check_choice(reading: Reading) -> None:
-    """A problem for each chosen extra or group that no file has."""
+    """A problem for each chosen extra or group that no file has.
+
+    An extra may be one that only the build backend knows.
+    """
+    unknown = any("optional-dependencies" in item.dynamic for item in reading.packages)
     for kind, names, available in (
         ("extra", reading.extras, sorted(reading.available_extras)),
         ("group", reading.groups, sorted(reading.available_groups)),
     ):
         for name in sorted(names):
-            if normalize(name) in map(normalize, available):
+            if normalize(name) in map(normalize, available) or (kind == "extra" and unknown):
                 continue
             near = difflib.get_close_matches(normalize(name), available, n=1)
             file = next((each for each in reading.files if each.endswith("pyproject.toml")), ".")

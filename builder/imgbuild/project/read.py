@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from imgbuild.errors import InputError
 from imgbuild.project import discovery, dockerfile, kinds, local_package, pyproject
 from imgbuild.project.model import Declared, Place
 from imgbuild.project.project_files import ProjectFiles, relative
-from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.reading import NO_NAMES, LocalRequest, Reading
 
 PACKAGES = 100  # local packages that require each other
 
@@ -20,17 +20,19 @@ def read(
     *,
     extras: Sequence[str] = (),
     groups: Sequence[str] = (),
+    names: Mapping[str, str] = NO_NAMES,
 ) -> Declared:
     """What the project in `folder` declares, for some of its extras and dependency groups.
 
     `files` are relative to `folder`, and those that they name by `-r`; empty for all that are at
-    the root of the project. A folder among them is a package of the project. InputError with all
-    problems if a file is broken.
+    the root of the project. A folder among them is a package of the project. `names` has packages
+    by addresses of git repositories without a revision. InputError with all problems if a file is
+    broken.
     """
     if not folder.is_dir():
         message = f"{folder} is not a folder"
         raise InputError(message, hint="name the folder of a project")
-    reading = Reading(ProjectFiles(folder), extras=extras, groups=groups)
+    reading = Reading(ProjectFiles(folder), extras=extras, groups=groups, names=names)
     if files:
         _named(reading, files)
     else:

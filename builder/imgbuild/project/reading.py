@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +18,7 @@ from imgbuild.project import addresses, platforms, releases
 from imgbuild.project.model import (
     Declared,
     DeclaredDay,
+    DeclaredIndex,
     DeclaredName,
     DeclaredPython,
     DeclaredRequirement,
@@ -26,18 +27,21 @@ from imgbuild.project.model import (
     NotRead,
     Place,
 )
-from imgbuild.project.project_files import ProjectFiles, SourceProblem
+from imgbuild.project.project_files import ProjectFiles, SourceProblem, above, relative
 from imgbuild.system.syntax import parse_requirement
+from imgbuild.values import normalize
 
 S = TypeVar("S", bound=msgspec.Struct)
 SHOWN = 200  # characters of a line in a report
 VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
-OTHER_INDEX = "packages come from this machine's index; name others in matrix.yaml, as `indexes`"
+# A login of an address that the environment has: `https://${USER}:${TOKEN}@host/simple`.
+LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
+NO_NAMES: Mapping[str, str] = {}
 
 # What `absorb` takes of another reading.
 LISTS = (
-    *("files", "requirements", "packages", "pythons", "debian", "cuda", "images"),
-    *("excluded", "conflicts", "left_out", "local_requests"),
+    *("files", "requirements", "packages", "pythons", "debian", "cuda", "images", "indexes"),
+    *("excluded", "unnamed", "conflicts", "left_out", "local_requests"),
 )
 
 
@@ -56,12 +60,22 @@ class LocalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading:
-    """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose."""
+    """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose.
+
+    `names` has the package of each git repository that a file names by its address alone, which is
+    the key, without a revision.
+    """
 
     def __init__(
-        self, sources: ProjectFiles, *, extras: Iterable[str] = (), groups: Iterable[str] = ()
+        self,
+        sources: ProjectFiles,
+        *,
+        extras: Iterable[str] = (),
+        groups: Iterable[str] = (),
+        names: Mapping[str, str] = NO_NAMES,
     ) -> None:
         self.sources = sources
+        self.names = names
         self.extras = frozenset(extras)
         self.groups = frozenset(groups)
         self.problems: list[Problem] = []
@@ -72,7 +86,9 @@ class Reading:
         self.debian: list[DeclaredName] = []
         self.cuda: list[DeclaredName] = []
         self.images: list[DeclaredName] = []
+        self.indexes: list[DeclaredIndex] = []
         self.excluded: list[DeclaredName] = []
+        self.unnamed: list[DeclaredName] = []
         self.conflicts: list[tuple[str, ...]] = []
         self.available_extras: set[str] = set()
         self.available_groups: set[str] = set()
@@ -84,7 +100,7 @@ class Reading:
 
     def child(self) -> Reading:
         """An empty reading of the same project, for a file that may not be taken."""
-        child = Reading(self.sources, extras=self.extras, groups=self.groups)
+        child = Reading(self.sources, extras=self.extras, groups=self.groups, names=self.names)
         child.problems = self.problems
         return child
 
@@ -242,18 +258,46 @@ class Reading:
         if request not in self.local_requests:
             self.local_requests.append(request)
 
-    def index(self, url: str, place: Place, marker: str = "") -> None:
-        """Add the CUDA release that the address of an index names; leave another index out."""
-        url = url.strip()
+    def index(
+        self,
+        url: str,
+        place: Place,
+        marker: str = "",
+        *,
+        name: str = "",
+        packages: Iterable[str] = (),
+        flat: bool = False,
+    ) -> None:
+        """Add an index, or the CUDA release that its address names.
+
+        With `packages` it is for these alone. A `flat` one may be a folder, relative to that of
+        the file.
+        """
+        # A login is in ~/.netrc, not in what is written and printed.
+        url = LOGIN.sub("", url.strip())
         if VARIABLE.search(url):
             self.leave_out(place, url, "the address has a variable, whose value is not in the file")
             return
-        url = redact(url)  # a login is in ~/.netrc, not in what is printed
+        if flat and not re.match(r"https?://", url):
+            folder = relative(above(place.file), addresses.path(url))
+            if folder.startswith(("/", "..")) or not self.sources.inside(folder):
+                self.leave_out(place, url, "a path outside of the project")
+                return
+            url = f"file:{folder}"
+        else:
+            url = redact(url)
         release = releases.of_address(url)
         if release:
             self.cuda_release(release, place, marker)
-        elif all(note.text != shortened(url) for note in self.left_out):
-            self.leave_out(place, url, OTHER_INDEX)
+        elif re.match(r"https?://|file:", url) and platforms.possible(marker):
+            names = tuple(map(normalize, packages))
+            self.indexes.append(
+                DeclaredIndex(
+                    url=url, place=place, name=name, flat=flat, packages=names, general=not names
+                )
+            )
+        else:
+            self.leave_out(place, url, "an index that is not a server of http")
 
     def cuda_release(self, release: str, place: Place, marker: str = "") -> None:
         """Add a CUDA release ("12.4")."""
@@ -304,12 +348,28 @@ class Reading:
             debian=tuple(self.debian),
             cuda=tuple(self.cuda),
             images=tuple(self.images),
+            indexes=_joined(self.indexes),
             cut_off=self.cut_off,
             extras=tuple(sorted(self.available_extras)),
             groups=tuple(sorted(self.available_groups)),
             excluded=tuple(self.excluded),
+            unnamed=tuple(self.unnamed),
             not_read=tuple(self.left_out),
         )
+
+
+def _joined(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]:
+    """The indexes in order, those with one address as one."""
+    joined: dict[str, DeclaredIndex] = {}
+    for each in indexes:
+        before = joined.setdefault(each.url, each)
+        joined[each.url] = msgspec.structs.replace(
+            before,
+            name=before.name or each.name,
+            packages=tuple(dict.fromkeys((*before.packages, *each.packages))),
+            general=before.general or each.general,
+        )
+    return tuple(joined.values())
 
 
 def shortened(text: str) -> str:

@@ -19,10 +19,11 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
-from imgbuild.project import addresses, conda_packages
-from imgbuild.project.model import Kind, Place
+from imgbuild.errors import InputError
+from imgbuild.project import addresses, conda_packages, fetch
+from imgbuild.project.model import DeclaredName, Kind, Place
 from imgbuild.project.project_files import above, line_of, relative
-from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.reading import LOGIN, LocalRequest, Reading
 from imgbuild.project.submodules import SUBMODULES
 from imgbuild.system.syntax import parse_requirement
 
@@ -32,6 +33,7 @@ ARCHIVES = (".whl", ".tar.gz", ".zip", ".tar.bz2", ".tgz", ".tar.xz")
 VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")  # as pip replaces them
 # `numpy=1.26.4=py310h…`, of `conda list --export`.
 CONDA_LINE = re.compile(r"[A-Za-z0-9_.-]+=[A-Za-z0-9_.!+-]+(=[A-Za-z0-9_.]+)?")
+INDEX = re.compile(r"-i\b|-f\b|--index-url\b|--extra-index-url\b|--find-links\b")
 HASH = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
 
@@ -79,7 +81,7 @@ def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]])
 
 def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> LineScope:
     """Read one line; the scope of the lines after it."""
-    if VARIABLE.search(line):
+    if VARIABLE.search(LOGIN.sub("", line) if INDEX.match(line) else line):
         reason = "has an environment variable, whose value is not in the file"
         reading.leave_out(place, line, reason)
         return scope
@@ -129,8 +131,10 @@ def _hashes(options: Any) -> list[str]:
 def _index_options(reading: Reading, options: Any, place: Place) -> None:
     if getattr(options, "index_url", None):
         reading.index(options.index_url, place)
-    for url in (*(options.extra_index_urls or ()), *(options.find_links or ())):
+    for url in options.extra_index_urls or ():
         reading.index(url, place)
+    for url in options.find_links or ():
+        reading.index(url, place, flat=True)
     if getattr(options, "no_index", None):
         reading.leave_out(place, "--no-index", "the indexes of imgbuild's own settings are used")
 
@@ -229,11 +233,16 @@ class _Word:
                 return
             address = f"git+{address}"
         address = without_short_form(address)
-        egg = addresses.fragment(address).get("egg")
-        if egg:
-            self._add_address(egg, address)
+        try:
+            key = fetch.repository(address)
+        except InputError as error:
+            self._leave_out(error.message)
+            return
+        name = addresses.fragment(address).get("egg") or self.reading.names.get(key)
+        if name:
+            self._add_address(name, address)
         else:
-            self._leave_out("has no name: write it as `NAME @ git+https://…`, or add #egg=NAME")
+            self.reading.unnamed.append(DeclaredName(name=address, place=self.place))
 
     def _archive(self) -> None:
         fragment = addresses.fragment(self.address)

@@ -20,6 +20,7 @@ CALLS = 20  # functions of the script in each other
 STEPS = 200_000  # expressions that are evaluated, and items of a list or letters of a text
 TOO_LARGE = "the script is too large to be read"
 # Calls that return their first argument, as far as requirements are concerned.
+READERS = ("open", "read_text")
 PLAIN = frozenset([
     "list", "tuple", "sorted", "set", "str", "fspath", "Path", "PurePath", "open",
     "parse_requirements", "iter", "frozenset", "resolve", "dedent",
@@ -67,6 +68,7 @@ class SetupScript:
         self.arguments: dict[str, Any] = {}
         self.conditional: list[ScriptText] = []
         self.line = 0
+        self.incomplete = False  # setup() has arguments whose names are not known
         self._steps = 0
         tree = parse_source(sources.text(file))
         self._run(tree.body, {}, 0)
@@ -177,6 +179,7 @@ class SetupScript:
         for keyword in call.keywords:
             value = self._value(keyword.value, names, depth)
             if keyword.arg is None:
+                self.incomplete |= not isinstance(value, dict)
                 self.arguments |= value if isinstance(value, dict) else {}
             else:
                 self.arguments[keyword.arg] = value
@@ -294,6 +297,11 @@ class SetupScript:
             return RequirementFile(target)
         return ScriptText(path, line)
 
+    def _read(self, path: ScriptText, function: str) -> ScriptText | RequirementFile | None:
+        """What a function gives for a path; None for the content of a file that is not there."""
+        file = self._file(path.value, path.line)
+        return None if function in READERS and isinstance(file, ScriptText) else file
+
     def _call(self, call: ast.Call, names: dict[str, Any], depth: int) -> Any:
         function = call.func
         name = function.id if isinstance(function, ast.Name) else ""
@@ -309,7 +317,7 @@ class SetupScript:
             return ScriptText("", call.lineno)
         if label in PLAIN and call.args:
             value = self._value(call.args[0], names, depth)
-            return self._file(value.value, value.line) if isinstance(value, ScriptText) else value
+            return self._read(value, label) if isinstance(value, ScriptText) else value
         if isinstance(function, ast.Attribute) and attribute in KEPT:
             return self._method(function, names, depth)
         # A reader that is imported: its argument names the file.
@@ -323,8 +331,8 @@ class SetupScript:
             return value
         if function.attr in ("split", "splitlines"):
             return [ScriptText(part, value.line) for part in value.value.split() if part]
-        if function.attr in ("open", "read_text"):
-            return self._file(value.value, value.line)
+        if function.attr in READERS:
+            return self._read(value, function.attr)
         return value
 
     def _packages(self, call: ast.Call, names: dict[str, Any], depth: int) -> Packages:

@@ -13,7 +13,7 @@ from typing import Any
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 
-from imgbuild.project import platforms
+from imgbuild.project import platforms, releases
 from imgbuild.project.layouts import table
 from imgbuild.project.model import DeclaredDay, DeclaredName, Kind, Place
 from imgbuild.project.project_files import SourceProblem, above, line_of, relative
@@ -69,7 +69,7 @@ class UvSettings:
         }
         if self.folder == ".":
             reading.root = self
-        self._named: dict[tuple[str, str], None] = {}  # index and marker, in order
+        self._named: dict[tuple[str, str], list[str]] = {}  # index and marker → packages
 
     def place(self, value: str, after: str = "[tool.uv") -> Place:
         """The line with `value`."""
@@ -147,7 +147,7 @@ class UvSettings:
             if not platforms.possible(platforms.both(general, marker)):
                 continue
             if "index" in source:
-                self._index(str(source["index"]), marker)
+                self._index(str(source["index"]), marker, requirement.name)
                 continue
             self._direct(source, requirement, place, kind, marker)
             left -= platforms.truths(marker)
@@ -242,19 +242,21 @@ class UvSettings:
                     return folder
         return None
 
-    def _index(self, name: str, marker: str) -> None:
+    def _index(self, name: str, marker: str, package: str) -> None:
         if name not in self.indexes:
             place = self.place(name)
             self.reading.problem(place, "names an index that [[tool.uv.index]] does not define",
                                  value=name, expected=", ".join(self.indexes) or None)  # fmt: skip
             return
-        self._named[name, _bound(marker)] = None
+        self._named.setdefault((name, _bound(marker)), []).append(package)
 
     def finish_indexes(self) -> None:
         """Add the indexes that requirements named."""
-        for name, marker in self._named:
-            url = str(self.indexes[name].get("url", ""))
-            self.reading.index(url, self.place(url, "[[tool.uv.index]]"), marker)
+        for (name, marker), packages in self._named.items():
+            entry = self.indexes[name]
+            url, flat = str(entry.get("url", "")), entry.get("format") == "flat"
+            place = self.place(url, "[[tool.uv.index]]")
+            self.reading.index(url, place, marker, name=name, packages=packages, flat=flat)
 
     def finish(self) -> None:
         """Add what holds for all requirements: indexes, overrides, constraints and the rest."""
@@ -262,11 +264,11 @@ class UvSettings:
         self.finish_indexes()
         named = {name for name, _ in self._named}
         for entry in _list(self.table.get("index")):
-            if isinstance(entry, dict) and str(entry.get("name")) not in named:
-                self._general_index(entry)
+            if isinstance(entry, dict):
+                self._general_index(entry, named=str(entry.get("name")) in named)
         for key in ("index-url", "extra-index-url", "find-links"):
             for url in _list(self.table.get(key)):
-                self.reading.index(str(url), self.place(str(url)))
+                self.reading.index(str(url), self.place(str(url)), flat=key == "find-links")
         self._cut_off()
         if self.table.get("dev-dependencies"):
             self.reading.leave_out(
@@ -275,27 +277,36 @@ class UvSettings:
         for key in sorted(NOT_TAKEN & self.table.keys()):
             self.reading.leave_out(self.place(key), f"tool.uv.{key}", NOT_TAKEN_REASON)
 
-    def _general_index(self, entry: dict[str, Any]) -> None:
+    def _general_index(self, entry: dict[str, Any], *, named: bool) -> None:
         url = str(entry.get("url", ""))
         place = self.place(url, "[[tool.uv.index]]")
         if entry.get("explicit") is True:
+            if named:
+                return
             label = f"{entry.get('name', 'index')}: {url}"
             self.reading.leave_out(place, label, "no requirement that is taken names this index")
-        else:
-            self.reading.index(url, place)
+        elif not (named and releases.of_address(url)):  # its marker counts
+            name, flat = str(entry.get("name", "")), entry.get("format") == "flat"
+            self.reading.index(url, place, name=name, flat=flat)
 
     def _rules(self) -> None:
+        elsewhere: dict[str, list[tuple[Place, str]]] = {}
         for key, kind in (("override-dependencies", "override"),
                           ("constraint-dependencies", "constraint")):  # fmt: skip
             for text in _strings(self.reading, self.table.get(key), self.place(key)):
                 place = Place(file=self.file, line=line_of(self.text, text, after=key))
                 marker = _marker(text)
-                if kind == "override" and marker and not platforms.possible(marker):
-                    self._exclude(text.partition(";")[0], place)
-                elif kind == "override":
-                    self.requirement(text, place, kind="override")
-                else:
+                if kind == "constraint":
                     self.reading.requirement(text, place, kind="constraint")
+                    continue
+                elsewhere.setdefault(normalize(_name(text)), []).append((place, marker))
+                if not marker or platforms.possible(marker):
+                    self.requirement(text, place, kind="override")
+        for name, entries in elsewhere.items():
+            # Where no override of a package holds, nothing requires it.
+            inverse = [_inverted(marker) for _, marker in entries if platforms.possible(marker)]
+            if "" not in inverse:
+                self._exclude(name, entries[0][0], platforms.both(*inverse))
         for text in _strings(self.reading, self.table.get("exclude-dependencies"),
                              self.place("exclude-dependencies")):  # fmt: skip
             place = Place(
@@ -303,9 +314,9 @@ class UvSettings:
             )
             self._exclude(text, place)
 
-    def _exclude(self, text: str, place: Place) -> None:
-        name = normalize(re.split(r"[\[<>=!~ @]", text.strip())[0])
-        entry = DeclaredName(name=name, place=place)
+    def _exclude(self, text: str, place: Place, marker: str = "") -> None:
+        name = normalize(_name(text))
+        entry = DeclaredName(name=name, place=place, marker=marker)
         if name and entry not in self.reading.excluded:
             self.reading.excluded.append(entry)
 
@@ -365,6 +376,10 @@ def _git_address(source: dict[str, Any]) -> str:
 def _bound(marker: str) -> str:
     """The marker of an index; empty if it is true in every image."""
     return "" if len(platforms.truths(marker)) == len(platforms.environments()) else marker
+
+
+def _name(text: str) -> str:
+    return re.split(r"[\[<>=!~ @;]", text.strip())[0]
 
 
 def _marker(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -26,6 +26,8 @@ from imgbuild.system import threads
 from imgbuild.wheel.tags import Tags
 
 THREADS = 12
+NO_ADDRESSES: Mapping[str, IndexAddress] = {}
+NO_NAMES: Mapping[str, str] = {}
 Cause = Literal["name", "version", "source", "python", "late"]
 
 
@@ -57,10 +59,21 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexPages:
-    """The default index's pages of packages, for several Pythons."""
+    """Pages of packages for several Pythons: of the default index, or of the one of `assigned`.
 
-    def __init__(self, matrix: Matrix, context: Context, as_of: datetime.date) -> None:
+    `addresses` are the indexes that `assigned` names for packages.
+    """
+
+    def __init__(
+        self,
+        matrix: Matrix,
+        context: Context,
+        as_of: datetime.date,
+        addresses: Mapping[str, IndexAddress] = NO_ADDRESSES,
+        assigned: Mapping[str, str] = NO_NAMES,
+    ) -> None:
         self._matrix, self._context, self._as_of = matrix, context, as_of
+        self._addresses, self._assigned = addresses, assigned
 
     @functools.cached_property
     def _indexes(self) -> Indexes:
@@ -71,7 +84,8 @@ class IndexPages:
             address=index.url or uv.default_index(),
             timed=index.upload_times == "index",
         )
-        return Indexes({name: place}, {}, name, self._context.http)
+        addresses = {**self._addresses, name: place}
+        return Indexes(addresses, self._assigned, name, self._context.http)
 
     def read(self, packages: Iterable[str]) -> None:
         """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""

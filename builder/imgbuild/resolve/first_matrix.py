@@ -19,7 +19,7 @@ import yaml
 from imgbuild import project_paths
 from imgbuild.errors import InputError
 from imgbuild.lock.published import PublishedTarget
-from imgbuild.matrix.model import Target
+from imgbuild.matrix.model import PackageIndex, Target
 from imgbuild.resolve.request import RequestedPackage
 from imgbuild.system import quoting
 
@@ -55,7 +55,12 @@ EXAMPLES = {
     "packages": "    # packages: [rsync]   # Debian packages; their dependencies follow\n",
     "files": '    # files:\n    #   /opt/team/train.sh: {from: train.sh, mode: "0755"}\n',
 }
-BLOCKS = ("pins", "requires", "env", "links", "exclude", "indexes")  # with a line for each item
+LOGINS = """\
+# Packages come from these where a row's `indexes` says so. A login is never written here: imgbuild
+# reads it from ~/.netrc ($NETRC) or keyring.
+"""
+# Those with a line for each item.
+BLOCKS = ("pins", "requires", "env", "links", "exclude", "indexes", "names")
 ENV = "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}\n"
 REASON = "asked for with imgbuild init"
 
@@ -64,8 +69,9 @@ class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     """What a user adds; `files` are pairs of a path here and one in the image.
 
     `like`: the published target is not held at its versions. `requirements` are files of the
-    project, `add` are lines as PEP 508 has them. `exclude` maps packages to reasons, `sdists` too,
-    `relax` to the version that is taken and the reason.
+    project, `add` are lines as PEP 508 has them, `names` packages of repositories by address.
+    `exclude` maps packages to reasons, `sdists` too, `relax` to the version that is taken and the
+    reason. `indexes` maps packages to names of `index_rows`.
     """
 
     name: str
@@ -75,9 +81,12 @@ class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
+    names: Mapping[str, str] = {}
     exclude: Mapping[str, str] = {}
     relax: Mapping[str, tuple[str, str]] = {}
     sdists: Mapping[str, str] = {}
+    indexes: Mapping[str, str] = {}
+    index_rows: Mapping[str, PackageIndex] = {}
     cuda: str = ""
     arch: tuple[str, ...] = ()
     as_of: datetime.date | None = None
@@ -128,7 +137,9 @@ def text(
     row = {**first, **_declared(extension), **_added(extension)}
     whole = {"version": 1, "published": {below.name: published}, "targets": {extension.name: row}}
     sdists = {name: {"reason": reason} for name, reason in extension.sdists.items()}
-    whole |= {"sdists": sdists} if sdists else {}
+    rows = {name: _Block(_without_defaults(index)) for name, index in extension.index_rows.items()}
+    ends = {key: _Block(table) for key, table in (("indexes", rows), ("sdists", sdists)) if table}
+    whole |= ends
     words = {
         "extends": quoting.line(below.name),
         "as_of": quoting.line(below.lock.as_of),
@@ -143,8 +154,8 @@ def text(
     parts += [] if extension.like or extension.as_of else [AS_OF.format(**words)]
     parts += [_entry(2, key, row[key]) if key in row else other for key, other in EXAMPLES.items()]
     parts.append(ENV)
-    if sdists:
-        parts += ["\n", _entry(0, "sdists", _Block(sdists))]
+    for key, table in ends.items():
+        parts += ["\n", LOGINS if key == "indexes" else "", _entry(0, key, table)]
     document = "".join(parts)
     if yaml.safe_load(document) != whole:
         message = f"{extension.name} on {below.name} cannot be written as YAML: {document!r}"
@@ -163,8 +174,10 @@ def _declared(extension: WantedExtension) -> dict[str, Any]:
         "extras": list(extension.extras),
         "groups": list(extension.groups),
         "add": list(extension.add),
+        "names": _Block(extension.names),
         "exclude": _Block(extension.exclude),
         "relax": _Block(relax),
+        "indexes": _Block(extension.indexes),
         "cuda": extension.cuda,
         "arch": list(extension.arch),
         "as_of": extension.as_of,

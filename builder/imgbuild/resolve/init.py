@@ -158,13 +158,19 @@ def begin(
 ) -> PublishedTarget:
     """Write a new matrix to `path` and copy the target that it extends, from `place`, beside it.
 
-    InputError if either is there already, or cannot be read; then nothing is left behind.
+    A copy that is there already, of the same bytes, is used. InputError if the matrix or another
+    copy is there, or something cannot be read; then nothing is left behind.
     """
     folder = path.parent / FOLDER / extends
     refuse_existing(path)
     if folder.exists():
-        message = f"{folder} already exists"
-        raise InputError(message, hint="remove it, or begin in another folder")
+        _, contents = _lock_files(place, extends, http)
+        if any(_read(f"{folder / name}", http) != data for name, data in contents.items()):
+            message = f"{folder} already exists, with another lock of {extends}"
+            raise InputError(message, hint="remove it, or begin in another folder")
+        below = published.read(folder, extends)
+        write(path, first_matrix.text(extension, below, f"{FOLDER}/{extends}", place, image))
+        return below
     try:
         below = copied(place, extends, folder, http, below=path.parent)
         write(path, first_matrix.text(extension, below, f"{FOLDER}/{extends}", place, image))

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError
 from imgbuild.index.pages import IndexFile
+from imgbuild.solve import native_code
+from imgbuild.solve.native_code import Code
 from imgbuild.values import sha256
 from imgbuild.wheel.sdist import entries
 
-Code = Literal["python", "native", "cuda"]
-FACT = "sdist-code-1"
+FACT = "sdist-code-2"
 LIMIT = 16 << 20  # bytes of an sdist that is looked into
-SCRIPT_LIMIT = 1 << 20  # bytes of a setup.py that are read
-CUDA_ENDINGS = (".cu", ".cuh")
-NATIVE_ENDINGS = (".c", ".cc", ".cpp", ".cxx", ".pyx", ".f90", ".rs", "/Cargo.toml", "/meson.build")
-CUDA_WORDS = (b"CUDAExtension", b"nvcc", b"cuda_home", b"CUDA_HOME")
-NATIVE_WORDS = (b"ext_modules", b"CppExtension", b"rust_extensions", b"cffi_modules")
+TEXT_LIMIT = 1 << 20  # bytes of a file that is read
 
 
 def compiled(file: IndexFile, context: Context) -> Code:
@@ -41,20 +36,15 @@ def _read(file: IndexFile, context: Context) -> Code:
     data = context.http.bytes(file.url)
     if file.sha256 is not None and sha256(data) != file.sha256:
         return "native"
-    native = False
+    names: list[str] = []
+    texts: dict[str, str] = {}
     with context.store.scratch() as scratch:
         path = scratch / "sdist"
         path.write_bytes(data)
         for member, content in entries(path, file.name):
-            name = "/" + member.path.partition("/")[2]
-            if member.kind != "file" or name.startswith(("/tests/", "/test/", "/docs/")):
-                continue
-            if name.endswith(CUDA_ENDINGS):
-                return "cuda"
-            native |= name.endswith(NATIVE_ENDINGS)
-            if name == "/setup.py" and member.size <= SCRIPT_LIMIT:
-                text = b"".join(content())
-                if any(word in text for word in CUDA_WORDS):
-                    return "cuda"
-                native |= any(word in text for word in NATIVE_WORDS)
-    return "native" if native else "python"
+            name = member.path.partition("/")[2]
+            if member.kind == "file":
+                names.append(name)
+                if name in native_code.TEXTS and member.size <= TEXT_LIMIT:
+                    texts[name] = b"".join(content()).decode("utf-8", "replace")
+    return native_code.code_of(names, texts)

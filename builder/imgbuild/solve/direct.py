@@ -102,15 +102,6 @@ def lines(declared: Iterable[DeclaredRequirement], direct: Direct) -> tuple[str,
     return tuple(_line(each.requirement, direct) for each in declared if each.kind == "requirement")
 
 
-def bounds(declared: Iterable[DeclaredRequirement]) -> tuple[str, ...]:
-    """The bounds for the resolver."""
-    return tuple(
-        f"{each.package}{each.requirement.specifier}"
-        for each in declared
-        if each.kind == "constraint" and each.requirement.specifier
-    )
-
-
 def _line(requirement: Requirement, direct: Direct) -> str:
     package = normalize(requirement.name)
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""

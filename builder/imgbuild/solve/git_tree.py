@@ -28,19 +28,26 @@ from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.addresses import GitAddress, is_commit
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.system import git_fetch
-from imgbuild.system.git_fetch import FetchedRepository, ObjectReader, TreeEntry
+from imgbuild.system.git_fetch import (
+    EXECUTABLE,
+    LINK,
+    LINK_LIMIT,
+    SUBMODULE,
+    FetchedRepository,
+    GitObjects,
+    ObjectReader,
+    TreeEntry,
+)
 from imgbuild.values import CONTROLS, FileSize, Sha256, sha256
 from imgbuild.wheel.sdist import LARGEST, MEMBERS, members
 
 FORMAT = 1  # of the archive; another one gives other bytes
 FACT, DESCRIBED = "git-tree", "git-version"
 TIME = 315532800  # 1980-01-01, in seconds
-LINK, SUBMODULE, EXECUTABLE = "120000", "160000", "100755"
-LINK_LIMIT, HOPS = 4096, 8  # bytes of a link, and links that lead to links
+HOPS = 8  # links that lead to links
 BLOCK = 0xFFFF  # bytes of a block that deflate does not compress
 GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 REFUSED_NAME = re.compile(rf"[{CONTROLS}\\�]")
-SHORT = re.compile(r"[0-9a-f]{7,63}")
 TEXTS = ("pyproject.toml", "setup.py", "setup.cfg", "CMakeLists.txt")
 TEXT_LIMIT = 1 << 20
 SHOWN = 4
@@ -79,37 +86,12 @@ def resolved(address: GitAddress, context: Context) -> GitAddress:
 
     InputError if the repository has no such branch, tag or commit.
     """
-    rev = address.rev
-    if is_commit(rev):
+    if is_commit(address.rev):
         return address
     _refuse_offline(address, context)
-    refs = git_fetch.remote_refs(address.url, *_patterns(rev))
-    for name in _patterns(rev):
-        if name in refs:
-            return msgspec.structs.replace(address, rev=refs[name])
-    if SHORT.fullmatch(rev):
-        with context.store.scratch() as folder:
-            repository = FetchedRepository(folder)
-            repository.fetch_all(address.url)
-            commit = repository.resolved(f"{rev}^{{commit}}")
-        if commit is not None:
-            return msgspec.structs.replace(address, rev=commit)
-    if not rev:
-        message = f"{address.url}: the repository has no default branch"
-        raise InputError(message, hint="name a branch, a tag or a commit: …@REV")
-    names = sorted(name.rpartition("/")[2] for name in git_fetch.remote_refs(address.url))
-    some = ", ".join([name for name in names if not name.endswith("^{}")][:SHOWN])
-    message = f"{address.url} has no branch, tag or commit {rev}"
-    raise InputError(message, hint=f"it has {some}" if some else "it has no branch and no tag")
-
-
-def _patterns(rev: str) -> tuple[str, ...]:
-    """The refs that `rev` may mean, the most likely first: the commit of a tag before the tag."""
-    if not rev:
-        return ("HEAD",)
-    if rev.startswith("refs/"):
-        return (f"{rev}^{{}}", rev)
-    return (f"refs/tags/{rev}^{{}}", f"refs/tags/{rev}", f"refs/heads/{rev}")
+    with context.store.scratch() as folder:
+        commit = git_fetch.commit_of(address.url, address.rev, folder / "git")
+    return msgspec.structs.replace(address, rev=commit)
 
 
 def fetched(address: GitAddress, context: Context) -> GitTree:
@@ -313,6 +295,12 @@ def version_variables(
     As setuptools-scm has it by default: of the nearest tag, or of the next release with the number
     of commits since the tag; and the commit.
     """
+    variables = scm_variables(files)
+    return dict.fromkeys(variables, described(address, context)) if variables else {}
+
+
+def scm_variables(files: Mapping[str, str]) -> list[str]:
+    """The variables by which a build is told the version that it would ask git for, sorted."""
     text = "\n".join(files.get(name, "") for name in ("pyproject.toml", "setup.py", "setup.cfg"))
     variables = {
         variable
@@ -321,9 +309,7 @@ def version_variables(
     }
     if re.search(r"pdm-backend", text) and not re.search(r"source\s*=\s*[\"']scm[\"']", text):
         variables.discard("PDM_BUILD_SCM_VERSION")
-    if not variables:
-        return {}
-    return dict.fromkeys(sorted(variables), described(address, context))
+    return sorted(variables)
 
 
 def described(address: GitAddress, context: Context) -> str:
@@ -340,11 +326,16 @@ def described(address: GitAddress, context: Context) -> str:
     ):
         repository = _repository(folder / "git", address)
         repository.fetch_history(address.url, address.rev)
-        tag = repository.nearest_tag(address.rev)
-        count = repository.count(address.rev) if tag is None else tag[1]
-    version = version_of(tag[0] if tag is not None else "", count, address.rev)
+        version = version_in(repository, address.rev)
     store.put_fact(DESCRIBED, key, version.encode())
     return version
+
+
+def version_in(repository: GitObjects, commit: str) -> str:
+    """The version of a commit by the history that `repository` has of it."""
+    tag = repository.nearest_tag(commit)
+    count = repository.count(commit) if tag is None else tag[1]
+    return version_of(tag[0] if tag is not None else "", count, commit)
 
 
 def version_of(tag: str, distance: int, commit: str) -> str:

@@ -1,19 +1,24 @@
-"""Whether a package compiles, by what its files say (separate: a table of signs)."""
+"""Whether a package compiles, by the names of its files and what they say; none of it is run."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
+Code = Literal["python", "native", "cuda"]
 SETUP, CMAKE, PYPROJECT = "setup.py", "CMakeLists.txt", "pyproject.toml"
 CUDA = {
-    SETUP: re.compile(r"\bCUDAExtension\b|\bnvcc\b|\bCUDA_HOME\b|\.cu[\"']"),
+    SETUP: re.compile(r"\bCUDAExtension\b|\bnvcc\b|\bCUDA_HOME\b|\bcuda_home\b|\.cu[\"']"),
     CMAKE: re.compile(
         r"enable_language\s*\(\s*CUDA|project\s*\([^)]*\bCUDA\b|CUDAToolkit", re.IGNORECASE
     ),
 }
 NATIVE = {
-    SETUP: re.compile(r"\bext_modules\b|\b\w*Extension\s*\(|\bcythonize\b|\bcffi_modules\b"),
+    SETUP: re.compile(
+        r"\bext_modules\b|\b\w*Extension\s*\(|\bcythonize\b|\bcffi_modules\b"
+        r"|\brust_extensions\b"
+    ),
     PYPROJECT: re.compile(
         r"[\"'](scikit[-_]build(?:[-_]core)?|cmake|meson[-_]python|maturin|setuptools[-_]rust"
         r"|cython|pybind11|nanobind)(?![\w-])",
@@ -21,6 +26,11 @@ NATIVE = {
     ),
     CMAKE: re.compile(r"\bproject\s*\(", re.IGNORECASE),
 }
+TEXTS = (SETUP, PYPROJECT, CMAKE)
+# Ends of the names of what is compiled, but for that of tests and documentation.
+CUDA_ENDINGS = (".cu", ".cuh")
+NATIVE_ENDINGS = (".c", ".cc", ".cpp", ".cxx", ".pyx", ".f90", ".rs", "/Cargo.toml", "/meson.build")
+ASIDE = ("tests/", "test/", "docs/")
 # Without it such a setup.py cannot be run at all.
 SURELY_CUDA = re.compile(r"\bCUDAExtension\s*\(")
 WITH_TORCH = re.compile(r"^requires\s*=\s*\[[^\]]*[\"']torch\b(?![\w-])", re.MULTILINE)
@@ -32,14 +42,37 @@ WHEEL_BY_URL = (
 
 def signs(files: Mapping[str, str]) -> str | None:
     """What a package compiles, with the file and the word that says so; None if nothing does."""
-    for table, what in ((CUDA, "compiles CUDA code"), (NATIVE, "compiles an extension module")):
+    sign = _sign(files)
+    if sign is None:
+        return None
+    code, name, match = sign
+    line = files[name][: match.start()].count("\n") + 1
+    word = " ".join(match[0].split())[:40]
+    what = "CUDA code" if code == "cuda" else "an extension module"
+    return f"it compiles {what}: {name}:{line} has {word}"
+
+
+def _sign(files: Mapping[str, str]) -> tuple[Code, str, re.Match[str]] | None:
+    tables: tuple[tuple[Code, Mapping[str, re.Pattern[str]]], ...] = (
+        ("cuda", CUDA), ("native", NATIVE),
+    )  # fmt: skip
+    for code, table in tables:
         for name, pattern in table.items():
             match = pattern.search(_code(name, files.get(name, "")))
             if match is not None:
-                line = files[name][: match.start()].count("\n") + 1
-                word = " ".join(match[0].split())[:40]
-                return f"it {what}: {name}:{line} has {word}"
+                return code, name, match
     return None
+
+
+def code_of(names: Iterable[str], files: Mapping[str, str]) -> Code:
+    """What building a source with files of these `names` compiles; `files` has texts by name."""
+    built = [f"/{name}" for name in names if not name.startswith(ASIDE)]
+    sign = _sign(files)
+    kinds = {sign[0]} if sign is not None else set()
+    if "cuda" in kinds or any(name.endswith(CUDA_ENDINGS) for name in built):
+        return "cuda"
+    native = kinds or any(name.endswith(NATIVE_ENDINGS) for name in built)
+    return "native" if native else "python"
 
 
 def surely_cuda(files: Mapping[str, str]) -> bool:

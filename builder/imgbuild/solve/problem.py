@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 import msgspec
 
@@ -13,25 +12,19 @@ from imgbuild.lock.published import Overlay, overlay, project_row
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base, Matrix, Target
-from imgbuild.project.model import DeclaredRequirement
 from imgbuild.values import Arch
 
 NOTHING = ProjectRequirements()
 
 
 class SolveProblem(msgspec.Struct, frozen=True, dict=True):
-    """Target `name` of `matrix` on `arch`; `known` are the learned constraints to respect.
-
-    `declared` are requirements of the files of the user's project, which is in `folder`.
-    """
+    """Target `name` of `matrix` on `arch`; `known` are the learned constraints to respect."""
 
     matrix: Matrix
     name: str
     arch: Arch
     context: Context
     known: tuple[Constraint, ...] = ()
-    declared: tuple[DeclaredRequirement, ...] = ()
-    folder: Path | None = None
 
     @property
     def target(self) -> Target:

@@ -94,8 +94,19 @@ normal = lambda name: re.sub("[-_.]+", "-", name).lower()
 found = importlib.metadata.distributions(path=["/build/site"])
 there = {normal(distribution.metadata["Name"]) for distribution in found}
 lacking = [line for line in wanted if normal(re.match(r"[\\w.-]+", line)[0]) not in there]
-wheel = None if lacking else backend.build_wheel("/build/out", None)
-json.dump({"lacking": lacking, "wheel": wheel}, open("/build/answer/result.json", "w"))
+hook = getattr(backend, "prepare_metadata_for_build_wheel", None) if task["metadata"] else None
+wheel = None if lacking else (hook or backend.build_wheel)("/build/out", None)
+answer = {"lacking": lacking, "wheel": wheel}
+if task["metadata"] and wheel:
+    import pathlib, zipfile
+    place = pathlib.Path("/build/out", wheel)
+    if place.is_file():
+        top = zipfile.Path(place).iterdir()
+        place = next(entry for entry in top if entry.name.endswith(".dist-info"))
+    for key, name in (("metadata", "METADATA"), ("entry_points", "entry_points.txt")):
+        file = place / name
+        answer[key] = file.read_text(encoding="utf-8") if file.exists() else ""
+json.dump(answer, open("/build/answer/result.json", "w"))
 """
 
 
@@ -108,10 +119,15 @@ class MissingRequirements(Exception):
 
 
 class SdistResult(msgspec.Struct, frozen=True):
-    """The result of the hooks: lines of missing requirements, or the wheel's name."""
+    """The result of the hooks: lines of missing requirements, or the wheel's name.
+
+    For a job of metadata also the texts of METADATA and entry_points.txt.
+    """
 
     lacking: tuple[str, ...]
     wheel: str | None
+    metadata: str = ""
+    entry_points: str = ""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +141,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is built, from what, and where: `root` is the image's root, `folder` is empty.
 
-    `version` is "" if only the build says it.
+    `version` is "" if only the build says it. `metadata`: no wheel is built if the build backend
+    can do without.
     """
 
     package: str
@@ -136,6 +153,7 @@ class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     folder: Path
     interpreter: str = "/usr/bin/python3"
+    metadata: bool = False
 
 
 @reads("name")
@@ -184,6 +202,14 @@ def build(job: SdistJob) -> Path:
     return repack(wheel, job.folder / "wheel" / wheel.name)
 
 
+def describe(job: SdistJob) -> SdistResult:
+    """METADATA and entry points of what `job` would build; errors as of `build`."""
+    result = _run_hooks(job, _prepare(job))
+    if result.wheel is None:
+        raise MissingRequirements(result.lacking)
+    return result
+
+
 def _fetched(job: SdistJob, name: str) -> Path:
     """A copy of the wheel `name` in a folder that no build could write to."""
     if not WHEEL_NAME.fullmatch(name):
@@ -211,7 +237,11 @@ def _prepare(job: SdistJob) -> sandbox.Confined:
     control = job.folder / "control"
     name = f"{job.package} {job.version}"
     build = system(job.sdist, f"{name}: its sdist")
-    task = {"backend": build.backend, "backend_path": list(build.backend_path)}
+    task = {
+        "backend": build.backend,
+        "backend_path": list(build.backend_path),
+        "metadata": job.metadata,
+    }
     (control / "task.json").write_text(json.dumps(task), encoding="utf-8")
     (control / "hooks.py").write_text(HOOKS, encoding="utf-8")
     (control / "unpack.py").write_text(UNPACK, encoding="utf-8")

@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from packaging.utils import parse_wheel_filename
@@ -22,7 +23,7 @@ from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.index.candidates import Rules
-from imgbuild.index.pages import GIT, Indexes, IndexFile
+from imgbuild.index.pages import GIT, PROJECT, Indexes, IndexFile
 from imgbuild.index.remote_wheel import lock_file, lock_wheel
 from imgbuild.index.server import Catalogue
 from imgbuild.lock import addresses
@@ -35,6 +36,7 @@ from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
 
 FACT = "built-wheel"
+Made = TypeVar("Made")
 ROUNDS = 4  # of builds that ask for more requirements than they declare
 
 
@@ -109,31 +111,64 @@ class SdistWheels:
         wants = [FileRequest(locked=recipe.sdist, urls=partial(_single_url, sdist.url))]
         paths = fetch_all(wants, self._context, title=f"fetching {sdist.name}")
         lines = list(sdist_wheel.system(paths[recipe.sdist.sha256], sdist.name).requires)
-        lines += self._of_same_lock(package)
+
+        def _make(recipe: BuiltWheel) -> BuiltWheel:
+            cached = remembered(recipe, self.python, self._store)
+            wheel = cached or make(recipe, self._root(), self.python, self._context)
+            refuse_other(recipe, wheel)
+            return msgspec.structs.replace(recipe, wheel=wheel)
+
+        return self._with_builders(recipe, [*lines, *self._of_same_lock(package)], _make)
+
+    def described(
+        self, package: str, source: LockedFile, env: Mapping[str, str]
+    ) -> sdist_wheel.SdistResult:
+        """What the build backend of `source`, a folder as an sdist in the store, says of it."""
+        recipe = BuiltWheel(
+            package=package, version="", index=PROJECT, sdist=source, env=dict(env), requires=(),
+            wheel=LockedFile(file="", size=0, sha256="0" * 64),
+        )  # fmt: skip
+
+        def _describe(recipe: BuiltWheel) -> sdist_wheel.SdistResult:
+            with (
+                self._context.reporter.step(f"asking the build backend of {package}"),
+                self._store.scratch() as folder,
+            ):
+                task = job(recipe, self._root(), self._store, folder)
+                return sdist_wheel.describe(msgspec.structs.replace(task, metadata=True))
+
+        path = self._store.file(source.sha256)
+        lines = sdist_wheel.system(path, source.file).requires if path is not None else ()
+        return self._with_builders(recipe, list(lines), _describe)
+
+    def _with_builders(
+        self, recipe: BuiltWheel, lines: list[str], run: Callable[[BuiltWheel], Made]
+    ) -> Made:
+        """What `run` makes of `recipe` with its build requirements, those that it asks for too."""
         for _ in range(ROUNDS):
             recipe = self._with_requires(recipe, lines)
             more = self._lacking_requirements(recipe)
             if not more:
                 try:
-                    cached = remembered(recipe, self._python, self._store)
-                    wheel = cached or make(recipe, self._root(), self._python, self._context)
-                    refuse_other(recipe, wheel)
-                    return msgspec.structs.replace(recipe, wheel=wheel)
+                    return run(recipe)
                 except sdist_wheel.MissingRequirements as lacking:
                     more = lacking.requirements
-                    key = f"{fingerprint(recipe, self._python)}-lacking"
+                    key = f"{fingerprint(recipe, self.python)}-lacking"
                     self._store.put_fact(FACT, key, msgspec.json.encode(more))
             lines += more
-        message = f"the build of {package} keeps requesting more packages: {', '.join(lines)}"
+        message = (
+            f"the build of {recipe.package} keeps requesting more packages: {', '.join(lines)}"
+        )
         raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _lacking_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
         """The requirements that an earlier build of this recipe requested."""
-        stored = self._store.fact(FACT, f"{fingerprint(recipe, self._python)}-lacking")
+        stored = self._store.fact(FACT, f"{fingerprint(recipe, self.python)}-lacking")
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 
     @property
-    def _python(self) -> str:
+    def python(self) -> str:
+        """The Python for which wheels are built."""
         return self._catalogue.rules.tags.python
 
     def _of_same_lock(self, package: str) -> list[str]:

@@ -31,11 +31,12 @@ from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base
-from imgbuild.solve import direct, extension, freshness, refusal, uv
+from imgbuild.solve import direct, extension, freshness, project_metadata, refusal, uv
 from imgbuild.solve.base import ResolvedBase
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.direct import NO_DIRECT, Direct
 from imgbuild.solve.problem import SolveProblem
+from imgbuild.solve.project_metadata import BackendAnswer
 from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
@@ -49,8 +50,8 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A problem that can be solved, several times if needed: base and catalogue are known.
 
     `published` is the resolution of the published target that this one extends: its packages are
-    locked unchanged. `direct` are packages by address, `bounds` hold for what something requires.
-    `published_wheels` are those of them that were built from sdists.
+    locked unchanged. `direct` are packages by address, `backend` is what only the build backends of
+    the project know. `published_wheels` are those of them that were built from sdists.
     """
 
     problem: SolveProblem
@@ -61,7 +62,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     release: cuda_releases.CudaRelease
     published: Resolution | None = None
     direct: Direct = NO_DIRECT
-    bounds: tuple[str, ...] = ()
+    backend: BackendAnswer = BackendAnswer()
     published_wheels: extension.PublishedWheels | None = None
 
 
@@ -231,14 +232,15 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     `root` makes the root folder under which wheels are built from sdists.
     """
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
-    by_address = (*problem.declared, *problem.requirements.direct)
+    backend = asked_backends(problem, python, root)
+    by_address = (*problem.requirements.direct, *backend.requirements)
     declared = direct.applying(by_address, tags.markers)
-    folder = problem.row.folder if problem.row is not None else problem.folder
+    folder = problem.row.folder if problem.row is not None else None
     packages = direct.look_up(declared, tags, problem.context, folder)
-    workdir = problem.matrix.image.workdir
+    workdir, known = problem.matrix.image.workdir, backend.packages
     packages |= {
         package: direct.editable(package, item, problem.context.store)
-        for package, item in editable_packages(problem.requirements, workdir).items()
+        for package, item in editable_packages(problem.requirements, workdir, known).items()
     }
     overlay, published = problem.overlay, problem.published
     published_wheels: extension.PublishedWheels | None = None
@@ -275,8 +277,28 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         release=release,
         published=published,
         direct=packages,
-        bounds=direct.bounds(declared),
+        backend=backend,
         published_wheels=published_wheels,
+    )
+
+
+def asked_backends(problem: SolveProblem, python: str, root: Callable[[], Path]) -> BackendAnswer:
+    """What only the build backends of the project's packages know, each run in the sandbox."""
+    row = problem.row
+    declared = problem.requirements.declared.packages
+    dynamic = [item for item in declared if item.backend and item.dynamic]
+    if row is None or not dynamic:
+        return BackendAnswer()
+    tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
+    wheels = sdist_wheels_of(problem, wheels_only(problem, python), (), root)
+    return project_metadata.ask(
+        dynamic,
+        row.folder,
+        problem.matrix.image.workdir,
+        row.row.extras,
+        tags.markers,
+        wheels,
+        problem.context,
     )
 
 
@@ -507,7 +529,6 @@ def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:
     return uv.ResolverBounds(
         constraints=(
             *prepared.release.constraints,
-            *prepared.bounds,
             *(line for line in required.constraints if package_of(line) not in held),
         ),
         overrides=required.overrides,

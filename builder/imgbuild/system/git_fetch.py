@@ -1,7 +1,7 @@
 """Fetches git repositories, which may be another author's, and reads their objects.
 
 Objects go into a new bare repository of this program, so no hook and no configuration of the other
-repository is used, and nothing is checked out: no filter of its attributes runs. Logins are the
+repository is used, and git checks nothing out: no filter of its attributes runs. Logins are the
 user's own: credential helpers, netrc, ssh. No command asks a question.
 """
 
@@ -17,14 +17,18 @@ from typing import IO
 
 import msgspec
 
-from imgbuild.errors import FetchFailed
+from imgbuild.errors import FetchFailed, InputError
 from imgbuild.system import process
 
 LIMIT = 900.0  # seconds of a command that uses the network
 SHOWN = 300  # characters of git's message
 # The protocols of an address and of what the user's `insteadOf` makes of it. A server's redirect
 # from https to http is refused.
-PROTOCOLS = {"https": "https:ssh", "ssh": "ssh:https", "file": "file", "http": "http"}
+PROTOCOLS = {
+    "https": "https:ssh",
+    "ssh": "ssh:https",
+    **{name: name for name in ("file", "http", "git")},
+}
 # Source: git-config(1) of 2.39.
 SETTINGS = (
     *("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.askPass="),
@@ -38,6 +42,12 @@ READING = (
     *("-c", "core.fsmonitor=false"),
 )
 PIECE = 1 << 20
+LINK, SUBMODULE, EXECUTABLE = "120000", "160000", "100755"  # modes of tree entries
+LINK_LIMIT = 4096  # bytes of a link
+LARGEST = 64 << 20  # bytes of a file that is written to a folder
+COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+SHORT = re.compile(r"[0-9a-f]{4,63}")
+NAMED = 4  # branches and tags in a hint
 HINT = "git uses your own logins (credential helper, netrc, ssh); try: git ls-remote ADDRESS"
 
 
@@ -61,6 +71,78 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
         raise _failure(url, done)
     pairs = (line.split("\t", 1) for line in done.stdout.splitlines() if "\t" in line)
     return {name: object_name for object_name, name in pairs}
+
+
+def commit_of(url: str, revision: str, folder: Path) -> str:
+    """The commit of a branch, a tag or a short hash; the default branch's without a revision.
+
+    `folder` is new, for a repository that is fetched to look for a short hash. InputError if the
+    repository has no such revision, FetchFailed if it does not answer.
+    """
+    if COMMIT.fullmatch(revision):
+        return revision
+    refs = remote_refs(url, *_patterns(revision))
+    for name in _patterns(revision):
+        if name in refs:
+            return refs[name]
+    if SHORT.fullmatch(revision):
+        folder.mkdir(parents=True)
+        repository = FetchedRepository(folder)
+        repository.fetch_all(url)
+        commit = repository.resolved(f"{revision}^{{commit}}")
+        if commit is not None:
+            return commit
+    if not revision:
+        message = f"{url}: the repository has no default branch"
+        raise InputError(message, hint="name a branch, a tag or a commit: …@REV")
+    names = sorted(name.rpartition("/")[2] for name in remote_refs(url))
+    some = ", ".join([name for name in names if not name.endswith("^{}")][:NAMED])
+    message = f"{url} has no branch, tag or commit {revision}"
+    raise InputError(message, hint=f"it has {some}" if some else "it has no branch and no tag")
+
+
+def _patterns(revision: str) -> tuple[str, ...]:
+    """The refs that a revision may mean, the most likely first: a tag's commit before the tag."""
+    if not revision:
+        return ("HEAD",)
+    if revision.startswith("refs/"):
+        return (f"{revision}^{{}}", revision)
+    tag = f"refs/tags/{revision}"
+    return (f"{tag}^{{}}", tag, f"refs/heads/{revision}")
+
+
+def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
+    """Write the files of a commit into the new folder `place`, as git's objects have them.
+
+    `folder` is new, for the repository. Files over LARGEST and submodules are left out. FetchFailed
+    if the commit cannot be fetched or written.
+    """
+    folder.mkdir(parents=True)
+    repository = FetchedRepository(folder, sha256=len(commit) == 64)
+    repository.fetch(url, commit)
+    place.mkdir(parents=True)
+    # Links come last, so that no file is written through one.
+    entries = sorted(repository.entries(commit), key=lambda entry: entry.mode == LINK)
+    try:
+        with repository.reader() as reader:
+            for entry in entries:
+                if entry.mode != SUBMODULE and not {"", "..", ".git"} & set(entry.path.split("/")):
+                    _write(entry, reader, place / entry.path)
+    except OSError as error:
+        message = f"{url} at {commit[:12]} cannot be written to {place}: {error.strerror}"
+        raise FetchFailed(message, hint="name another revision, or files of a clone") from error
+
+
+def _write(entry: TreeEntry, reader: ObjectReader, path: Path) -> None:
+    if entry.size > (LINK_LIMIT if entry.mode == LINK else LARGEST) or os.path.lexists(path):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if entry.mode == LINK:
+        path.symlink_to(os.fsdecode(reader.content(entry.object)))
+        return
+    with path.open("xb") as file:
+        for piece in reader.pieces(entry.object):
+            file.write(piece)
 
 
 class GitObjects:

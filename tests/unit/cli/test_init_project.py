@@ -377,11 +377,25 @@ def test_extras_and_groups_that_can_be_chosen_are_named(imgbuild: Command) -> No
     assert "--group takes train" in done.stderr
 
 
-def test_an_index_that_is_not_queried_is_named_without_its_password(imgbuild: Command) -> None:
-    require("--extra-index-url https://me:s3cret@index.example/simple\n" + MET)
-    done = imgbuild("init", "--json")
-    assert "left out requirements.txt:1: https://index.example/simple" in done.stderr
-    assert "s3cret" not in done.stderr + done.stdout
+def test_packages_of_a_folder_of_wheels_are_assigned_to_it(imgbuild: Command) -> None:
+    wheels = LocalIndex()
+    wheels.wheel("team-rewards", "1.4", ["team-base"])
+    wheels.wheel("team-base", "2.0")
+    Path("wheels").mkdir()
+    for item in wheels.published:
+        Path("wheels", item.file).write_bytes(item.data)
+    require(f"--find-links wheels\n{MET}team-rewards>=1\n")
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    matrix = yaml.safe_load(Path("matrix.yaml").read_text())
+    assert matrix["indexes"] == {
+        "wheels": {"url": "file:wheels", "upload_times": "none", "flat": True}
+    }
+    assert row()["indexes"] == {"team-base": "wheels", "team-rewards": "wheels"}
+    assert "from the index file:wheels (requirements.txt:1)" in words(done.stderr)
+    assert (
+        published.load(Path("matrix.yaml")).targets["project"].indexes["team-rewards"] == "wheels"
+    )
 
 
 def test_outputs_are_in_the_folder_of_imgbuild(imgbuild: Command) -> None:

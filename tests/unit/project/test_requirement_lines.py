@@ -51,7 +51,6 @@ https://files.example/xformers-0.0.29-cp311-cp311-linux_x86_64.whl
     [
         ("--trusted-hosts example", "an option that pip does not read"),
         ("private @ https://${TOKEN}@host.example/a.whl", "environment variable"),
-        ("git+https://git.example/a/trainer.git", "has no name"),
         ("https://files.example/archive.zip", "has no name"),
         ("-e file:///home/someone/verl", "outside of the project"),
         ("numpy @ file:///croot/numpy/work", "outside of the project"),

@@ -173,6 +173,9 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     _begin()
     with pytest.raises(InputError, match=r"ours/matrix\.yaml already exists"):
         _begin()
+    path.unlink()
+    _begin()
+    assert path.exists(), "the copy is the same"
 
 
 def test_a_copy_that_cannot_be_read_replaces_none(tmp_path: Path) -> None:

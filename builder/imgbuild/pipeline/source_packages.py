@@ -1,0 +1,160 @@
+"""Packages of which only source exists: those that compile CUDA code, and those that can be built.
+
+The same for `init`, `add` and `lock`: what wheel by URL fits, what needs the package, how to do
+without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from imgbuild import project_paths
+from imgbuild.cache.context import Context
+from imgbuild.index import cuda_releases
+from imgbuild.index.candidates import is_sdist
+from imgbuild.index.remote_wheel import metadata
+from imgbuild.lock import lock_file
+from imgbuild.lock.locked_matrix import versions_of
+from imgbuild.lock.published import Overlay
+from imgbuild.resolve import sdist_code, source_only
+from imgbuild.resolve.demands import PackageDemand, holds_with
+from imgbuild.resolve.feasible import IndexPages, Obstacle
+from imgbuild.resolve.imports import sites
+from imgbuild.resolve.source_only import Advice, WheelNeeds
+from imgbuild.solve.native_code import Code
+from imgbuild.system import threads
+from imgbuild.values import normalize
+from imgbuild.wheel.tags import Tags
+
+LOOKED_UP = 100  # packages whose METADATA is read for what requires a package
+LEFT_OUT = "leave it out in matrix.yaml: exclude: {%s: REASON}"
+
+
+def split(
+    blocked: Sequence[Obstacle], pages: IndexPages, context: Context
+) -> tuple[list[Obstacle], dict[str, str]]:
+    """Those of `blocked` that compile CUDA code; and package → reason of those of Python alone."""
+    cuda, sdists = [], {}
+    for each in blocked:
+        if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
+            cuda.append(each)
+        elif each.cause == "source":
+            code = _code(each, pages, context)
+            if code == "cuda":
+                cuda.append(each)
+            elif code == "python":
+                sdists[each.package] = (
+                    f"{each.package} {each.version} is published only as an sdist of Python code"
+                )
+    return cuda, sdists
+
+
+def _code(obstacle: Obstacle, pages: IndexPages, context: Context) -> Code:
+    files = [
+        file
+        for file in pages.files(obstacle.package)
+        if is_sdist(file) and str(file.version) == obstacle.version
+    ]
+    return sdist_code.compiled(files[0], context) if files else "native"
+
+
+def advise(
+    cuda: Sequence[Obstacle],
+    needs: WheelNeeds,
+    folder: Path,
+    needed_by: Callable[[str], Sequence[str]],
+) -> list[Advice]:
+    """What can be done about packages that compile CUDA code, one for each of `cuda`.
+
+    `folder` is that of the project, whose imports are read; `needed_by` names the packages that
+    require one.
+    """
+    if not cuda:
+        return []
+    imports = sites(folder, frozenset(source_only.module_of(each.package) for each in cuda))
+    catalogue = project_paths.catalogue()
+    locks = [lock_file.read_lock(catalogue.images, name) for name in catalogue.locked_targets()]
+    return [
+        source_only.advice(
+            each.package,
+            each.version,
+            needs,
+            targets=[
+                lock.target
+                for lock in locks
+                if any(each.package in locked.versions for locked in lock.arch.values())
+            ],
+            imports=imports[source_only.module_of(each.package)],
+            needed_by=needed_by(each.package),
+        )
+        for each in cuda
+    ]
+
+
+def requiring(
+    package: str,
+    demands: Sequence[PackageDemand],
+    pages: IndexPages,
+    tags: Tags,
+    context: Context,
+) -> list[str]:
+    """The `demands` whose METADATA requires `package`, with the wheels that say so."""
+    added = [
+        (demand, wheel)
+        for demand in demands
+        if demand.installed and not demand.source
+        if (wheel := pages.newest(demand, tags)) is not None
+    ][:LOOKED_UP]
+    texts = threads.each(
+        added, lambda pair, _: metadata(pair[1], context.http, context.store), threads=8
+    )
+    return [
+        f"{demand} ({wheel.name})"
+        for (demand, wheel), text in zip(added, texts, strict=True)
+        if any(
+            normalize(needed.name) == package
+            and holds_with(needed.marker, tags.markers, demand.extras)
+            for needed in cuda_releases.requirements(text)
+        )
+    ]
+
+
+def reasons(
+    row: Overlay,
+    blocked: Sequence[Obstacle],
+    demands: Sequence[PackageDemand],
+    pages: IndexPages,
+    tags: Tags,
+    context: Context,
+) -> list[str]:
+    """Why `demands` of a row cannot be met, with what can be done about those of source."""
+    lock = row.published.lock
+    pins = {**versions_of(lock), **row.requirements.pins, **row.row.pins}
+    needs = WheelNeeds(
+        python=".".join(tags.python.split(".")[:2]),
+        cuda=row.row.cuda or lock.cuda,
+        torch=pins.get("torch", "2.0"),
+        machine=tags.arch.wheel,
+    )
+
+    def _requiring(package: str) -> list[str]:
+        return requiring(package, demands, pages, tags, context)
+
+    cuda, sdists = split(blocked, pages, context)
+    advice = {each.package: each for each in advise(cuda, needs, row.folder, _requiring)}
+    lines = []
+    for each in blocked:
+        if each.package in advice:
+            item = advice[each.package]
+            where = f"{', '.join(map(str, each.places))}: " if any(map(str, each.places)) else ""
+            remedies = (*item.remedies, LEFT_OUT % each.package)
+            lines.append("\n    ".join((f"{where}{each.demand}: {item.reason}", *remedies)))
+        elif each.package in sdists:
+            lines.append(
+                f"{each}; it is Python code, which is built with this in matrix.yaml:"
+                f" sdists: {{{each.package}: {{reason: only an sdist exists}}}}"
+            )
+        else:
+            lines.append(str(each))
+    return lines

@@ -1,0 +1,239 @@
+"""Which packages of a project come from the indexes that its files name.
+
+Those that a file assigns to an index, and those of which such an index has files that the default
+index lacks: as for uv, another file of the same name on the default index does not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from imgbuild.cache.context import Context
+from imgbuild.errors import ImgbuildError
+from imgbuild.http.client import Http
+from imgbuild.index.candidates import best
+from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.index.remote_wheel import metadata
+from imgbuild.matrix.model import PackageIndex
+from imgbuild.project import releases
+from imgbuild.project.model import DeclaredIndex
+from imgbuild.resolve import engine_torch
+from imgbuild.resolve.demands import PackageDemand
+from imgbuild.resolve.feasible import IndexPages, allowed
+from imgbuild.system import threads
+from imgbuild.values import normalize
+from imgbuild.wheel.tags import Tags
+
+DEPTH = 10  # of the requirements of packages of an index
+ATTEMPTS = 2  # an address of a project may be one that only its authors reach
+
+
+class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
+    """The indexes that are used, by the name that a matrix gives them, and what comes from them.
+
+    `addresses` are those of `indexes` for this machine. `notes` say in words what comes from each,
+    `failures` which could not be read.
+    """
+
+    indexes: dict[str, PackageIndex] = {}
+    packages: dict[str, str] = {}
+    addresses: dict[str, IndexAddress] = {}
+    notes: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+
+class _Index:
+    """One index, of which pages are read. After a failure it has no files."""
+
+    def __init__(self, declared: DeclaredIndex, name: str, folder: Path, http: Http) -> None:
+        self.declared, self.name = declared, name
+        url = declared.url
+        if url.startswith("file:"):
+            url = f"{(folder / url.removeprefix('file:')).resolve().as_uri()}/"
+        self.address = IndexAddress(name=name, address=url, flat=declared.flat, timed=False)
+        self.packages: set[str] = set()
+        self.failure = ""
+        self._indexes = Indexes({name: self.address}, {}, name, http)
+        self._http = http
+
+    def read(self, packages: Iterable[str]) -> None:
+        """Fetch the first page, and the others only if that worked."""
+        names = sorted(packages)
+        self.files(*names[:1])
+        if not self.failure:
+            threads.each(names[1:], lambda name, _: self.files(name), threads=8)
+
+    def files(self, *packages: str) -> tuple[IndexFile, ...]:
+        """The files of packages; none if the index does not answer."""
+        try:
+            if not self.failure:
+                return tuple(file for name in packages for file in self._indexes.files(name))
+        except ImgbuildError as error:
+            self.failure = f"{error.message}; {error.hint}" if error.hint else error.message
+        return ()
+
+    @property
+    def timed(self) -> bool:
+        """Whether it has upload times of its packages, on their pages or in the API beside them."""
+        if self.address.flat or self.failure:
+            return False
+        address = msgspec.structs.replace(self.address, timed=True)
+        indexes = Indexes({self.name: address}, {}, self.name, self._http)
+        try:
+            files = [file for package in self.packages for file in indexes.files(package)]
+        except ImgbuildError:
+            return False
+        return bool(files) and all(file.uploaded is not None for file in files)
+
+    def metadata(self, wheel: IndexFile, context: Context) -> bytes:
+        """METADATA of a wheel; empty if the index does not answer."""
+        try:
+            return metadata(wheel, context.http, context.store)
+        except ImgbuildError as error:
+            self.failure = error.message
+            return b""
+
+
+def find(
+    declared: Sequence[DeclaredIndex],
+    demands: Sequence[PackageDemand],
+    pages: IndexPages,
+    tags: Tags,
+    context: Context,
+    *,
+    known: Collection[str],
+    folder: Path,
+) -> ProjectIndexes:
+    """The indexes of `declared` that `demands` need, `pages` being those of the default index.
+
+    `known` are packages of published targets, for which an index is asked only if the default
+    index does not meet the demand. `folder` is the project's.
+    """
+    http = Http(offline=context.http.offline, attempts=ATTEMPTS)
+    names = _names(declared)
+    indexes = [_Index(each, names[each.url], folder, http) for each in declared]
+    wanted = {
+        each.package: each
+        for each in demands
+        if not each.source and each.package not in releases.TORCH
+    }
+    if not indexes or not wanted:
+        return ProjectIndexes()
+    for index in indexes:
+        index.packages |= wanted.keys() & set(index.declared.packages)
+    assigned = {package for index in indexes for package in index.packages}
+    general = [index for index in indexes if index.declared.general]
+    if general:
+        pages.read(wanted)
+        new = {
+            package
+            for package, demand in wanted.items()
+            if package not in known or not allowed(demand, pages.files(package))
+        }
+        _assign(general, new - assigned, pages)
+        _follow(general, wanted, pages, tags, context)
+    for index in indexes:
+        index.read(index.packages)
+    return _result(indexes)
+
+
+def _assign(indexes: Sequence[_Index], packages: Collection[str], pages: IndexPages) -> set[str]:
+    """Give each package to the first index with a file of it that the default index lacks."""
+    left = set(packages)
+    for index in indexes:
+        index.read(left)
+        of_index = {package for package in left if _other(index.files(package), pages, package)}
+        index.packages |= of_index
+        left -= of_index
+    return set(packages) - left
+
+
+def _other(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
+    """Whether `files` are others than those of the default index, of which it may be a copy."""
+    if not files:
+        return False
+    hashes = {file.name: file.sha256 for file in pages.files(package)}
+    return any(
+        file.name not in hashes
+        or (None not in (file.sha256, hashes[file.name]) and file.sha256 != hashes[file.name])
+        for file in files
+    )
+
+
+def _follow(
+    general: Sequence[_Index],
+    wanted: dict[str, PackageDemand],
+    pages: IndexPages,
+    tags: Tags,
+    context: Context,
+) -> None:
+    """Look up what packages of an index require in their METADATA, and what that requires."""
+    seen, new = set(wanted), {name for index in general for name in index.packages}
+    for _ in range(DEPTH):
+        required: set[str] = set()
+        for index in general:
+            for package in sorted(index.packages & new):
+                demand = wanted.get(package, PackageDemand(package=package))
+                wheel = _newest(allowed(demand, index.files(package)), tags)
+                if wheel is not None:
+                    needed = engine_torch.required(
+                        demand, index.metadata(wheel, context), tags.markers
+                    )
+                    required |= {normalize(each.name) for each in needed}
+        required -= seen | releases.TORCH
+        seen |= required
+        pages.read(required)
+        new = _assign(general, required, pages)
+        if not new:
+            return
+
+
+def _newest(files: Sequence[IndexFile], tags: Tags) -> IndexFile | None:
+    versions = sorted({file.version for file in files if file.version is not None}, reverse=True)
+    wheels = (best(files, version, tags) for version in versions)
+    return next((wheel for wheel in wheels if wheel is not None), None)
+
+
+def _names(declared: Sequence[DeclaredIndex]) -> dict[str, str]:
+    """URL → a name for the matrix: that of the file, or the host's; each once."""
+    names: dict[str, str] = {}
+    for each in declared:
+        label = each.name or urlsplit(each.url).hostname or unquote(urlsplit(each.url).path)
+        first = "-".join(re.findall(r"[a-z0-9]+", label.lower())) or "index"
+        numbered = (f"{first}-{number}" for number in range(2, len(declared) + 2))
+        names[each.url] = next(name for name in (first, *numbered) if name not in names.values())
+    return names
+
+
+def _result(indexes: Sequence[_Index]) -> ProjectIndexes:
+    used = [index for index in indexes if index.packages]
+    rows: dict[str, PackageIndex] = {}
+    addresses: dict[str, IndexAddress] = {}
+    notes: list[str] = []
+    for index in used:
+        timed = index.timed
+        rows[index.name] = PackageIndex(
+            url=index.declared.url,
+            upload_times="index" if timed else "none",
+            flat=index.declared.flat,
+        )
+        addresses[index.name] = msgspec.structs.replace(index.address, timed=timed)
+        names = ", ".join(sorted(index.packages))
+        notes.append(f"{names}: from the index {index.declared.url} ({index.declared.place})")
+    return ProjectIndexes(
+        indexes=rows,
+        packages={package: index.name for index in used for package in sorted(index.packages)},
+        addresses=addresses,
+        notes=tuple(notes),
+        failures=tuple(
+            f"{index.declared.place}: the index {index.declared.url} cannot be read:"
+            f" {index.failure}"
+            for index in indexes
+            if index.failure
+        ),
+    )

@@ -1,0 +1,226 @@
+"""What only the build backend of a project's package knows: its version, requirements and scripts.
+
+Its folder is packed like an sdist, and the backend's hook runs in the sandbox (`sdist_wheel`), with
+the build requirements of the folder's own pyproject.toml. What a backend cannot say is reported.
+"""
+
+from __future__ import annotations
+
+import configparser
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+from packaging.metadata import parse_email
+from packaging.requirements import InvalidRequirement
+from packaging.version import InvalidVersion, Version
+
+from imgbuild import codec
+from imgbuild.cache.context import Context
+from imgbuild.errors import FetchFailed, ImgbuildError, InputError, ToolMissing
+from imgbuild.index import cuda_releases
+from imgbuild.lock.model import EditablePackage
+from imgbuild.lock.project_requirements import UNKNOWN_VERSION, image_roots
+from imgbuild.lock.resolution import LockedFile
+from imgbuild.project.model import DeclaredRequirement, LocalPackage
+from imgbuild.project.project_files import ProjectFiles
+from imgbuild.project.reading import Reading
+from imgbuild.project_paths import MATRIX
+from imgbuild.solve import git_tree
+from imgbuild.solve.sdist_wheel import SdistResult
+from imgbuild.solve.sdists import SdistWheels
+from imgbuild.system import git
+from imgbuild.system.git_fetch import GitObjects
+from imgbuild.system.syntax import parse_requirement
+from imgbuild.values import normalize, sha256
+
+FACT = "project-metadata-1"
+FILE_LIMIT = 1 << 20  # bytes of a file that a build backend is given
+TOTAL_LIMIT = 64 << 20  # bytes of all of them
+FILES = 20_000
+# Folders that no build of metadata reads: outputs, environments, and what is hidden.
+SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "wandb"})
+
+
+class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The packages of a project that its build backends described, and what they require.
+
+    `packages` has those packages as a lock has them. `requirements` are of the fields that the
+    project's files do not say.
+    """
+
+    packages: dict[str, EditablePackage] = {}
+    requirements: tuple[DeclaredRequirement, ...] = ()
+
+
+def ask(
+    packages: Iterable[LocalPackage],
+    folder: Path,
+    workdir: str,
+    extras: Iterable[str],
+    markers: Mapping[str, str],
+    wheels: SdistWheels,
+    context: Context,
+) -> BackendAnswer:
+    """What the build backends say of the `packages` of the project in `folder`.
+
+    `extras` are those of the project itself, `markers` those of the target, `workdir` is where the
+    project is mounted. A backend that fails is reported.
+    """
+    described: dict[str, EditablePackage] = {}
+    requirements: list[DeclaredRequirement] = []
+    for item in packages:
+        try:
+            result = _described(item, folder / item.folder, wheels, context)
+            name, package = _package(item, result, workdir)
+        except FetchFailed:
+            raise
+        except ImgbuildError as error:
+            _report(item, error, context)
+            continue
+        described[name] = package
+        if {"dependencies", "optional-dependencies"} & set(item.dynamic):
+            chosen = extras if item.folder == "." else ()
+            active = cuda_releases.active(result.metadata.encode(), markers, chosen)
+            reading = Reading(ProjectFiles(folder))
+            for requirement in active:
+                requirement.marker = None
+                reading.requirement(str(requirement), item.place)
+            requirements += reading.requirements
+    return BackendAnswer(packages=described, requirements=tuple(requirements))
+
+
+def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
+    fields = " and ".join(item.dynamic)
+    reasons = "".join(f"\n  {line}" for line in getattr(error, "reasons", ()))
+    effect = f"version {UNKNOWN_VERSION} is used" if "version" in item.dynamic else ""
+    if "dependencies" in item.dynamic:
+        effect = ", ".join(filter(None, (effect, "add what it requires with imgbuild add")))
+    hint = error.hint if isinstance(error, InputError) else None
+    context.reporter.warn(
+        f"{item.place}: the build backend does not say its {fields}: {error.message}{reasons}\n"
+        f"  {'; '.join(filter(None, (hint, effect)))}"
+    )
+
+
+def _described(
+    item: LocalPackage, folder: Path, wheels: SdistWheels, context: Context
+) -> SdistResult:
+    """The answer of the backend, or an earlier one for the same files and variables."""
+    texts = {
+        name: (folder / name).read_text(encoding="utf-8", errors="replace")
+        for name in git_tree.TEXTS
+        if (folder / name).is_file() and not (folder / name).is_symlink()
+    }
+    env = _variables(item, folder, texts)
+    label = item.name or folder.resolve().name
+    data = _archive(folder)
+    digest = sha256(data)
+    key = sha256(codec.compact([digest, env, wheels.python]))
+    stored = context.store.fact(FACT, key)
+    if stored is not None:
+        return msgspec.json.decode(stored, type=SdistResult)
+    context.store.add_bytes(data, digest)
+    source = LockedFile(file=f"{normalize(label)}.tar.gz", size=len(data), sha256=digest)
+    result = wheels.described(normalize(label), source, env)
+    context.store.put_fact(FACT, key, msgspec.json.encode(result))
+    return result
+
+
+def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
+    """The variables that give the version which a backend would ask git for.
+
+    From the environment, else from the history; InputError without either.
+    """
+    variables = git_tree.scm_variables(texts)
+    named = [f"{name}_FOR_{normalize(item.name).replace('-', '_').upper()}" for name in variables]
+    given = {name: os.environ[name] for name in (*variables, *named) if os.environ.get(name)}
+    if given or not variables or "version" not in item.dynamic:
+        return given
+    try:
+        inside = git.run(folder, "rev-parse", "--absolute-git-dir")
+    except ToolMissing:
+        inside = None
+    if inside is not None and inside.status == 0:
+        repository = GitObjects(Path(inside.stdout.strip()))
+        commit = repository.resolved("HEAD^{commit}")
+        if commit is not None:
+            return dict.fromkeys(variables, git_tree.version_in(repository, commit))
+    message = f"its version is that of a git tag, and {folder} is in no git repository"
+    raise InputError(message, hint=f"set the version: {variables[0]}=1.0 imgbuild lock")
+
+
+def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str, EditablePackage]:
+    """Name and values of a package by its METADATA; InputError if they are none."""
+    fields, _ = parse_email(result.metadata)
+    name, version = fields.get("name", ""), fields.get("version", "")
+    requires = tuple(fields.get("requires_dist", ()))
+    try:
+        version = str(Version(version))
+        for line in requires:
+            parse_requirement(line)
+    except (InvalidVersion, InvalidRequirement) as error:
+        message = f"METADATA of its build backend cannot be read: {error}"
+        raise InputError(message) from error
+    if not name or (item.name and normalize(name) != normalize(item.name)):
+        message = f"its build backend names the package {name or 'nothing'}"
+        raise InputError(message)
+    return normalize(name), EditablePackage(
+        version=version,
+        roots=image_roots(item, workdir),
+        scripts=_scripts(result.entry_points),
+        requires=requires,
+        python=str(fields.get("requires_python", "")),
+    )
+
+
+def _scripts(text: str) -> dict[str, str]:
+    """The console scripts of entry_points.txt."""
+    parser = configparser.RawConfigParser(delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return {}
+    items = parser.items("console_scripts") if parser.has_section("console_scripts") else ()
+    return {name: place.partition("[")[0].strip() for name, place in items}
+
+
+def _archive(folder: Path) -> bytes:
+    """The files of a folder as an sdist, whose bytes follow from them alone."""
+    buffer, total = io.BytesIO(), 0
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for number, (name, path) in enumerate(_files(folder)):
+            data = path.read_bytes()
+            total += len(data)
+            if number >= FILES or total > TOTAL_LIMIT:
+                message = f"{folder} has more than {FILES} small files, or {TOTAL_LIMIT >> 20} MB"
+                raise InputError(message, hint="write the version and dependencies into its files")
+            info = tarfile.TarInfo(f"source/{name}")
+            info.size, info.mtime, info.mode = len(data), git_tree.TIME, 0o644
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Names and paths of the small regular files below `folder`, in order; no link is followed."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in SKIPPED
+            and not name.endswith(".egg-info")
+            and not Path(place, name, "pyvenv.cfg").exists()
+        )
+        for name in sorted(names):
+            path = Path(place, name)
+            status = path.lstat()
+            if path == folder / MATRIX:
+                continue
+            if stat.S_ISREG(status.st_mode) and status.st_size <= FILE_LIMIT:
+                yield path.relative_to(folder).as_posix(), path

@@ -1,0 +1,47 @@
+"""The name of the package in a git repository, by the files that say how it is built."""
+
+from __future__ import annotations
+
+from imgbuild.cache.context import Context
+from imgbuild.errors import InputError
+from imgbuild.lock import addresses
+from imgbuild.lock.addresses import GitAddress
+from imgbuild.project import local_package
+from imgbuild.project.project_files import ProjectFiles
+from imgbuild.project.reading import Reading
+from imgbuild.solve import git_tree
+from imgbuild.values import normalize
+
+
+def read(text: str, place: str, context: Context) -> str:
+    """The package that the address `text` of a repository gives; `place` has the address.
+
+    InputError for an address that cannot be used and for a repository whose files do not say the
+    name; FetchFailed if it cannot be fetched.
+    """
+    label = f"{place}: {addresses.shown(text)}"
+    try:
+        address = addresses.read(text)
+    except ValueError as error:
+        message = f"{label}: {error}"
+        raise InputError(message, hint="write it as NAME @ git+https://HOST/PATH@REV") from None
+    if not isinstance(address, GitAddress):
+        message = f"{label}: not the address of a git repository"
+        raise InputError(message, hint="write it as NAME @ https://HOST/FILE.whl")
+    tree = git_tree.fetched(git_tree.resolved(address, context), context)
+    texts = git_tree.texts(tree, context.store, str(address))
+    with context.store.scratch() as folder:
+        for name, content in texts.items():
+            (folder / name).write_text(content, encoding="utf-8")
+        package = local_package.describe(Reading(ProjectFiles(folder)), ".")
+    if package is None or not package.name:
+        message = f"{label}: its pyproject.toml, setup.cfg and setup.py do not say its name"
+        raise InputError(message, hint="write it as NAME @ git+https://HOST/PATH@REV")
+    return normalize(package.name)
+
+
+def with_name(word: str, context: Context) -> str:
+    """A requirement of a command line; the address of a git repository with its package's name."""
+    if not word.startswith(addresses.GIT):
+        return word
+    return f"{read(word, 'the command line', context)} @ {word}"

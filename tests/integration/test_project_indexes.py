@@ -1,0 +1,242 @@
+"""Indexes and repositories that a project names: `init` writes them into the row for `lock`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from imgbuild.cli import init as verb
+from imgbuild.lock import published
+from tests.integration.test_extend import PublishedSite, published_site
+from tests.integration.test_project_rows import ROW, begin, versions
+from tests.support import folder_index
+from tests.support.git_repository import GitRepository, project_files
+from tests.support.inprocess_project import Command
+from tests.support.local_index import LocalIndex
+from tests.support.sample_project import TARGET
+from tests.support.servers import Site, serve
+
+__all__ = ("published_site",)
+
+LOGIN = ("me", "s3cret")
+UV = """\
+[project]
+name = "x"
+version = "1"
+dependencies = ["team-rewards>=1"]
+[tool.uv.sources]
+team-rewards = {{ index = "Team" }}
+[[tool.uv.index]]
+name = "Team"
+url = "{url}"
+explicit = true
+"""
+POETRY = """\
+[tool.poetry]
+name = "x"
+version = "1"
+[tool.poetry.dependencies]
+team-rewards = {{ version = ">=1", source = "team" }}
+[[tool.poetry.source]]
+name = "team"
+url = "{url}"
+priority = "explicit"
+"""
+DOCKERFILE = "FROM python:3.11\nRUN pip install --index-url {url} 'team-rewards>=1'\n"
+FORMS = {
+    "requirements.txt": "--extra-index-url {url}\nteam-rewards>=1\n",
+    "pyproject.toml": UV,
+    "poetry/pyproject.toml": POETRY,
+    "Dockerfile": DOCKERFILE,
+    "setup/Dockerfile": DOCKERFILE.replace("--index-url {url} ", "").replace(
+        "RUN", "ENV PIP_EXTRA_INDEX_URL={url}\nRUN"
+    ),
+}
+
+
+@pytest.fixture
+def private() -> Iterator[Site]:
+    files = LocalIndex()
+    files.wheel("team-rewards", "1.4", ["team-base>=2"])
+    files.wheel("team-base", "2.0")
+    with serve(Site(files=files.site_files(api=False), login=LOGIN)) as site:
+        yield site
+
+
+@pytest.fixture
+def imgbuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "netrc").write_text(f"machine localhost login {LOGIN[0]} password {LOGIN[1]}\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    default = LocalIndex()
+    default.wheel("tool", "1.0")
+    default.wheel("transformers", "4.51.3")
+    catalogue = folder_index.catalogue_with(default, tmp_path / "index")
+    monkeypatch.setattr(verb, "load", lambda _: catalogue)
+    return Command(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_index_of_a_file_is_written_into_the_row_without_its_login(
+    form: str, private: Site, imgbuild: Command
+) -> None:
+    address = private.url("simple/", "${USER}:${TOKEN}" if "req" in form else ":".join(LOGIN))
+    name = form.rpartition("/")[2]
+    Path(name).write_text(FORMS[form].format(url=address))
+    done = imgbuild("init", "--target", "cu124-vllm0.8.5")
+    assert done.status == 0, done.stderr
+    text = Path("matrix.yaml").read_text()
+    assert LOGIN[1] not in text + done.stderr + done.stdout
+    assert "~/.netrc" in text
+    matrix = yaml.safe_load(text)
+    ((label, index),) = matrix["indexes"].items()
+    assert label == ("team" if name == "pyproject.toml" else "localhost")
+    assert index == {"url": private.url("simple/"), "upload_times": "none"}
+    (row,) = matrix["targets"].values()
+    explicit = name == "pyproject.toml"
+    assert row["indexes"] == (
+        {"team-rewards": label} if explicit else {"team-base": label, "team-rewards": label}
+    )
+
+
+def test_an_index_is_used_for_files_that_the_default_index_lacks(imgbuild: Command) -> None:
+    """It may be a copy of the default one; a file of its own counts, whatever its name."""
+    copy = LocalIndex()
+    copy.wheel("tool", "1.0")
+    copy.wheel("transformers", "4.51.3", files={"transformers/__init__.py": b"# of the project"})
+    text = "-i {}\ntool\ntorch\ntransformers\n"
+    with serve(Site(files=copy.site_files())) as site:
+        Path("requirements.txt").write_text(text.format(site.url("simple")))
+        assert imgbuild("init", "first").status == 0
+    assert "indexes" not in yaml.safe_load(Path("matrix.yaml").read_text())
+    Path("matrix.yaml").unlink()
+    copy.wheel("tool", "1.0.1", files={"tool/__init__.py": b"# ours"})
+    copy.wheel("transformers", "4.51.99")
+    with serve(Site(files=copy.site_files())) as site:
+        Path("requirements.txt").write_text(f"{text.format(site.url('simple')).strip()}==4.51.99\n")
+        done = imgbuild("init", "second")
+        assert done.status == 0, done.stderr
+    matrix = yaml.safe_load(Path("matrix.yaml").read_text())
+    expected = {"tool": "localhost", "transformers": "localhost"}
+    assert matrix["targets"]["second"]["indexes"] == expected
+    assert matrix["indexes"]["localhost"] == {"url": site.url("simple")}
+
+
+def test_an_index_without_its_login_is_named_with_the_packages_that_are_missing(
+    private: Site, imgbuild: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    Path("requirements.txt").write_text(f"--extra-index-url {private.url('simple')}\nteam-rewards")
+    done = imgbuild("init")
+    assert done.status == 8
+    assert "requirements.txt:1: the index http://localhost" in " ".join(done.stderr.split())
+    assert "401" in done.stderr
+    assert "netrc" in done.stderr
+    assert "team-rewards: the index has no such package" in " ".join(done.stderr.split())
+
+
+@pytest.mark.engine
+@pytest.mark.network
+def test_lock_takes_the_packages_from_the_index_that_init_wrote(
+    published_site: PublishedSite, private: Site, imgbuild: Command, tmp_path: Path
+) -> None:
+    Path("requirements.txt").write_text(
+        f"--extra-index-url {private.url('simple')}\nteam-rewards\n"
+    )
+    assert imgbuild("init").status == 0
+    matrix = yaml.safe_load(Path("matrix.yaml").read_text())
+    indexes = yaml.safe_dump(
+        {"indexes": next(iter(matrix["targets"].values()))["indexes"]}, default_flow_style=None
+    )
+    row = f"extends: {TARGET}\nrequirements: [requirements.txt]\n{indexes}"
+    text = Path("requirements.txt").read_text()
+    project = begin(published_site, tmp_path / "rows", row, requirements_txt=text)
+    path = project.folder / "matrix.yaml"
+    path.write_text(path.read_text() + yaml.safe_dump({"indexes": matrix["indexes"]}))
+    project.run("lock", ROW)
+    assert versions(project).items() >= {"team-rewards": "1.4", "team-base": "2.0"}.items()
+    lock = project.read(f"{ROW}/lock.json")
+    assert lock["indexes"]["team-base"] == "localhost"
+    assert LOGIN[1] not in str(lock)
+
+
+@pytest.mark.parametrize("line", ["git+{url}", "-e git+{url}#subdirectory=package", "git+{url}@v1"])
+def test_the_name_of_a_repository_is_read_from_its_files(
+    line: str, imgbuild: Command, tmp_path: Path
+) -> None:
+    repository = GitRepository(tmp_path / "repository")
+    files = project_files("Team-Tool", "1.0")
+    files |= {f"package/{name}": text for name, text in project_files("inner", "1.0").items()}
+    repository.commit(files, tag="v1")
+    pages = {**repository.dumb_files("tool.git")}
+    with serve(Site(files=pages)) as site:
+        url = site.url("tool.git")
+        Path("requirements.txt").write_text(f"{line.format(url=url)}\n")
+        done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    ((address, name),) = _row()["names"].items()
+    package = "inner" if "package" in line else "team-tool"
+    assert name == package
+    assert address == f"git+{url}" + ("#subdirectory=package" if package == "inner" else "")
+    overlay = published.load(Path("matrix.yaml")).overlays["project"]  # type: ignore[attr-defined]
+    (requirement,) = overlay.requirements.direct
+    assert requirement.package == package
+    assert f"added: {package}" in done.stdout
+
+
+def test_a_repository_whose_files_do_not_say_its_name_is_refused(
+    imgbuild: Command, tmp_path: Path
+) -> None:
+    repository = GitRepository(tmp_path / "repository")
+    script = "from setuptools import setup\nsetup(name=open('NAME').read())\n"
+    repository.commit({"setup.py": script})
+    Path("requirements.txt").write_text(f"{repository.url}\n")
+    done = imgbuild("init")
+    assert done.status == 2
+    assert "requirements.txt:1" in done.stderr
+    assert "do not say its name" in " ".join(done.stderr.split())
+    assert not Path("matrix.yaml").exists()
+
+
+def test_lock_says_the_name_of_a_repository_that_was_added_to_a_file(
+    imgbuild: Command, tmp_path: Path
+) -> None:
+    repository = GitRepository(tmp_path / "repository")
+    repository.commit(project_files("team-tool", "1.0"))
+    Path("requirements.txt").write_text("torch\n")
+    assert imgbuild("init").status == 0
+    Path("requirements.txt").write_text(f"torch\n{repository.url}\n")
+    refused = imgbuild("lock")
+    assert refused.status == 8
+    text = " ".join(refused.stderr.split())
+    assert f'names: {{"{repository.url}": team-tool}}' in text
+    assert "requirements.txt:2" in text
+
+
+def test_add_reads_the_name_of_a_repository_into_a_row_with_like(
+    imgbuild: Command, tmp_path: Path
+) -> None:
+    repository = GitRepository(tmp_path / "repository")
+    repository.commit(project_files("team-tool", "1.0"))
+    Path("requirements.txt").write_text("torch\ntransformers==4.51.99\n")
+    done = imgbuild("init", "--relax", "transformers", "--target", "cu126-vllm")
+    assert done.status == 0, done.stderr
+    path = Path("matrix.yaml")
+    path.write_text(path.read_text().replace("extends:", "like:"))
+    done = imgbuild("add", repository.url)
+    assert done.status == 0, done.stderr
+    assert _row()["add"] == [f"team-tool @ {repository.url}"]
+
+
+def _row() -> dict[str, Any]:
+    (row,) = yaml.safe_load(Path("matrix.yaml").read_text())["targets"].values()
+    return dict(row)

@@ -1,0 +1,140 @@
+"""What only the build backend of a project knows: it is run in the sandbox when a row is locked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_extend import PublishedSite, published_site
+from tests.integration.test_project_rows import ROW, begin, versions
+from tests.support import needs
+from tests.support.git_repository import GitRepository
+from tests.support.sample_project import TARGET, Project
+
+__all__ = ("published_site",)
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+
+PYPROJECT = """\
+[build-system]
+requires = []
+build-backend = "own"
+backend-path = ["."]
+
+[project]
+name = "My-Trainer"
+dynamic = ["version", "dependencies", "optional-dependencies", "scripts"]
+
+[tool.own]
+version-of = "git"  # use_scm_version
+"""
+# A backend without any other package, which computes what it says. It leaves a trace if it runs on
+# this machine and not in the sandbox.
+BACKEND = """\
+import os, sys
+OUTSIDE = {outside!r}
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    if os.path.isdir(os.path.dirname(OUTSIDE)):
+        open(OUTSIDE, "w").close()
+    version = {version}
+    info = f"my_trainer-{{version}}.dist-info"
+    os.mkdir(os.path.join(folder, info))
+    lines = ["Metadata-Version: 2.1", "Name: my-trainer", f"Version: {{version}}",
+             "Provides-Extra: fast", "Requires-Dist: gadget>=1",
+             'Requires-Dist: another; extra == "fast"',
+             "Requires-Dist: nosuch; python_version < '3'"]
+    with open(os.path.join(folder, info, "METADATA"), "w") as file:
+        file.write("\\n".join(lines) + "\\n")
+    with open(os.path.join(folder, info, "entry_points.txt"), "w") as file:
+        file.write("[console_scripts]\\ntrainer = my_trainer.train:main\\n")
+    return info
+"""
+SCRIPT = "import secrets; from setuptools import setup; setup(**secrets.compute())\n"
+
+
+def project(site: PublishedSite, tmp_path: Path, version: str, row: str = "") -> Project:
+    """A project whose metadata are dynamic; `version` is an expression of its backend."""
+    needs.user_namespaces()
+    row = f"extends: {TARGET}\nrequirements: [pyproject.toml]\n{row}".strip()
+    result = begin(site, tmp_path / "project", row, pyproject_toml=PYPROJECT)
+    (result.folder / ".imgbuild").mkdir()
+    outside = str(tmp_path / "ran-on-the-host")
+    (result.folder / "own.py").write_text(BACKEND.format(outside=outside, version=version))
+    return result
+
+
+def lock(project: Project, version: str) -> str:
+    """The messages of `lock` with a version in the environment."""
+    project.env["SETUPTOOLS_SCM_PRETEND_VERSION"] = version
+    done = project.run("lock", ROW)
+    del project.env["SETUPTOOLS_SCM_PRETEND_VERSION"]
+    return done.stdout + done.stderr
+
+
+def packages(project: Project) -> dict[str, object]:
+    return dict(project.read(f"{ROW}/lock.json")["project"]["packages"]["my-trainer"])
+
+
+def test_version_requirements_and_scripts_of_a_backend_are_locked(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    trainer = project(published_site, tmp_path, "'0.' + str(3)", "extras: [fast]")
+    messages = lock(trainer, "9")
+    assert versions(trainer).items() >= {"my-trainer": "0.3"}.items()
+    assert versions(trainer).keys() >= {"gadget", "another"}
+    assert packages(trainer)["scripts"] == {"trainer": "my_trainer.train:main"}
+    assert "gadget>=1" in packages(trainer)["requires"]  # type: ignore[operator]
+    assert not (tmp_path / "ran-on-the-host").exists()
+    assert "asking the build backend of my-trainer" in messages
+    assert trainer.run("lock", "--check", ROW).returncode == 0
+    assert "asking the build backend" not in lock(trainer, "9")
+    trainer.run("build", ROW)
+    ran = trainer.run("run", ROW, "--through", "root", "--", "trainer")
+    assert ran.stdout == "0.3 42\n"
+
+
+def test_the_version_of_a_git_tag_is_that_of_the_history_or_of_a_variable(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    version = "os.environ['SETUPTOOLS_SCM_PRETEND_VERSION']"
+    trainer = project(published_site, tmp_path, version)
+    refused = trainer.run("lock", ROW)
+    text = " ".join((refused.stderr + refused.stdout).split())
+    assert "pyproject.toml: the build backend does not say its version" in text
+    assert "is in no git repository" in text
+    assert "SETUPTOOLS_SCM_PRETEND_VERSION=1.0 imgbuild lock" in text
+    assert packages(trainer)["version"] == "0.0.0"
+    lock(trainer, "4.5")
+    assert packages(trainer)["version"] == "4.5"
+    repository = GitRepository(tmp_path / "repository")
+    repository.commit({"a": "b"}, tag="v2.1")
+    (tmp_path / "repository/.git").rename(trainer.folder / ".git")
+    trainer.run("lock", ROW)
+    assert packages(trainer)["version"] == "2.1"
+
+
+def test_a_backend_that_fails_is_reported_with_its_reason(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    trainer = project(published_site, tmp_path, "sys.exit('no GPU here')")
+    messages = lock(trainer, "9")
+    text = " ".join(messages.split())
+    assert "no GPU here" in text
+    assert "version 0.0.0 is used, add what it requires with imgbuild add" in text
+    assert packages(trainer)["version"] == "0.0.0"
+
+
+def test_a_package_whose_name_only_its_script_computes_is_named_by_its_backend(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    needs.user_namespaces()
+    row = f"extends: {TARGET}\nrequirements: [setup.py]"
+    trainer = begin(published_site, tmp_path / "project", row, setup_py=SCRIPT)
+    outside = str(tmp_path / "ran-on-the-host")
+    (trainer.folder / "own.py").write_text(BACKEND.format(outside=outside, version="'1.5'"))
+    pyproject = PYPROJECT.partition("[project]")[0]
+    (trainer.folder / "pyproject.toml").write_text(pyproject)
+    trainer.run("lock", ROW)
+    assert versions(trainer)["my-trainer"] == "1.5"
+    assert "gadget" in versions(trainer)
+    assert trainer.run("lock", "--check", ROW).returncode == 0

@@ -1,0 +1,74 @@
+"""Packages of CUDA source in `add` and `lock`: what fits, what needs them, and without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cli import init as verb
+from tests.support import folder_index
+from tests.support.inprocess_project import Command
+from tests.support.local_index import LocalIndex, sdist_bytes
+
+TARGET = "cu124-vllm0.8.5"
+WHEEL = "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+
+
+@pytest.fixture
+def imgbuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """A project that extends TARGET, with an index in a folder."""
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    index = LocalIndex()
+    cuda = {"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}
+    index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist_bytes("flash_attn", "2.7.4", cuda))
+    index.add("kernels-x", "kernels_x-1.0.tar.gz", sdist_bytes("kernels_x", "1.0", cuda))
+    python = {"setup.py": b"setup()"}
+    index.add("scorer", "scorer-1.0.tar.gz", sdist_bytes("scorer", "1.0", python))
+    index.wheel("fast", "2.0", ["flash-attn>=2"])
+    catalogue = folder_index.catalogue_with(index, tmp_path / "index")
+    monkeypatch.setattr(verb, "load", lambda _: catalogue)
+    Path("requirements.txt").write_text("torch\n")
+    Path("train.py").write_text("def f():\n    import flash_attn\n")
+    command = Command(monkeypatch, capsys)
+    assert command("init", "--target", TARGET).status == 0
+    with Path("matrix.yaml").open("a") as file:
+        file.write(f"indexes:\n  pypi: {{url: 'file://{tmp_path}/index', upload_times: none}}\n")
+    return command
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_lock_lists_packages_of_cuda_source_with_all_other_causes(imgbuild: Command) -> None:
+    Path("requirements.txt").write_text("torch\nflash-attn\nkernels-x\nscorer\nfast\nnosuch\n")
+    refused = imgbuild("lock")
+    assert refused.status == 8
+    message = words(refused.stderr)
+    reason = "the index has no wheel for Python 3.11, torch 2.6.0 and CUDA 12.4"
+    assert f"requirements.txt:2: flash-attn: {reason}" in message
+    assert f"a wheel by URL: `flash-attn @ https://…/{WHEEL}`" in message
+    assert "needed by train.py:2 (only in some cases), fast (fast-2.0-py3-none-any.whl)" in message
+    assert 'without it: attn_implementation="sdpa"' in message
+    assert "leave it out in matrix.yaml: exclude: {flash-attn: REASON}" in message
+    assert f"requirements.txt:3: kernels-x: {reason}" in message
+    assert "no Python file of the project imports it" in message
+    assert "sdists: {scorer: {reason: only an sdist exists}}" in message
+    assert "requirements.txt:6: nosuch: the index has no such package" in message
+
+
+def test_add_gives_the_same_advice(imgbuild: Command) -> None:
+    before = Path("matrix.yaml").read_text()
+    refused = imgbuild("add", "flash-attn", "nosuch")
+    assert refused.status == 8
+    message = words(refused.stderr)
+    assert "because flash-attn: the index has no wheel for Python 3.11" in message
+    assert WHEEL in message
+    assert "needed by train.py:2" in message
+    assert "nosuch: the index has no such package" in message
+    assert Path("matrix.yaml").read_text() == before

@@ -1,0 +1,60 @@
+"""What a row of a project asks the resolver for, on each Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.lock.project_requirements import NEVER, ProjectRequirements, requirements_of
+from imgbuild.matrix.extension import Extension
+from imgbuild.values import Arch, markers
+
+PYPROJECT = """\
+[project]
+name = "x"
+version = "1"
+dependencies = ["torch"]
+[tool.uv]
+override-dependencies = [{}]
+"""
+
+
+def required(folder: Path, python: str, row: Extension) -> ProjectRequirements:
+    return requirements_of(row, folder, markers(python, Arch("x86_64")))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "left_out"),
+    [
+        (["fast==2 ; python_version < '3.12'"], ("3.13",)),
+        (["fast==2 ; python_version < '3.12'", "fast==3 ; python_version >= '3.12'"], ()),
+        (["fast ; sys_platform == 'never'"], ("3.11", "3.13")),
+        (["fast==2"], ()),
+    ],
+)
+def test_a_package_is_left_out_where_no_override_of_it_holds(
+    overrides: list[str], left_out: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = PYPROJECT.format(", ".join(f'"{line}"' for line in overrides))
+    (tmp_path / "pyproject.toml").write_text(text)
+    row = Extension(summary="x", like="t", requirements=("pyproject.toml",))
+    for python in ("3.11", "3.13"):
+        overridden = required(tmp_path, python, row).overrides
+        assert (f"fast ; {NEVER}" in overridden) == (python in left_out)
+
+
+def test_a_wheel_of_the_project_is_required_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels/tool-1.0-py3-none-any.whl").write_bytes(b"")
+    (tmp_path / "requirements.txt").write_text("./wheels/tool-1.0-py3-none-any.whl\n")
+    row = Extension(summary="x", like="t", requirements=("requirements.txt",))
+    (direct,) = required(tmp_path, "3.11", row).direct
+    assert (direct.package, direct.path) == ("tool", "wheels/tool-1.0-py3-none-any.whl")
+
+
+def test_the_place_of_an_added_requirement_is_the_matrix(tmp_path: Path) -> None:
+    row = Extension(summary="x", like="t", add=("tool>=1", "other @ https://a.example/other.whl"))
+    result = required(tmp_path, "3.11", row)
+    assert str(result.places["tool"]) == "matrix.yaml"
+    assert [str(item.place) for item in result.direct] == ["matrix.yaml"]
