@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes the facts about the wheels and Debian packages of published targets, a file in imgbuild.
 
-It audits these targets in turn, for x86_64 if they have it, and reads every wheel and Debian
-package of them; of wheels for another architecture it reads what the audit read of their twins.
-`make facts` gives it a cache of its own, so that the file follows from the locks and the code
-alone. Wheels that the next target does not have are removed from the cache. It takes about 10 GB of
-disk and 30 GB of downloads; an interrupted run can be continued.
+It reads every wheel and Debian package of these targets. Those of `AUDITED` it audits as the lock
+of an extension does, for x86_64 if they have it; the modules and sources that the audit reads get
+into the file, and the same ones of other wheels of the same version. `make facts` gives it a cache
+of its own, so that the file follows from the locks and the code alone. Wheels that the next target
+does not have are removed from the cache. It takes about 10 GB of disk and 30 GB of downloads; an
+interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,11 @@ from imgbuild.assemble import folders
 from imgbuild.assemble.inputs import Inputs, installation
 from imgbuild.attest.sbom import packages
 from imgbuild.audit import judge
+from imgbuild.audit.checks import rules
 from imgbuild.audit.judge import CHECKS
+from imgbuild.audit.main_path import policy
+from imgbuild.audit.main_path.closure import main_path
+from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.packages.base import read_base, stored_libraries
 from imgbuild.audit.packages.library import Library, LibraryWheel
 from imgbuild.audit.packages.package_set import open_package_set, wheels_of
@@ -54,6 +59,8 @@ from imgbuild.wheel.record import relative
 LIMIT = 20 << 20  # bytes that imgbuild's wheel may grow by
 REMEDY = "make facts"
 EXAMPLES = ("cu124-vllm",)  # the target that the pages on extensions use
+# The targets whose modules are in the file; those of all targets would be larger than LIMIT.
+AUDITED = ("cu124-vllm", "cu130-vllm0.33.0")
 
 
 class Facts:
@@ -61,6 +68,7 @@ class Facts:
 
     def __init__(self) -> None:
         self.wheels: dict[str, dict[Sha256, PublishedWheelFacts]] = {}
+        self.audited: dict[tuple[str, str], PublishedWheelFacts] = {}  # by package and version
         self.headers: dict[Sha256, bytes] = {}
         self.debs: dict[Sha256, tuple[ElfFacts, ...]] = {}
         self.bases: dict[str, bytes] = {}
@@ -79,6 +87,8 @@ class Facts:
             installed=_merged((*before.installed, *facts.installed)),
         )
         self.headers[wheel.sha256] = headers_of(metadata)
+        if package[wheel.sha256].modules:
+            self.audited.setdefault((wheel.package, wheel.version), package[wheel.sha256])
 
     def add_debs(self, debs: Sequence[Deb], inputs: Inputs) -> None:
         """Add the libraries and the records for SBOMs of `debs`, which are in the cache."""
@@ -133,8 +143,8 @@ def architectures(lock: Lock) -> list[Arch]:
     return sorted(lock.arch, key=lambda arch: arch is not Arch.X86_64)
 
 
-def read_targets(locks: Sequence[Lock]) -> Facts:
-    """The facts about all wheels and Debian packages of `locks`."""
+def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> Facts:
+    """The facts about all wheels and Debian packages of `locks`, with modules of `audited`."""
     session = open_session(None, Options())
     facts = Facts()
     parts = [(lock, arch) for lock in locks for arch in architectures(lock)]
@@ -142,10 +152,10 @@ def read_targets(locks: Sequence[Lock]) -> Facts:
         inputs = open_inputs(session)
         wheels = {wheel.sha256: wheel for wheel in wheels_of(lock.arch[arch])}
         inputs.fetch_missing(lock, wheels)
-        if arch == architectures(lock)[0]:
+        if lock.target in audited and arch == architectures(lock)[0]:
             audit(lock, arch, wheels, inputs)
         else:
-            read_twins(lock, wheels, inputs, facts)
+            read_twins(wheels, inputs, facts)
         read_wheels(lock, arch, wheels, inputs, facts)
         inputs.fetch_missing(lock, [deb.sha256 for deb in lock.arch[arch].debs])
         facts.add_debs(lock.arch[arch].debs, inputs)
@@ -159,7 +169,10 @@ def read_targets(locks: Sequence[Lock]) -> Facts:
 
 
 def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs) -> None:
-    """Audit `lock`, and as `lock` would an extension of it; the cache keeps what is read for it."""
+    """Audit `lock` as the lock of an extension does: no corners, no package that a user names.
+
+    The cache keeps what is read for it.
+    """
     resolution = lock.arch[arch]
     supply = audit_lock.LockFiles(lock, inputs)
     ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
@@ -173,34 +186,31 @@ def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
             locate=lambda wheel: inputs.store.file(wheel.sha256) or Path(wheel.file),
             omit=omitted(lock.drop, wheels.values()),
         )
+        terms = audit_lock.terms_of(lock, inputs.matrix)
         judge.audit(
             package_set,
-            audit_lock.terms_of(lock, inputs.matrix),
+            terms,
+            path=main_path(package_set, with_named(package_set, ())),
             past=audit_lock.past_of(
                 package_set, ranges.indexes, library, inputs.context.http, resolution.versions
             ),
             checks=[check for check in CHECKS if check != "elf"],
         )
+        for package in policy.load().walk & package_set.wheels.keys():
+            _ = package_set.wheels[package].imports
         library.prefetch_elf_facts(
             [library.wheel(wheel, inputs.store.file(key) or "") for key, wheel in wheels.items()]
         )
 
 
-def read_twins(lock: Lock, wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts) -> None:
-    """Read of `wheels` what an audit read of the same packages for another architecture."""
-    audited = {
-        (wheel.package, wheel.version): wheel.sha256
-        for arch in lock.arch
-        for wheel in wheels_of(lock.arch[arch])
-        if wheel.sha256 in facts.headers
-    }
+def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts) -> None:
+    """Read of `wheels` what an audit read of other wheels of the same versions."""
     with Library(inputs.store, ahead=False) as library:
         for key, wheel in wheels.items():
-            twin = audited.get((wheel.package, wheel.version))
+            twin = facts.audited.get((wheel.package, wheel.version))
             if twin is not None and key not in facts.headers:
                 path = inputs.store.file(key) or Path(wheel.file)
-                twin_facts = facts.wheels[normalize(wheel.package)][twin]
-                read_as_twin(library.wheel(wheel, path), twin_facts, library)
+                read_as_twin(library.wheel(wheel, path), twin, library)
         library.prefetch_elf_facts(
             [library.wheel(wheel, inputs.store.file(key) or "") for key, wheel in wheels.items()]
         )
@@ -233,10 +243,11 @@ def read_wheels(
         if isinstance(layer.recipe, WheelsRecipe)
         for wheel in layer.recipe.wheels
     }
+    shown = {rule.shown.file for rule in rules.load()}  # a rule may look for a comment
     with Library(inputs.store) as library:
         for key, wheel in wheels.items():
             library_wheel = library.wheel(wheel, inputs.store.file(key) or Path(wheel.file))
-            stored = library_wheel.stored_facts()
+            stored = library_wheel.stored_facts(shown)
             members = {(path, stored.crcs[path], size) for path, size in stored.index.files.items()}
             folder = f"lib/python{lock.base.python}/site-packages"
             installed = {
@@ -287,7 +298,7 @@ def main() -> int:
         for line in lacking:
             print(f"{path} lacks {line}; run: {REMEDY}", file=sys.stderr)
         return 4 if lacking else 0
-    facts = read_targets(locks)
+    facts = read_targets(locks, options.target or AUDITED)
     write_facts(path, facts.entries())
     size = path.stat().st_size
     print(f"{path}: {len(facts.headers)} wheels, {len(facts.debs)} packages, {size_text(size)}")

@@ -25,7 +25,15 @@ FORMAT = 1
 # The kinds of facts of the cache that are one entry each, a map of key to bytes.
 KINDS = ("metadata", "folders", "package-2")
 _TIME = (1980, 1, 1, 0, 0, 0)  # the oldest time of a zip file: no time is recorded
-_FILTERS = ({"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 64 << 20},)
+_FILTERS = (
+    {
+        "id": lzma.FILTER_LZMA2,
+        "preset": 9 | lzma.PRESET_EXTREME,
+        "dict_size": 64 << 20,
+        "lc": 4,
+        "pb": 0,
+    },
+)
 _BROKEN = (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, NotImplementedError, ValueError)
 
 

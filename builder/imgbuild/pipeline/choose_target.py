@@ -41,6 +41,7 @@ from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.project_indexes import ProjectIndexes
+from imgbuild.resolve.required_sdists import required_sdists
 from imgbuild.resolve.source_only import Advice, WheelNeeds
 from imgbuild.smoke import recording
 from imgbuild.solve.solve import python_of
@@ -233,6 +234,7 @@ class Chooser:
                 *obstacles(asked, self.pages, tags),
                 *url_wheels.unfit(asked, tags),
                 *contradictions(self._required(nearest, asked), demanded, self._declared),
+                *required_sdists(asked, nearest.versions, self.pages, tags, self._context),
             ]
             advice, sdists = self._of_source(blocked, nearest, folder)
             if not advice:

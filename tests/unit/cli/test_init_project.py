@@ -206,6 +206,27 @@ def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalInde
     assert reason == "scorer 1.0 is published only as an sdist of Python code"
 
 
+def test_python_source_that_an_addition_requires_is_built(
+    imgbuild: Command, index: LocalIndex
+) -> None:
+    def source(name: str, files: dict[str, bytes]) -> None:
+        index.add(name, f"{name}-1.0.tar.gz", sdist_bytes(name, "1.0", files))
+
+    index.wheel("evaluator", "1.0", ["scorer", 'paint ; extra == "plots"', "fast"])
+    source("scorer", {"setup.py": b"", "PKG-INFO": b"Name: scorer\nRequires-Dist: counter>=1\n\n"})
+    lines = b"words\n\n[:sys_platform == 'win32']\nwindows\n\n[extra]\npaint\n"
+    source("counter", {"setup.py": b"", "counter.egg-info/requires.txt": lines})
+    source("words", {"setup.py": b""})
+    source("fast", {"setup.py": b"ext_modules"})
+    for name in ("paint", "windows"):
+        source(name, {"setup.py": b""})
+    require(f"{MET}evaluator\n")
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    sdists = yaml.safe_load(Path("matrix.yaml").read_text())["sdists"]
+    assert set(sdists) == {"scorer", "counter", "words"}
+
+
 def test_a_pin_is_moved_only_on_request(imgbuild: Command, index: LocalIndex) -> None:
     require(MET.replace("4.51.3", "4.51.9"))
     refused = imgbuild("init")

@@ -14,7 +14,7 @@ import fnmatch
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Self, TypeVar
@@ -41,6 +41,7 @@ from imgbuild.audit.packages.reading import (
     read_index,
     readers,
 )
+from imgbuild.audit.packages.shortened import shortened
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts
 from imgbuild.cache.store import Store
 from imgbuild.index.remote_wheel import Ranges
@@ -301,10 +302,11 @@ class LibraryWheel:
 
     # -- facts in the store
 
-    def stored_facts(self) -> PublishedWheelFacts:
+    def stored_facts(self, whole: Collection[str] = ()) -> PublishedWheelFacts:
         """What the store has of it, to be published; the wheel itself must be there.
 
-        Without modules that cannot be parsed: another version of Python may parse them.
+        Without modules that cannot be parsed: another version of Python may parse them. Sources
+        are without docstrings and comments, except files of the paths `whole`.
         """
         modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
         return PublishedWheelFacts(
@@ -316,7 +318,7 @@ class LibraryWheel:
                 if not msgspec.msgpack.decode(raw, type=ModuleFacts).broken
             },
             members={
-                path: data
+                path: shortened(data) if path.endswith(".py") and path not in whole else data
                 for path in self.index.files
                 if (data := self._fetch(MEMBER, bytes, f"/{path}")) is not None
             },

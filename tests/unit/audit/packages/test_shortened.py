@@ -1,0 +1,56 @@
+"""Docstrings and comments are left out of published sources; the rest keeps its line."""
+
+import ast
+import inspect
+
+import pytest
+
+from imgbuild.audit.packages import library
+from imgbuild.audit.packages.shortened import shortened
+
+SOURCE = '''\
+"""The module.
+
+With é and "quotes"."""; import os
+class A:
+    """One line."""
+    x = 1  # a comment
+    # another one: é
+    y = "# no comment"
+    "no docstring"
+    def f(self): "short"; return """text
+of two lines"""
+    async def g(self):
+        """Long.
+
+        text
+        """
+'''
+
+
+def places(source: bytes) -> list[tuple[str, int]]:
+    tree = ast.walk(ast.parse(source))
+    return [(type(node).__name__, getattr(node, "lineno", 0)) for node in tree]
+
+
+@pytest.mark.parametrize("text", [SOURCE, inspect.getsource(library)])
+def test_statements_keep_their_lines(text: str) -> None:
+    source = text.encode()
+    assert places(shortened(source)) == places(source)
+    assert len(shortened(source)) < len(source)
+
+
+def test_only_docstrings_and_comments_are_left_out() -> None:
+    text = shortened(SOURCE.encode()).decode()
+    assert "import os" in text
+    assert "# no comment" in text
+    assert "    x = 1\n" in text
+    assert "no docstring" in text
+    assert "of two lines" in text
+    for word in ("The module", "quotes", "One line", "short", "Long", "another", "a comment"):
+        assert word not in text
+
+
+@pytest.mark.parametrize("source", [b"def f(:\n", b'"""\xff"""\n', b""])
+def test_what_cannot_be_parsed_stays_as_it_is(source: bytes) -> None:
+    assert shortened(source) == source
