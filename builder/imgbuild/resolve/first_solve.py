@@ -16,9 +16,9 @@ from packaging.version import Version
 from imgbuild.cache.context import Context
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.index.candidates import same_version
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import metadata
-from imgbuild.index.server import Catalogue
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
