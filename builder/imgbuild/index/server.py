@@ -1,4 +1,4 @@
-"""The local index: a simple index on 127.0.0.1 (separate: `http.server` is slow to import)."""
+"""The local index on 127.0.0.1: a simple index that serves a catalogue during one resolution."""
 
 from __future__ import annotations
 
