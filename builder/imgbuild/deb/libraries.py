@@ -111,7 +111,7 @@ _order = functools.cmp_to_key(_compare_entries)
 
 def soname(data: bytes) -> str | None:
     """The SONAME of the ELF file in `data`: "" without one, None if it is not a shared object."""
-    from elftools.common.exceptions import ELFError  # it takes a fifth of the start of `build`
+    from elftools.common.exceptions import ELFError  # fifty modules that few commands need
     from elftools.elf.elffile import ELFFile
 
     try:
