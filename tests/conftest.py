@@ -29,9 +29,12 @@ from tests.support import needs, schedule
 hypothesis.settings.register_profile("imgbuild", deadline=None)
 hypothesis.settings.load_profile("imgbuild")
 
-# A shell's background job ignores interrupts, and so would every process that a test starts.
+# A shell's background job ignores interrupts, and nohup the end of a terminal; so would every
+# process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 UNIT = Path(__file__).parent / "unit"
 UNIT_SECONDS = 60

@@ -48,6 +48,8 @@ def test_version_imports_nothing_of_the_command_line(sample: Sample) -> None:
         (("list",), LIBRARIES),
         (("show", TARGET), LIBRARIES),
         (("--help",), (*LIBRARIES, *layers.HEAVY)),
+        (("build", "--help"), ("elftools", "http.server", *LIBRARIES)),
+        (("lock", "--help"), ("elftools", "http.server")),
     ],
     ids=" ".join,
 )

@@ -8,7 +8,6 @@ import http.server
 import json
 import os
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from imgbuild.registry.image_reference import Repository
 from imgbuild.registry.logins import RegistryLogin
 from imgbuild.system.console import console
 from tests.support import docker_registry, memory_registry
+from tests.support.servers import running
 
 pytestmark = pytest.mark.engine
 
@@ -216,19 +216,16 @@ def test_a_real_registry_takes_the_tokens_that_are_requested(tmp_path):
     TokenServer.chain = base64.b64encode(chain).decode()
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), TokenServer) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with running(TokenServer, context) as port:
         settings = {
             "REGISTRY_AUTH": "token",
-            "REGISTRY_AUTH_TOKEN_REALM": f"https://127.0.0.1:{server.server_address[1]}/token",
+            "REGISTRY_AUTH_TOKEN_REALM": f"https://127.0.0.1:{port}/token",
             "REGISTRY_AUTH_TOKEN_SERVICE": "here",
             "REGISTRY_AUTH_TOKEN_ISSUER": "here",
             "REGISTRY_AUTH_TOKEN_ROOTCERTBUNDLE": f"{tmp_path}/tokens.pem",
         }
         with secure(tmp_path, authority, **settings) as repository:
             push_mount_and_delete(tmp_path, repository.host)
-        server.shutdown()
     assert TokenServer.asked == [
         ["repository:me/x:pull,push"],
         ["repository:me/y:pull,push", "repository:me/x:pull"],

@@ -1,6 +1,7 @@
 """Sdists built under the image's own Python: same bytes each time, and what is refused."""
 
 import os
+import shutil
 import zipfile
 
 import msgspec
@@ -60,22 +61,28 @@ def build_wheel(folder, settings=None, metadata=None):
 """
 
 
+def debian(store):
+    """The root folder of Debian 12 in `store`, made when a build asks for it."""
+    matrix = load(ROOT / "matrix.yaml")
+    context = Context(store, Http())
+    return host_root(matrix.bases["debian-12"], matrix.image.user, host_arch(), context)
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    return Store.open(tmp_path_factory.mktemp("cache"))
+    """A cache that has nothing but that root folder, which this user's cache keeps."""
+    if os.geteuid() != 0:
+        needs.user_namespaces()
+    shared, store = Store.open(), Store.open(tmp_path_factory.mktemp("cache"))
+    folder = debian(shared)().parent
+    copy = store.root / folder.relative_to(shared.root)
+    shutil.copytree(folder, copy, symlinks=True, copy_function=os.link)
+    return store
 
 
 @pytest.fixture(scope="module")
-def root():
-    if os.geteuid() != 0:
-        needs.user_namespaces()
-    return debian()
-
-
-def debian():
-    """The root folder of Debian 12, made when a build asks for it, in the cache of this user."""
-    matrix, context = load(ROOT / "matrix.yaml"), Context(Store.open(), Http())
-    return host_root(matrix.bases["debian-12"], matrix.image.user, host_arch(), context)
+def root(store):
+    return debian(store)
 
 
 def sample(site, **changes):
@@ -237,8 +244,8 @@ def test_the_root_folder_of_builds_is_made_once_and_not_changed(site, root, stor
     publish(site, {"setup.py": SETUP + b"# once\n"})
     before = {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")}
     monkeypatch.delattr(debian_root, "members")  # which unpacks the packages of another one
-    assert debian()() == root()
-    build(sample(site), debian(), store)
+    assert debian(store)() == root()
+    build(sample(site), debian(store), store)
     assert {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")} == before
 
 

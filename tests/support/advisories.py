@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from imgbuild.plan.plan import plan
 from imgbuild.values import Arch
 from tests.support import extended, samples
 from tests.support.matrix_text import RIGHT
+from tests.support.servers import running
 
 DATA = Path(__file__).parents[1] / "data/osv"
 TORCH, PYNCCL, HEADERS, REGEX = (
@@ -133,17 +133,9 @@ class _OsvHandler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serve(site: OsvSite) -> Iterator[OsvSite]:
     """Serve `site` on a free port."""
-    handler = type("Handler", (_OsvHandler,), {"site": site})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        site.url = f"http://localhost:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield site
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(_OsvHandler, site=site) as port:
+        site.url = f"http://localhost:{port}"
+        yield site
 
 
 def site_of(names: Sequence[str] = ALL) -> OsvSite:

@@ -7,9 +7,10 @@ import contextlib
 import http.server
 import select
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from tests.support.servers import running
 
 
 @dataclass
@@ -59,14 +60,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serve(proxy: Proxy) -> Iterator[Proxy]:
     """Run `proxy` on a free port."""
-    handler = type("Handler", (_Handler,), {"proxy": proxy})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        proxy.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(_Handler, proxy=proxy) as proxy.port:
+        yield proxy

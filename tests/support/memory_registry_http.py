@@ -7,11 +7,11 @@ import http.server
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.support.memory_registry_values import Answer, Asked
+from tests.support.servers import running
 
 if TYPE_CHECKING:
     from tests.support.memory_registry import Registry
@@ -90,29 +90,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        """Print nothing: many tests have clients that close the connection."""
-
-
 @contextlib.contextmanager
 def serve(registry: Registry, context: ssl.SSLContext | None = None) -> Iterator[Registry]:
     """Serve `registry`, and the storage that it may send to, on free ports of this machine."""
+    registry.scheme = "https" if context is not None else registry.scheme
     with contextlib.ExitStack() as stack:
         for place in ("registry", "storage"):
-            handler = type("Handler", (_Handler,), {"registry": registry, "place": place})
-            server = stack.enter_context(_Server(("127.0.0.1", 0), handler))
-            if context is not None:
-                registry.scheme = "https"
-                server.socket = context.wrap_socket(
-                    server.socket, server_side=True, do_handshake_on_connect=False
-                )
-            host = f"localhost:{server.server_address[1]}"
-            setattr(registry, "host" if place == "registry" else "storage", host)
-            thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(server.shutdown)
+            port = stack.enter_context(running(_Handler, context, registry=registry, place=place))
+            setattr(registry, "host" if place == "registry" else "storage", f"localhost:{port}")
         yield registry

@@ -11,8 +11,8 @@ from imgbuild.audit.packages.library import Library
 from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.server import Catalogue
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags

@@ -142,20 +142,34 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serve(site: Site, context: ssl.SSLContext | None = None) -> Iterator[Site]:
-    """Serve `site` on its port, or on a free one if it is 0; with TLS if there is a `context`."""
-    handler = type("Handler", (_Handler,), {"site": site})
-    with _Server(("127.0.0.1", site.port), handler) as server:
+def running(
+    handler: type[http.server.BaseHTTPRequestHandler],
+    context: ssl.SSLContext | None = None,
+    port: int = 0,
+    **attributes: object,
+) -> Iterator[int]:
+    """Answer with `handler`, which gets `attributes`, on `port` or a free one; yields the port.
+
+    With TLS if there is a `context`.
+    """
+    kind = type("Handler", (handler,), attributes)
+    with _Server(("127.0.0.1", port), kind) as server:
         if context is not None:
-            site.scheme = "https"
             server.socket = context.wrap_socket(
                 server.socket, server_side=True, do_handshake_on_connect=False
             )
-        site.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
-            yield site
+            yield server.server_address[1]
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextlib.contextmanager
+def serve(site: Site, context: ssl.SSLContext | None = None) -> Iterator[Site]:
+    """Serve `site` on its port, or on a free one if it is 0; with TLS if there is a `context`."""
+    with running(_Handler, context, site.port, site=site) as site.port:
+        site.scheme = "https" if context is not None else site.scheme
+        yield site

@@ -8,7 +8,7 @@ image advises: data loaders and NCCL need more shared memory than the 64 MB of a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -46,7 +46,8 @@ def from_process(env_from: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def docker(
+def engine(
+    kind: Kind,
     request: ContainerRequest,
     program: str,
     reference: str,
@@ -54,30 +55,36 @@ def docker(
     rootless: bool = False,
     init: bool = False,
 ) -> EngineCommand:
-    """`docker run`. With `rootless`, root in the container is the user who started Docker.
+    """`docker run` or `podman run`. `rootless`: root in the container is the caller.
 
     `init`: the engine has the program for its --init. Process 1 ignores signals that it does not
     handle, such as that of Ctrl-C, and has to wait for orphaned processes.
     """
-    ids = (0, 0) if rootless else request.caller
-    words = [f"--user={request.user or '{}:{}'.format(*ids)}"]
-    return _run("docker", request, program, reference, words, init=init)
-
-
-def podman(
-    request: ContainerRequest,
-    program: str,
-    reference: str,
-    *,
-    rootless: bool = False,
-    init: bool = False,
-) -> EngineCommand:
-    """`podman run`; the rest as for `docker`."""
-    if request.user is None and rootless:
-        words = ["--userns=keep-id"]
-    else:
-        words = [f"--user={request.user or '{}:{}'.format(*request.caller)}"]
-    return _run("podman", request, program, reference, words, init=init)
+    ids = (0, 0) if rootless and kind == "docker" else request.caller
+    user = f"--user={request.user or '{}:{}'.format(*ids)}"
+    if kind == "podman" and rootless and request.user is None:
+        user = "--userns=keep-id"
+    words = [program, "run", "--rm", *(["--init"] if init else []), user]
+    words += [f"--name={request.name}"] if request.name is not None else []
+    words += ["--interactive"] if request.interactive or request.tty else []
+    words += ["--tty"] if request.tty else []
+    if request.gpus:
+        words += gpu_options(kind, request.gpus)
+    words.append("--ipc=host" if request.shm_size is None else f"--shm-size={request.shm_size}")
+    if not request.network:
+        words.append("--network=none")
+    words += [f"--publish={port}" for port in request.ports]
+    words += ["--security-opt=label=disable"] if request.selinux and request.mounts else []
+    words += [_mount(mount) for mount in request.mounts]
+    words.append(f"--workdir={request.workdir}")
+    if request.home is not None:
+        words.append(f"--env=HOME={request.home}")
+    words += [f"--env-file={path}" for path in request.env_files]
+    words += [
+        f"--env={name}" if value is None else f"--env={name}={value}"
+        for name, value in request.env.items()
+    ]
+    return EngineCommand(command=(*words, reference, *request.command))
 
 
 def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCommand:
@@ -122,38 +129,6 @@ def ignored(request: ContainerRequest, through: str) -> list[str]:
                else "the /dev/shm of a root folder has half of the memory")
         )  # fmt: skip
     return lines
-
-
-def _run(
-    kind: Kind,
-    request: ContainerRequest,
-    program: str,
-    reference: str,
-    engine_options: Sequence[str],
-    *,
-    init: bool,
-) -> EngineCommand:
-    words = [program, "run", "--rm", *(["--init"] if init else []), *engine_options]
-    words += [f"--name={request.name}"] if request.name is not None else []
-    words += ["--interactive"] if request.interactive or request.tty else []
-    words += ["--tty"] if request.tty else []
-    if request.gpus:
-        words += gpu_options(kind, request.gpus)
-    words.append("--ipc=host" if request.shm_size is None else f"--shm-size={request.shm_size}")
-    if not request.network:
-        words.append("--network=none")
-    words += [f"--publish={port}" for port in request.ports]
-    words += ["--security-opt=label=disable"] if request.selinux and request.mounts else []
-    words += [_mount(mount) for mount in request.mounts]
-    words.append(f"--workdir={request.workdir}")
-    if request.home is not None:
-        words.append(f"--env=HOME={request.home}")
-    words += [f"--env-file={path}" for path in request.env_files]
-    words += [
-        f"--env={name}" if value is None else f"--env={name}={value}"
-        for name, value in request.env.items()
-    ]
-    return EngineCommand(command=(*words, reference, *request.command))
 
 
 def _mount(mount: Mount) -> str:

@@ -181,8 +181,8 @@ def engine_command(
     rootless: bool = False,
 ) -> EngineCommand:
     """The command line of Docker or podman for `request`."""
-    make = arguments.docker if kind == "docker" else arguments.podman
-    return make(request, program, reference, rootless=rootless, init=_has_init(kind))
+    init = _has_init(kind)
+    return arguments.engine(kind, request, program, reference, rootless=rootless, init=init)
 
 
 def _has_init(kind: engine.Kind) -> bool:

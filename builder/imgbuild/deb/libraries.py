@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
 
 from imgbuild.deb.tree import DebTree
 from imgbuild.oci.tar import Member, MemberKind
@@ -113,6 +111,9 @@ _order = functools.cmp_to_key(_compare_entries)
 
 def soname(data: bytes) -> str | None:
     """The SONAME of the ELF file in `data`: "" without one, None if it is not a shared object."""
+    from elftools.common.exceptions import ELFError  # fifty modules that few commands need
+    from elftools.elf.elffile import ELFFile
+
     try:
         segments: Iterable[Any] = ELFFile(io.BytesIO(data)).iter_segments("PT_DYNAMIC")
         for segment in segments:

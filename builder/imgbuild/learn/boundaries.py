@@ -24,9 +24,9 @@ from imgbuild.cache.store import Store
 from imgbuild.codec import compact
 from imgbuild.errors import FetchFailed
 from imgbuild.index.candidates import best, same_version, unwanted
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import lock_wheel
-from imgbuild.index.server import Catalogue
 from imgbuild.lock.resolution import Wheel
 from imgbuild.report import Evidence, Relation
 from imgbuild.system.code_digest import code_digest

@@ -24,9 +24,9 @@ from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wh
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import PROJECT, Indexes
 from imgbuild.index.remote_wheel import LATER, Blocks, LookedUp, Ranges
-from imgbuild.index.server import Catalogue
 from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock import lock_file, published

@@ -33,7 +33,7 @@ from imgbuild.pipeline import downloads
 from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.plan import current, image_digests, records
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.plan.plan import Layer, plan
+from imgbuild.plan.plan import DebianRecipe, Layer, plan
 from imgbuild.plan.records import Records
 from imgbuild.project_paths import Project
 from imgbuild.report import Report, Severity
@@ -177,7 +177,11 @@ def _locked_layers(
     unrecorded, unread = downloads.layers_to_read(project, lock, inputs)
     for batch in batches(unrecorded, _input_size, bounded=drop):
         fetched = inputs.fetch(lock, batch)
-        jobs = [LayerJob(layer=layer, record=None, keep=False) for layer in batch]
+        # A base takes longest for its size, and a build of any of its targets needs it.
+        jobs = [
+            LayerJob(layer=layer, record=None, keep=isinstance(layer.recipe, DebianRecipe))
+            for layer in batch
+        ]
         batch_layers = assemble_all(jobs, inputs.context, processes=processes)
         batch_records = Records(
             layers={item.id: item.record for item in batch_layers},

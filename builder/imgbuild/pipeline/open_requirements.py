@@ -13,8 +13,8 @@ import msgspec
 from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.server import Catalogue
 from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.project import addresses
 from imgbuild.project.model import Declared

@@ -15,9 +15,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.errors import FetchFailed
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.cuda_releases import active
 from imgbuild.index.pages import IndexFile
-from imgbuild.index.server import Catalogue
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.solve import refusal
 from imgbuild.solve import torch as torches

@@ -37,8 +37,7 @@ def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
 def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
     query = query_of(problem)
     try:
-        with first_solve.opened(query) as facts:
-            first_solve.refuse(query, facts)
+        first_solve.refuse(query, first_solve.available(query))
     except NoSolution as better:
         return better
     return error
@@ -70,12 +69,12 @@ def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTa
     query = query_of(problem)
     ask = msgspec.structs.replace(query.ask, requests=requests, row="")
     try:
-        with first_solve.opened(msgspec.structs.replace(query, ask=ask)) as facts:
-            conflict = _conflict(facts, demands, cuda, base_target.name)
-            added = _added(conflict, base_target, arch) if conflict is not None else []
-            if conflict is None or not added:  # no conflict with a published package
-                return plain
-            near = _near(facts, demands, conflict, cuda, base_target, arch)
+        facts = first_solve.available(msgspec.structs.replace(query, ask=ask))
+        conflict = _conflict(facts, demands, cuda, base_target.name)
+        added = _added(conflict, base_target, arch) if conflict is not None else []
+        if conflict is None or not added:  # no conflict with a published package
+            return plain
+        near = _near(facts, demands, conflict, cuda, base_target, arch)
     except ImgbuildError:
         return plain
     message = f"{' and '.join(added)} cannot be added to {base_target.name}"

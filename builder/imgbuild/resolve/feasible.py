@@ -16,8 +16,8 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.cache.context import Context
 from imgbuild.index.candidates import Rules, best, is_sdist, usable
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
-from imgbuild.index.server import Catalogue
 from imgbuild.matrix.model import Matrix
 from imgbuild.project.model import Place
 from imgbuild.resolve.demands import PackageDemand

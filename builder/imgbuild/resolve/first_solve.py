@@ -6,9 +6,8 @@ are built for the requested release, or for any: never a CPU build.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from packaging.version import Version
@@ -16,9 +15,9 @@ from packaging.version import Version
 from imgbuild.cache.context import Context
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.index.candidates import same_version
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import metadata
-from imgbuild.index.server import Catalogue
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
@@ -148,15 +147,14 @@ def solve_first(query: Query) -> FirstSolve:
     NoSolution if nothing fits; InputError if the CUDA release cannot be determined.
     """
     cuda, demands, memory = query.cuda, query.demands, query.memory
-    with opened(query) as initial_facts:
-        facts = initial_facts
+    facts = available(query)
+    refuse(query, facts)
+    pins = conflict.pins_of(demands)
+    named = {package: pin for package, pin in pins.items() if package != TORCH}
+    if memory.see(quick_audit.audit_requested(facts.catalogue, named, named, query.context)):
+        facts = facts.knowing((*memory.seen, *memory.learned_constraints))
         refuse(query, facts)
-        pins = conflict.pins_of(demands)
-        named = {package: pin for package, pin in pins.items() if package != TORCH}
-        if memory.see(quick_audit.audit_requested(facts.catalogue, named, named, query.context)):
-            facts = facts.knowing((*memory.seen, *memory.learned_constraints))
-            refuse(query, facts)
-        chosen = _ask(query, facts)
+    chosen = _ask(query, facts)
     versions = {item.package: item.version for item in chosen}
     torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
     cuda = cuda or (torch.cuda if torch is not None else None)
@@ -166,9 +164,8 @@ def solve_first(query: Query) -> FirstSolve:
     return FirstSolve(chosen=chosen, facts=facts, demands=demands, torch=torch, cuda=cuda)
 
 
-@contextlib.contextmanager
-def opened(query: Query) -> Iterator[PackageFacts]:
-    """What `query` may use; a wheel can be built from an sdist as long as it is open."""
+def available(query: Query) -> PackageFacts:
+    """What `query` may use; wheels of sdists are built when they are asked for."""
     matrix, memory, context = query.matrix, query.memory, query.context
     name = query.ask.name or "request"
     problem = SolveProblem(
@@ -180,7 +177,7 @@ def opened(query: Query) -> Iterator[PackageFacts]:
     root = host_root(problem.base, matrix.image.user, host_arch(), context)
     sdist_wheels = solve.sdist_wheels_of(problem, plain, (), root)
     catalogue = solve.with_sdists(problem, plain, sdist_wheels, hide=hide)
-    yield facts_of(catalogue, (*memory.seen, *memory.learned_constraints), context)
+    return facts_of(catalogue, (*memory.seen, *memory.learned_constraints), context)
 
 
 def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Context) -> PackageFacts:

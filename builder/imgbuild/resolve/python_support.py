@@ -10,9 +10,9 @@ from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import NoSolution
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import Blocks
-from imgbuild.index.server import Catalogue
 from imgbuild.learn import learn
 from imgbuild.learn.boundaries import ReleaseCatalogue, lacks
 from imgbuild.report import Evidence, Relation

@@ -16,8 +16,8 @@ from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.packages.library import Library
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.remote_wheel import Blocks
-from imgbuild.index.server import Catalogue
 from imgbuild.learn.boundaries import PackageRelease, ReleaseCatalogue, asks, lacks
 from imgbuild.learn.learn import learn, package_range
 from imgbuild.matrix.constraints import Constraint

@@ -86,3 +86,4 @@ def _fill(root: Path, members: Sequence[Member]) -> None:
                     path.chmod(member.mode & 0o755)
     for member in hard:
         (root / member.path).hardlink_to(root / member.target)
+    (root / "etc/hosts").touch()  # a mount point, which two builds at once would both make

@@ -14,10 +14,10 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt, archive
 from imgbuild.errors import FetchFailed
+from imgbuild.index.catalogue import OfferedFile, promised
 from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.index.remote_wheel import FACT as METADATA
 from imgbuild.index.remote_wheel import LATER
-from imgbuild.index.server import OfferedFile, promised
 from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
 from imgbuild.matrix.model import DebianBase
 from imgbuild.solve import sdist_wheel, sdists

@@ -13,9 +13,9 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.index.candidates import unwanted
+from imgbuild.index.catalogue import Catalogue, OfferedFile
 from imgbuild.index.cuda_releases import active
 from imgbuild.index.pages import IndexFile
-from imgbuild.index.server import Catalogue, OfferedFile
 from imgbuild.solve.uv import ChosenPackage
 from imgbuild.system.reporter import Reporter
 from imgbuild.values import normalize

@@ -11,8 +11,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.index.candidates import described, is_sdist, objection, same_version, system
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexFile
-from imgbuild.index.server import Catalogue
 from imgbuild.matrix.fields import SDIST_ENDINGS
 from imgbuild.matrix.model import Matrix
 from imgbuild.values import Arch

@@ -23,9 +23,9 @@ from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import GIT, PROJECT, Indexes, IndexFile
 from imgbuild.index.remote_wheel import lock_file, lock_wheel
-from imgbuild.index.server import Catalogue
 from imgbuild.lock import addresses
 from imgbuild.lock.addresses import GitAddress
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, Wheel

@@ -20,11 +20,11 @@ from packaging.version import Version
 
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, NoSolution, Problem
-from imgbuild.index import cuda_releases, server
+from imgbuild.index import cuda_releases
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Amend, Catalogue, OfferedFile, SdistBuilder
 from imgbuild.index.pages import Indexes, IndexFile, places
 from imgbuild.index.remote_wheel import LookedUp, lock_wheel, metadata
-from imgbuild.index.server import Catalogue, OfferedFile
 from imgbuild.lock.lock_file import requirements
 from imgbuild.lock.project_requirements import editable_packages
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
@@ -255,7 +255,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
             for package, item in packages.items()
         }
         plain = wheels_only(problem, python, packages, published)
-    published_builders: dict[str, server.SdistBuilder] = {}
+    published_builders: dict[str, SdistBuilder] = {}
     if published is not None:
         indexes, base = plain.indexes, problem.base
         published_wheels = extension.PublishedWheels(
@@ -347,7 +347,7 @@ def with_sdists(
     problem: SolveProblem,
     plain: Catalogue,
     sdist_wheels: SdistWheels,
-    published_builders: Mapping[str, server.SdistBuilder] | None = None,
+    published_builders: Mapping[str, SdistBuilder] | None = None,
     hide: Callable[[str, Version], bool] = lambda package, version: False,
     packages: Direct = NO_DIRECT,
 ) -> Catalogue:
@@ -501,7 +501,7 @@ def _ask(
 
 
 def _ask_uv(
-    prepared: PreparedTarget, bounds: uv.ResolverBounds, store: Store, amend: server.Amend
+    prepared: PreparedTarget, bounds: uv.ResolverBounds, store: Store, amend: Amend
 ) -> tuple[uv.ChosenPackage, ...]:
     """Uv's answer; where METADATA of packages installed with `--no-deps` forbids any, without it.
 

@@ -12,8 +12,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imgbuild.index import cuda_releases
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexFile
-from imgbuild.index.server import Catalogue
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import normalize
 

@@ -16,8 +16,7 @@ import msgspec
 
 from imgbuild.cache.store import Store
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.index import server
-from imgbuild.index.server import Amend, Catalogue
+from imgbuild.index.catalogue import Amend, Catalogue, nothing
 from imgbuild.system import process, programs
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.system.uv_program import binary, clean
@@ -113,12 +112,14 @@ def ask(
     requirements: Sequence[str],
     bounds: ResolverBounds,
     store: Store,
-    amend: Amend = server.nothing,
+    amend: Amend = nothing,
 ) -> tuple[ChosenPackage, ...]:
     """Uv's choice from `catalogue`, its METADATA amended; Unsolvable if there is no solution.
 
     If uv failed because of an error of the local index, that error is raised.
     """
+    from imgbuild.index import server  # `http.server` is slow to import
+
     tags = catalogue.rules.tags
     try:
         with server.serve(catalogue, amend) as index, store.scratch() as folder:

@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from imgbuild.container import arguments
+from imgbuild.container.engine import Kind
 from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.errors import InputError
 
+KINDS: tuple[Kind, ...] = ("docker", "podman")
 WORK = Mount(source=Path("/home/me/project"), target="/workspace")
 FULL = ContainerRequest(
     command=("python", "train.py", "--lr", "1e-5"),
@@ -36,8 +38,12 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 changed = msgspec.structs.replace
 
 
+def command(kind: Kind, request: ContainerRequest, **options: bool) -> tuple[str, ...]:
+    return arguments.engine(kind, request, kind, "x", **options).command
+
+
 def test_docker() -> None:
-    invocation = arguments.docker(FULL, "docker", "rl:latest", init=True)
+    invocation = arguments.engine("docker", FULL, "docker", "rl:latest", init=True)
     assert invocation.command == (
         *("docker", "run", "--rm", "--init", "--user=1234:5678", "--interactive", "--tty"),
         *("--gpus", "all", "--ipc=host", "--publish=8000:8000"),
@@ -52,7 +58,7 @@ def test_docker() -> None:
 
 
 def test_podman() -> None:
-    invocation = arguments.podman(FULL, "podman", "rl:latest", rootless=True)
+    invocation = arguments.engine("podman", FULL, "podman", "rl:latest", rootless=True)
     assert invocation.command == (
         *("podman", "run", "--rm", "--userns=keep-id", "--interactive", "--tty"),
         *("--device", "nvidia.com/gpu=all", "--ipc=host", "--publish=8000:8000"),
@@ -82,13 +88,13 @@ def test_who_owns_the_outputs() -> None:
     def users(*words: str) -> list[str]:
         return [word for word in words if word.startswith("--user")]
 
-    assert users(*arguments.docker(PLAIN, "docker", "x").command) == ["--user=1234:5678"]
+    assert users(*command("docker", PLAIN)) == ["--user=1234:5678"]
     # Root in the container of a rootless Docker is the user who started it.
-    assert users(*arguments.docker(PLAIN, "docker", "x", rootless=True).command) == ["--user=0:0"]
-    assert users(*arguments.podman(PLAIN, "podman", "x").command) == ["--user=1234:5678"]
+    assert users(*command("docker", PLAIN, rootless=True)) == ["--user=0:0"]
+    assert users(*command("podman", PLAIN)) == ["--user=1234:5678"]
     named = changed(PLAIN, user="7:8")
-    for make in (arguments.docker, arguments.podman):
-        assert users(*make(named, "x", "x", rootless=True).command) == ["--user=7:8"]
+    for kind in KINDS:
+        assert users(*command(kind, named, rootless=True)) == ["--user=7:8"]
 
 
 def test_apptainer_changes_the_user_for_root_alone() -> None:
@@ -103,8 +109,8 @@ def test_apptainer_changes_the_user_for_root_alone() -> None:
 
 def test_shared_memory_network_and_gpus() -> None:
     request = changed(PLAIN, shm_size="16g", network=False, gpus=2, name="mine")
-    docker = arguments.docker(request, "docker", "x").command
-    podman = arguments.podman(request, "podman", "x").command
+    docker = command("docker", request)
+    podman = command("podman", request)
     for words in (docker, podman):
         assert {"--shm-size=16g", "--network=none", "--name=mine"} <= {*words}
         assert "--ipc=host" not in words
@@ -128,16 +134,16 @@ def test_shared_memory_network_and_gpus() -> None:
 )
 def test_paths_with_marks_of_the_engines(source: str, docker: str, apptainer: str) -> None:
     request = changed(PLAIN, mounts=(Mount(source=Path(source), target="/x", writable=False),))
-    assert docker in arguments.docker(request, "docker", "x").command
-    assert docker in arguments.podman(request, "podman", "x").command
+    assert docker in command("docker", request)
+    assert docker in command("podman", request)
     assert apptainer in arguments.apptainer(request, "apptainer", Path("x.sif")).command
 
 
 def test_selinux_lets_the_container_read_its_mounts() -> None:
     request = changed(PLAIN, mounts=(WORK,), selinux=True)
-    assert "--security-opt=label=disable" in arguments.podman(request, "podman", "x").command
+    assert "--security-opt=label=disable" in command("podman", request)
     unmounted = changed(PLAIN, selinux=True)
-    assert "--security-opt=label=disable" not in arguments.docker(unmounted, "docker", "x").command
+    assert "--security-opt=label=disable" not in command("docker", unmounted)
 
 
 def test_what_an_engine_cannot_do_is_said() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from imgbuild.container import arguments, path_variables
+from imgbuild.container.engine import Kind
 from imgbuild.container.path_variables import PathVariables, passed, unseen
 from imgbuild.container.request import ContainerRequest, Mount
 
@@ -55,8 +56,9 @@ def test_each_engine_has_the_mount_and_the_variable(
     (mount,) = variables.mounts
     bind = f"{mount.source}:{mount.target}{'' if mount.writable else ':ro'}"
     request = ContainerRequest(mounts=variables.mounts, env=variables.env)
-    for make in (arguments.docker, arguments.podman):
-        words = make(request, "x", "image").command
+    kinds: tuple[Kind, ...] = ("docker", "podman")
+    for kind in kinds:
+        words = arguments.engine(kind, request, "x", "image").command
         assert {f"--volume={bind}", f"--env={name}=/x/value"} <= {*words}
     invocation = arguments.apptainer(request, "apptainer", Path("x.sif"))
     assert f"--bind={bind}" in invocation.command

@@ -11,8 +11,9 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.server import Catalogue, amended, serve
+from imgbuild.index.server import amended, serve
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests.support.local_index import LocalIndex, sdist_bytes

@@ -9,8 +9,8 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed
 from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.server import Catalogue
 from imgbuild.learn import boundaries
 from imgbuild.learn.boundaries import ReleaseCatalogue, asks, at_time, boundary, brings, lacks
 from imgbuild.report import Evidence, Relation

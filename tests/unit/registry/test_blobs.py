@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,28 +11,11 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry import blobs
 from imgbuild.registry.client import Client, bytes_source
-from tests.support import memory_registry
-from tests.support.memory_registry import Answer, Fault, Registry, says
+from tests.support.memory_registry import Answer, Fault, says
 
 DATA = random.Random(8).randbytes(300_000)
 BLOB = bytes_source(DATA)
 WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
-
-
-@pytest.fixture(name="registry")
-def _registry() -> Iterator[Registry]:
-    with memory_registry.serve(Registry()) as registry:
-        yield registry
-
-
-@pytest.fixture(name="client")
-def _client() -> Client:
-    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
 
 
 def test_what_is_there(client, registry):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,17 +21,6 @@ DATA = random.Random(8).randbytes(300_000)
 BLOB = bytes_source(DATA)
 EMPTY = bytes_source(b"{}")
 OTHER = f"sha256:{'0' * 64}"
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
-
-
-@pytest.fixture(name="registry")
-def _registry() -> Iterator[Registry]:
-    with memory_registry.serve(Registry()) as registry:
-        yield registry
 
 
 @pytest.fixture(name="client")

@@ -26,8 +26,7 @@ MANIFEST = b'{"manifests": []}'
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "CHUNK", 60_000)
 
 

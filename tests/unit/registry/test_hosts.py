@@ -24,17 +24,6 @@ BLOB = bytes_source(b"some bytes " * 1000)
 WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
-
-
-@pytest.fixture(name="registry")
-def _registry() -> Iterator[Registry]:
-    with memory_registry.serve(Registry()) as registry:
-        yield registry
-
-
 @pytest.fixture(name="mirror")
 def _mirror() -> Iterator[Registry]:
     with memory_registry.serve(Registry()) as mirror:

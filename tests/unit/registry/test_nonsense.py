@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from imgbuild.errors import FetchFailed, ImgbuildError
 from imgbuild.oci.documents import Descriptor
 from imgbuild.registry.client import Client, UploadOutcome, bytes_source
-from tests.support import memory_registry
-from tests.support.memory_registry import Fault, Registry, says
+from tests.support.memory_registry import Fault, says
 
 BLOB = bytes_source(b"hello" * 1000)
 WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
 MANY = "9" * 5000
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
-
-
-@pytest.fixture(name="registry")
-def _registry() -> Iterator[Registry]:
-    with memory_registry.serve(Registry()) as registry:
-        yield registry
 
 
 @pytest.fixture(name="client")

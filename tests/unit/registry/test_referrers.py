@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,11 +18,6 @@ SBOM, STATEMENT = "application/vnd.cyclonedx+json", "application/vnd.in-toto+jso
 NAME = "me/x"
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
-
-
 @pytest.fixture(name="registry", params=[True, False], ids=["api", "tag"])
 def _registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
     with memory_registry.serve(Registry(referrers_api=request.param)) as registry:
@@ -35,11 +29,6 @@ def _plain() -> Iterator[Registry]:
     """A registry without the API."""
     with memory_registry.serve(Registry(referrers_api=False)) as registry:
         yield registry
-
-
-@pytest.fixture(name="client")
-def _client() -> Client:
-    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
 
 
 def put(client: Client, registry: Registry, **more: object) -> str:

@@ -30,8 +30,7 @@ WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "CHUNK", 60_000)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 import pytest
@@ -24,15 +22,8 @@ PATCH = "PATCH .*(uploads|elsewhere)/"
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    memory_registry.alone(monkeypatch, tmp_path)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "CHUNK", 100_000)
-
-
-@pytest.fixture(name="registry")
-def _registry() -> Iterator[Registry]:
-    with memory_registry.serve(Registry()) as registry:
-        yield registry
 
 
 @pytest.fixture(name="client")

@@ -11,9 +11,9 @@ import pytest
 from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.index.remote_wheel import metadata
-from imgbuild.index.server import Catalogue
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.resolve import conflict, preferences
 from imgbuild.resolve.conflict import PackageFacts

@@ -9,8 +9,8 @@ from packaging.version import Version
 from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.server import Catalogue
 from imgbuild.solve.freshness import cutoff_rows, lags
 from imgbuild.solve.uv import ChosenPackage
 from imgbuild.values import Arch

@@ -10,8 +10,8 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
 from imgbuild.http.client import Http
 from imgbuild.index.candidates import Rules
+from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.index.server import Catalogue
 from imgbuild.solve import refusal, solve
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch

@@ -1,0 +1,178 @@
+"""What the local index offers uv: exactly the files that a target may use.
+
+`index.server` serves it as PEP 691 pages and METADATA during one resolution; wheels of sdists are
+built on demand. Learned constraints (see `matrix.constraints`) are added to METADATA there and
+nowhere else: locks and audits see what the authors of a package wrote.
+
+Why a server and not upper bounds that are resolved again until stable: the cut-off applies to each
+file, so that one pass is exact; an index answers only for the packages assigned to it, so that no
+other can win by a higher version; uv sees no file that does not fit, downloads no wheel and runs no
+build.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+from packaging.requirements import InvalidRequirement
+from packaging.version import Version
+
+from imgbuild.index.candidates import Rules, is_sdist, late, unwanted, usable
+from imgbuild.index.pages import GIT, URL, Indexes, IndexFile
+from imgbuild.index.remote_wheel import FactStore, Ranges, metadata
+from imgbuild.system.syntax import parse_requirement
+from imgbuild.values import normalize
+
+
+class SdistBuilder(Protocol):
+    """Makes METADATA of the wheel that an sdist yields; may build it."""
+
+    def __call__(self, package: str, sdist: IndexFile) -> bytes:
+        """METADATA of the wheel of `sdist`; an ImgbuildError if there can be none."""
+
+
+class Amend(Protocol):
+    """Says what a package's METADATA lacks."""
+
+    def __call__(self, package: str, version: Version) -> Sequence[str]:
+        """The requirements to add to `package` at `version`."""
+
+
+def nothing(package: str, version: Version) -> Sequence[str]:
+    """An `Amend` that leaves METADATA as it is."""
+    del package, version
+    return ()
+
+
+class OfferedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that the local index offers: a wheel, or one to be made from `sdist`."""
+
+    wheel: IndexFile
+    sdist: IndexFile | None = None
+
+
+class Catalogue:
+    """What a target may use of each package. Remembers what went wrong while uv was asking."""
+
+    def __init__(
+        self,
+        indexes: Indexes,
+        rules: Rules,
+        ranges: Ranges,
+        facts: FactStore,
+        *,
+        sdists: Mapping[str, SdistBuilder] | None = None,
+        hide: Callable[[str, Version], bool] = lambda package, version: False,
+        locked: Mapping[str, OfferedFile] | None = None,
+    ) -> None:
+        """`locked` are packages of which one file is offered, without asking their index."""
+        self.indexes = indexes
+        self.rules = rules
+        self.failures: list[Exception] = []
+        self.addressed: dict[tuple[str, str], str] = {}
+        self.ranges = ranges
+        self._facts = facts
+        self._sdists = dict(sdists or {})
+        self._hide = hide
+        self.alone: frozenset[str] = frozenset()
+        self._building = threading.Lock()
+        self.locked = dict(locked or {})
+        self._offers = {package: [offer] for package, offer in self.locked.items()}
+
+    def offers(self, package: str) -> list[OfferedFile]:
+        """Every file of `package` that may be used. FetchFailed if its index does not answer."""
+        if package not in self._offers:
+            self._offers[package] = self._usable(package)
+        return self._offers[package]
+
+    def _usable(self, package: str) -> list[OfferedFile]:
+        files = self.indexes.files(package)
+        timed = self.indexes.place(package).timed
+        wheels = [
+            file
+            for file in usable(files, package, self.rules, timed=timed)
+            if file.version is not None and not self._hide(package, file.version)
+        ]
+        offers = [OfferedFile(wheel=wheel) for wheel in wheels]
+        if package not in self._sdists:
+            return offers
+        have = {wheel.version for wheel in wheels}
+        for file in files:
+            excluded = late(file, self.rules, timed=timed) or unwanted(file, package, self.rules)
+            if is_sdist(file) and excluded is None and file.version not in have:
+                offers.append(OfferedFile(wheel=promised(package, file), sdist=file))
+                have.add(file.version)
+        return offers
+
+    def metadata(self, package: str, name: str) -> bytes | None:
+        """METADATA of the offered file `name`, as the resolver sees it; None if it is not offered.
+
+        What packages in `alone` require is left out.
+        """
+        data = self._metadata(package, name)
+        return without_requirements(data) if data and package in self.alone else data
+
+    def _metadata(self, package: str, name: str) -> bytes | None:
+        for offer in self.offers(package):
+            if offer.wheel.name == name:
+                if offer.sdist is None:
+                    return metadata(offer.wheel, self.ranges, self._facts)
+                with self._building:
+                    return self._sdists[package](package, offer.sdist)
+        return None
+
+    def without_addresses(self, package: str, data: bytes) -> bytes:
+        """METADATA of `package` without the addresses of packages that the user names by address.
+
+        Other requirements with an address are kept in `addressed`: no resolver accepts them.
+        """
+        lines = data.split(b"\n")
+        for number, line in enumerate(lines):
+            if not line.strip():
+                break  # the description follows
+            head, _, text = line.partition(b":")
+            if head.lower() != b"requires-dist" or b"@" not in text:
+                continue
+            try:
+                requirement = parse_requirement(text.decode("utf-8", "replace").strip())
+            except InvalidRequirement:
+                continue
+            if requirement.url is None:
+                continue
+            other = normalize(requirement.name)
+            if self.indexes.place(other).name in (URL, GIT):
+                requirement.url = None
+                lines[number] = b"Requires-Dist: " + str(requirement).encode()
+            else:
+                self.addressed[package, other] = f"{package} requires {requirement}"
+        return b"\n".join(lines)
+
+    def chosen(self, package: str, version: Version) -> OfferedFile | None:
+        """The best offer of exactly `version`, or None."""
+        ranked = [
+            (rank, offer)
+            for offer in self.offers(package)
+            if offer.wheel.version == version
+            and (rank := self.rules.tags.rank(offer.wheel.name)) is not None
+        ]
+        return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+
+def promised(package: str, sdist: IndexFile) -> IndexFile:
+    """The wheel to be made from `sdist`: pure, its hash not known before it is made."""
+    name = f"{package.replace('-', '_')}-{sdist.version}-py3-none-any.whl"
+    return msgspec.structs.replace(sdist, name=name, sha256=None, size=None, metadata=False)
+
+
+def without_requirements(data: bytes) -> bytes:
+    """METADATA without its `Requires-Dist` fields, as `--no-deps` reads it."""
+    head, mark, body = data.partition(b"\n\n")
+    lines = [
+        line
+        for line in head.splitlines(keepends=True)
+        if not line.lower().startswith(b"requires-dist:")
+    ]
+    return b"".join(lines) + mark + body

@@ -1,0 +1,28 @@
+"""A registry in memory, and a client of it that knows none of this machine's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.registry.client import Client
+from tests.support import memory_registry
+from tests.support.memory_registry import Registry
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    memory_registry.alone(monkeypatch, tmp_path)
+
+
+@pytest.fixture(name="registry")
+def _registry() -> Iterator[Registry]:
+    with memory_registry.serve(Registry()) as registry:
+        yield registry
+
+
+@pytest.fixture(name="client")
+def _client() -> Client:
+    return Client(attempts=3, first_wait=0.001, timeout=(5, 5))
