@@ -115,10 +115,10 @@ def test_packages_are_those_of_the_lock(imgbuild: Command, sample: Sample) -> No
 
 
 def test_packages_that_are_built_from_sdists_are_listed(imgbuild: Command) -> None:
-    lock = lock_file.read_lock(ROOT / "images", "cu124-vllm")
+    lock = lock_file.read_lock(ROOT / "images", "cu128-verl0.6")
     resolution = lock.arch[Arch.X86_64]
     assert resolution.built
-    done = imgbuild("show", "cu124-vllm", "--packages", "--matrix", str(ROOT / "matrix.yaml"))
+    done = imgbuild("show", "cu128-verl0.6", "--packages", "--matrix", str(ROOT / "matrix.yaml"))
     lines = [line.split() for line in done.stdout.splitlines()]
     for built in resolution.built:
         assert [built.package, built.version, built.wheel.file] in lines
