@@ -160,7 +160,7 @@ def within_reach(
     for item in selected:
         locked = lock_file.lock_path(project.images, item.name).exists()
         missing = () if locked else needs(matrix, item.name)
-        if missing and item.name not in patterns and len(selected) > 1:
+        if missing and item.name not in patterns and len(matrix.targets) > 1:
             passed.append(item.name)
             reporter.warn(f"{item.name} is skipped: it needs {'; '.join(missing)}")
             continue
