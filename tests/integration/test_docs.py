@@ -31,7 +31,7 @@ def runs(path: Path) -> list[Block]:
 # Each takes 20 to 60 seconds; the engines and verbs that they use have tests of their own.
 SLOW = (
     "docs/apptainer.md", "docs/extend.md", "docs/howto/add-a-target.md",
-    "docs/howto/air-gapped.md", "docs/registry.md",
+    "docs/howto/air-gapped.md", "docs/howto/project-forms.md", "docs/registry.md",
 )  # fmt: skip
 FILES = [
     pytest.param(path, id=name, marks=[pytest.mark.long] if name in SLOW else [])

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 PICTURE = "text"
 SCRIPTS = ("console", "bash", "python")
-ENVIRONMENTS = ("small", "home", "checkout", "empty")
+ENVIRONMENTS = ("small", "home", "checkout", "empty", "project")
 REASONS = (
     "needs a GPU",
     "needs a Kubernetes cluster",

@@ -5,6 +5,8 @@ real. The targets have the documented names and are small (tests/data/docs/matri
 index on this machine and real packages of Debian.
 
 - `small`: a locked checkout of that project; `home`: the folder above it, a user's home
+- `project`: a user's home, with that project as the catalogue, and servers of a private index,
+  of git repositories and of files as `index.example`, `git.example` and `files.example`
 - `checkout`: a clone of this repository; `empty`: a new folder. Both use the machine's own index
 """
 
@@ -25,6 +27,7 @@ from pathlib import Path
 
 import yaml
 
+import imgbuild
 from imgbuild.oci.tree import remove
 from tests.support import (
     ci_repository,
@@ -34,13 +37,34 @@ from tests.support import (
     smoke_environment,
 )
 from tests.support.doc_blocks import HIDDEN, ROOT, Block, Command, shows
-from tests.support.local_index import LocalIndex
+from tests.support.git_repository import GitRepository
+from tests.support.local_index import LocalIndex, sdist_bytes, wheel_bytes
 from tests.support.sample_project import Project
 from tests.support.servers import Site, serve
 
-OWN_INDEX = ("small", "home")  # the others use the index that this machine is configured for
+# The others use the index that this machine is configured for.
+OWN_INDEX = ("small", "home", "project")
 ENGINE = needs.docker20  # nobody keeps images of the documented names there
 DATA = ROOT / "tests/data/docs"
+TEAM = ("index.example", "git.example", "files.example")
+# A package in a git repository, built by a backend of its own.
+BACKEND_FILES = {
+    "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
+    '[project]\nname = "team-tool"\nversion = "1.0"\n',
+}
+BACKEND = """\
+import os, zipfile
+def build_wheel(folder, settings=None, metadata=None):
+    name, info = "{name}-{version}-py3-none-any.whl", "{name}-{version}.dist-info"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
+        archive.writestr("{name}.py", "")
+        archive.writestr(f"{{info}}/METADATA",
+                         "Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+        archive.writestr(f"{{info}}/WHEEL",
+                         "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        archive.writestr(f"{{info}}/RECORD", "")
+    return name
+"""
 SECONDS = 300  # a command that takes longer hangs
 # What a project has beside its matrix, so that make and engines find it there.
 BESIDE = ("Makefile", "pyproject.toml", "tools/constraints.txt")
@@ -94,6 +118,8 @@ def index() -> LocalIndex:
         index.wheel(name, number, files=files)
     for number, bounds in (("2.7.0", "<2.8.0,>=2.7.0"), ("2.8.0", "<2.9.0,>=2.8.0")):
         index.wheel("torch-tensorrt", number, [f"torch{bounds}"])
+    cuda = {"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}
+    index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist_bytes("flash_attn", "2.7.4", cuda))
     pip = smoke_environment.pip()
     index.add("pip", pip.name, pip.read_bytes())
     uv = version("uv")
@@ -175,7 +201,7 @@ class Shell:
     def write(self, block: Block) -> None:
         """Write or merge a block into the file that its mark names."""
         assert block.mark is not None
-        path = self.cwd() / block.mark.file
+        path = self.cwd() / self.here(block.mark.file.replace("~/", "/home/me/"))
         path.parent.mkdir(parents=True, exist_ok=True)
         text = self.here(block.text).replace(f"sha256:{HIDDEN}", f"sha256:{'0' * 64}")
         if block.mark.verb == "adds to":
@@ -207,6 +233,7 @@ class Environments:
     folder: Path
     project: Project
     registry: str
+    team: Site
     count: int = 0
 
     @contextlib.contextmanager
@@ -217,7 +244,7 @@ class Environments:
         home = place / "home/me"
         home.mkdir(parents=True)
         shutil.copytree(self.project.folder, home / "imgbuild", symlinks=True)
-        begin = home / {"small": "imgbuild", "home": "."}.get(name, name)
+        begin = home / {"small": "imgbuild", "home": ".", "project": "."}.get(name, name)
         if name == "checkout":
             ci_repository.git(home, "clone", "--quiet", "--shared", str(ROOT), begin.name)
         begin.mkdir(exist_ok=True)
@@ -227,7 +254,11 @@ class Environments:
         else:
             _configure(home)
         env = {**given, **ENGINE(), **_user_environment(home), "TMPDIR": str(place)}
+        if name == "project":
+            env["PYTHONPATH"] = str(with_catalogue(place / "site", self.project.folder))
+        team = self.team.url("").rstrip("/")
         names = {
+            **{f"https://{host}": f"{team}/{host}" for host in TEAM},
             "registry.inside.example": self.registry, "registry.example": self.registry,
             "/home/me": str(home),
         }  # fmt: skip
@@ -237,6 +268,34 @@ class Environments:
         finally:
             shell.end()
             remove(place)
+
+
+def with_catalogue(site: Path, project: Path) -> Path:
+    """`site`, with imgbuild as it is, whose catalogue is `project`."""
+    package = Path(imgbuild.__file__).parent
+    for folder, absent in ((package, "data"), (package / "data", "catalogue")):
+        target = site / "imgbuild" / folder.relative_to(package)
+        target.mkdir(parents=True)
+        for path in folder.iterdir():
+            if path.name not in (absent, "__pycache__"):
+                (target / path.name).symlink_to(path)
+    (site / "imgbuild/data/catalogue").mkdir()
+    for name in ("matrix.yaml", "images", "ci.yaml"):
+        (site / "imgbuild/data/catalogue" / name).symlink_to(project / name)
+    return site
+
+
+def team_files(folder: Path) -> dict[str, bytes]:
+    """The servers of a team by host and path: an index, a git repository, a wheel."""
+    rewards = LocalIndex()
+    rewards.wheel("team-rewards", "1.4")
+    repository = GitRepository(folder)
+    backend = BACKEND.format(name="team_tool", version="1.0")
+    repository.commit({**BACKEND_FILES, "own.py": backend, "team_tool.py": ""}, tag="v1.0")
+    pages = {f"index.example/{path}": data for path, data in rewards.site_files(api=False).items()}
+    git = {f"git.example/{p}": d for p, d in repository.dumb_files("team-tool.git").items()}
+    file = "files.example/team_kernels-1.5-py3-none-any.whl"
+    return {**pages, **git, file: wheel_bytes("team-kernels", "1.5")}
 
 
 def _user_environment(home: Path) -> dict[str, str]:
@@ -269,6 +328,7 @@ def serve_environments(folder: Path) -> Iterator[Environments]:
     needs.user_namespaces()
     with (
         serve(Site(files=index().site_files())) as site,
+        serve(Site(files=team_files(folder / "team"))) as team,
         docker_registry.serve(folder / "registry") as registry,
     ):
         project = Project(folder / "project", site.url("simple"), cache=None)
@@ -286,7 +346,7 @@ def serve_environments(folder: Path) -> Iterator[Environments]:
         ci_repository.commit(project.folder, "three targets")
         ci_repository.git(project.folder, "branch", "release")
         try:
-            yield Environments(folder, project, registry.host)
+            yield Environments(folder, project, registry.host, team)
         finally:
             _drop_images()
 

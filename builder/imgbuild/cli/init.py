@@ -321,16 +321,7 @@ def _start(
     catalogue = project_paths.catalogue()
     matrix = load(catalogue.matrix)
     choice = Chooser(catalogue, matrix, declared, ask, context).choose(files.folder)
-    for line in _project_report.python_lines(declared, choice):
-        console.warn(line)
-    for each in choice.advice:
-        console.warn("\n  ".join((f"{each.package} is left out: {each.reason}", *each.remedies)))
-    for line in choice.indexes.failures:
-        console.warn(line)
-    for line in choice.indexes.notes:
-        console.info(line)
-    for reason in choice.sdists.values():
-        console.info(f"{reason}: it is built in the sandbox")
+    _report(declared, choice)
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]
     base = matrix.targets[choice.chosen.target].base
@@ -366,6 +357,20 @@ def _start(
         read=declared,
         choice=choice,
     )
+
+
+def _report(declared: Declared, choice: Choice) -> None:
+    """Print what the image has otherwise than the project's files say, and where packages are."""
+    for line in _project_report.python_lines(declared, choice):
+        console.warn(line)
+    for each in choice.advice:
+        console.warn("\n  ".join((f"{each.package} is left out: {each.reason}", *each.remedies)))
+    for line in choice.indexes.failures:
+        console.warn(line)
+    for line in choice.indexes.notes:
+        console.info(line)
+    for reason in choice.sdists.values():
+        console.info(f"{reason}: it is built in the sandbox")
 
 
 def _refuse(

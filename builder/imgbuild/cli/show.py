@@ -393,18 +393,21 @@ def _packages(selection: Selection) -> None:
             package_list = PackageList(
                 target=item.lock.target,
                 arch=arch,
-                wheels={wheel.package: wheel.version for wheel in locked.wheels},
+                wheels=dict(sorted(locked.versions.items())),
                 debs={deb.package: deb.version for deb in locked.debs},
             )
             rows: list[Sequence[str]] = [HEAD]
+            files = {each.package: each.file for each in locked.wheels}
+            files |= {each.package: each.wheel.file for each in locked.built}
             rows += [
-                (wheel.package, wheel.version, Path(wheel.file).name) for wheel in locked.wheels
+                (package, version, Path(files[package]).name)
+                for package, version in package_list.wheels.items()
             ]
             rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
             lines += _with_files(rows)
             package_lists.append(package_list)
             console.info(
-                f"{package_list.target} {arch}: {count(len(locked.wheels), 'wheel')},"
+                f"{package_list.target} {arch}: {count(len(files), 'wheel')},"
                 f" {count(len(locked.debs), 'Debian package')}"
             )
     answer(package_lists, lines)

@@ -47,7 +47,10 @@ def read_files(
     extras: Sequence[str],
     groups: Sequence[str],
 ) -> ReadFiles:
-    """The same as `_read_files`, with the names of packages that only their repositories have."""
+    """What `places` declare, with the names of packages that only their repositories have.
+
+    See `_read_files`.
+    """
     files = _read_files(folder, places, scratch / "first", extras, groups, {})
     if not files.declared.unnamed:
         return files
@@ -97,38 +100,35 @@ def _read_files(
     if outside and (inside or len(outside) > 1):
         message = "--from names files of several projects"
         raise InputError(message, hint="name files of one project")
-    if not outside:
-        taken = tuple(dict.fromkeys(inside))
-        declared = read.read(folder, taken, extras=extras, groups=groups, names=names)
-        return ReadFiles(
-            declared=declared,
-            folder=folder,
-            extras=tuple(extras),
-            groups=tuple(groups),
-            names=names,
-        )
-    (place_,) = outside
-    top = place_ if place_.is_dir() else place_.parent
-    files = () if place_.is_dir() else (place_.name,)
+    top, files = folder, tuple(dict.fromkeys(inside))
+    for place_ in outside:
+        top = place_ if place_.is_dir() else place_.parent
+        files = () if place_.is_dir() else (place_.name,)
     declared = read.read(top, files, extras=extras, groups=groups, names=names)
-    folders = [each for each in declared.indexes if each.url.startswith("file:")]
-    notes = (
-        NotRead(place=each.place, text=each.url, reason="a folder of another project")
-        for each in folders
-    )
-    declared = msgspec.structs.replace(
-        declared,
-        indexes=tuple(each for each in declared.indexes if each not in folders),
-        not_read=(*declared.not_read, *notes),
-    )
-    copies = tuple((top / file, f"{COPIES}/{top.name}/{file}") for file in declared.files)
+    if outside:
+        declared = _without_folders(declared)
+    copies = [(top / file, f"{COPIES}/{top.name}/{file}") for file in declared.files]
     return ReadFiles(
         declared=declared,
         folder=top,
         extras=tuple(extras),
         groups=tuple(groups),
-        copies=copies,
+        copies=tuple(copies if outside else ()),
         names=names,
+    )
+
+
+def _without_folders(declared: Declared) -> Declared:
+    """`declared` without indexes that are folders of its project, which the matrix cannot name."""
+    folders = [each for each in declared.indexes if each.url.startswith("file:")]
+    notes = [
+        NotRead(place=each.place, text=each.url, reason="a folder of another project")
+        for each in folders
+    ]
+    return msgspec.structs.replace(
+        declared,
+        indexes=tuple(each for each in declared.indexes if each not in folders),
+        not_read=(*declared.not_read, *notes),
     )
 
 
@@ -250,7 +250,7 @@ def left_out(declared: Declared) -> list[str]:
 
 
 def other_indexes(declared: Declared) -> list[str]:
-    """The indexes that only `init` uses, one line each."""
+    """The indexes that only `imgbuild init` uses, one line each."""
     return [
         f"{each.place}: {each.url}: packages come from this machine's index"
         for each in declared.indexes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from imgbuild.project.agreement import compatible
 from imgbuild.project.installers import CHOICES, FILE, INDEX, READ, WITH_VALUE, installer
 from imgbuild.project.model import Kind, Place
 from imgbuild.project.project_files import above, relative
-from imgbuild.project.reading import LocalRequest, Reading
+from imgbuild.project.reading import LOGIN, LocalRequest, Reading
 from imgbuild.project.requirement_lines import LineScope
 
 SEPARATORS = ";&|()"
@@ -107,7 +108,11 @@ class ShellScript:
             addresses = [word for word in rest if re.match(r"https?://", word)]
             self._downloads |= {word.rpartition("/")[2]: word for word in addresses}
         elif name == "git" and "clone" in rest:
-            self._cloned = next((word for word in rest if "://" in word or "@" in word), "")
+            address = next((word for word in rest if "://" in word or "@" in word), "")
+            address = LOGIN.sub("", address) if address.startswith("http") else address
+            options = itertools.pairwise(rest)
+            branch = next((word for each, word in options if each in ("-b", "--branch")), "")
+            self._cloned = f"{address}@{branch}" if branch else address
         elif (call := installer(words)) is not None:
             kind, arguments = call
             if condition:
@@ -235,6 +240,8 @@ class ShellScript:
 
     def _elsewhere(self) -> str:
         source = f" ({self._cloned})" if self._cloned else ""
+        if re.match(r"https://|ssh://", self._cloned):
+            source = f": imgbuild add git+{self._cloned} installs it"
         return f"is in a folder that is not among the files of the project{source}"
 
     def _requirement(

@@ -80,7 +80,7 @@ def parse(text: str) -> RevisionAddress:
 
 
 def repository(text: str) -> str:
-    """The address `text` without its revision, as a row's `names` has it; InputError as `parse`."""
+    """The address `text` without its revision, as a row has it; InputError as `parse`."""
     address = parse(text)
     folder = f"#subdirectory={address.folder}" if address.folder != "." else ""
     return f"git+{address.url}{folder}"

@@ -30,6 +30,7 @@ from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
 DEPTH = 10  # of the requirements of packages of an index
+LOOKED_UP = 100  # packages at most, those of no target first
 ATTEMPTS = 2  # an address of a project may be one that only its authors reach
 
 
@@ -129,14 +130,16 @@ def find(
     assigned = {package for index in indexes for package in index.packages}
     general = [index for index in indexes if index.declared.general]
     if general:
-        pages.read(wanted)
+        open_names = sorted(wanted.keys() - assigned, key=lambda name: (name in known, name))
+        looked_up = open_names[:LOOKED_UP]
+        pages.read(looked_up)
         new = {
             package
-            for package, demand in wanted.items()
-            if package not in known or not allowed(demand, pages.files(package))
+            for package in looked_up
+            if package not in known or not allowed(wanted[package], pages.files(package))
         }
-        _assign(general, new - assigned, pages)
-        _follow(general, wanted, pages, tags, context)
+        _assign(general, new, pages)
+        _follow(general, wanted, {*wanted, *known}, pages, tags, context)
     for index in indexes:
         index.read(index.packages)
     return _result(indexes)
@@ -168,12 +171,13 @@ def _other(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
 def _follow(
     general: Sequence[_Index],
     wanted: dict[str, PackageDemand],
+    known: Collection[str],
     pages: IndexPages,
     tags: Tags,
     context: Context,
 ) -> None:
-    """Look up what packages of an index require in their METADATA, and what that requires."""
-    seen, new = set(wanted), {name for index in general for name in index.packages}
+    """Look up what packages of an index require in their METADATA, but for those that are known."""
+    seen, new = set(known), {name for index in general for name in index.packages}
     for _ in range(DEPTH):
         required: set[str] = set()
         for index in general:

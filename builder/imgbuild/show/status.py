@@ -154,13 +154,13 @@ def within_reach(
 ) -> list[Selected]:
     """`selected` without the targets that need another index, unless named; a warning for each.
 
-    NothingSelected if none is left.
+    The only target is not left out. NothingSelected if none is left.
     """
     reachable, passed = [], []
     for item in selected:
         locked = lock_file.lock_path(project.images, item.name).exists()
         missing = () if locked else needs(matrix, item.name)
-        if missing and item.name not in patterns:
+        if missing and item.name not in patterns and len(matrix.targets) > 1:
             passed.append(item.name)
             reporter.warn(f"{item.name} is skipped: it needs {'; '.join(missing)}")
             continue

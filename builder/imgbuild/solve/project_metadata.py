@@ -1,4 +1,4 @@
-"""What only the build backend of a project's package knows: its version, requirements and scripts.
+"""What only the build backends of a project know (separate: it runs code of the project).
 
 Its folder is packed like an sdist, and the backend's hook runs in the sandbox (`sdist_wheel`), with
 the build requirements of the folder's own pyproject.toml. What a backend cannot say is reported.
@@ -193,7 +193,9 @@ def _scripts(text: str) -> dict[str, str]:
 def _archive(folder: Path) -> bytes:
     """The files of a folder as an sdist, whose bytes follow from them alone."""
     buffer, total = io.BytesIO(), 0
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+    with tarfile.open(
+        fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8"
+    ) as archive:
         for number, (name, path) in enumerate(_files(folder)):
             data = path.read_bytes()
             total += len(data)

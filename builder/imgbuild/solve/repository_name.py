@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imgbuild.cache.context import Context
-from imgbuild.errors import InputError
+from imgbuild.errors import FetchFailed, InputError
 from imgbuild.lock import addresses
 from imgbuild.lock.addresses import GitAddress
 from imgbuild.project import local_package
@@ -28,7 +28,11 @@ def read(text: str, place: str, context: Context) -> str:
     if not isinstance(address, GitAddress):
         message = f"{label}: not the address of a git repository"
         raise InputError(message, hint="write it as NAME @ https://HOST/FILE.whl")
-    tree = git_tree.fetched(git_tree.resolved(address, context), context)
+    try:
+        tree = git_tree.fetched(git_tree.resolved(address, context), context)
+    except (FetchFailed, InputError) as error:
+        message = f"{place}: {error.message}"
+        raise type(error)(message, hint=error.hint) from error
     texts = git_tree.texts(tree, context.store, str(address))
     with context.store.scratch() as folder:
         for name, content in texts.items():

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from imgbuild.errors import InputError, NothingSelected
+from imgbuild.lock import lock_file
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.show import page, table
 from imgbuild.system.amounts import size_text
@@ -97,6 +98,17 @@ def test_packages_are_those_of_the_lock(imgbuild: Command, sample: Sample) -> No
     (packages,) = json.loads(imgbuild("show", TARGET, "--packages", "--json").stdout)
     assert packages["wheels"] == {wheel.package: wheel.version for wheel in locked.wheels}
     assert packages["debs"] == {deb.package: deb.version for deb in locked.debs}
+
+
+def test_packages_that_are_built_from_sdists_are_listed(imgbuild: Command) -> None:
+    lock = lock_file.read_lock(ROOT / "images", "cu128-verl0.6")
+    resolution = lock.arch[Arch.X86_64]
+    assert resolution.built
+    done = imgbuild("show", "cu128-verl0.6", "--packages", "--matrix", str(ROOT / "matrix.yaml"))
+    lines = [line.split() for line in done.stdout.splitlines()]
+    for built in resolution.built:
+        assert [built.package, built.version, built.wheel.file] in lines
+    assert f"{len(resolution.versions)} wheels" in done.stderr
 
 
 def test_names_of_files_are_whole_on_a_terminal(

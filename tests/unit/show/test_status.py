@@ -88,6 +88,9 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     sample_matrix = matrix(tmp_path, **FAR)
     target = sample_matrix.targets["small"]
     selected = [Selected(name="small", target=target, arches=target.arch)]
+    assert status.within_reach(project, sample_matrix, selected, []) == selected  # the only one
+    two = {"small": target, "near": target}
+    sample_matrix = msgspec.structs.replace(sample_matrix, targets=two)
     with pytest.raises(NothingSelected) as caught:
         status.within_reach(project, sample_matrix, selected, [])
     assert caught.value.hint == "to try it, name it: small"
