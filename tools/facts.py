@@ -169,9 +169,9 @@ def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> Facts:
 
 
 def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs) -> None:
-    """Audit `lock` as the lock of an extension does: no corners, no package that a user names.
+    """Audit `lock` as the lock of an extension does: its main path, without corners.
 
-    The cache keeps what is read for it.
+    The cache keeps what is read for it. The pins of the target are imported, as additions do.
     """
     resolution = lock.arch[arch]
     supply = audit_lock.LockFiles(lock, inputs)
@@ -190,7 +190,7 @@ def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
         judge.audit(
             package_set,
             terms,
-            path=main_path(package_set, with_named(package_set, ())),
+            path=main_path(package_set, with_named(package_set, terms.named)),
             past=audit_lock.past_of(
                 package_set, ranges.indexes, library, inputs.context.http, resolution.versions
             ),

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.cache.facts_file import facts_path
 from imgbuild.container import sandbox
 from imgbuild.container.sandbox import Bind
 from imgbuild.oci import layout
@@ -218,6 +219,12 @@ def test_the_wheel_has_what_verbs_read_and_nothing_that_follows_from_it(wheel: P
           ("digests.json", "lock.json", "requirements-x86_64.txt")),
         "matrix.yaml",
     ]  # fmt: skip
+
+
+def test_the_wheel_has_the_facts_of_published_files(wheel: Path) -> None:
+    committed = facts_path()
+    with zipfile.ZipFile(wheel) as opened:
+        assert opened.read("imgbuild/data/facts/published.zip") == committed.read_bytes()
 
 
 def test_targets_are_shown_and_built_anywhere(user: User) -> None:

@@ -270,6 +270,13 @@ def test_a_build_has_no_network(site, root, store):
     assert any("Error" in reason for reason in error.reasons)
 
 
+def test_source_for_an_older_python_is_named_as_such(site, root, store):
+    setup = b"import inspect\nSPECIFICATION = inspect.getargspec\n"
+    error = refused(site, root, store, {"setup.py": setup})
+    assert "it uses inspect.getargspec, which Python no longer has" in error.reasons[0]
+    assert "imgbuild init --exclude demo" in (error.hint or "")
+
+
 def test_another_version_than_promised_is_refused(site, root, store):
     setup = SETUP.replace(b'version="1.0"', b'version="1.0+local"')
     error = refused(site, root, store, {"setup.py": setup})

@@ -41,6 +41,7 @@ from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.project_indexes import ProjectIndexes
+from imgbuild.resolve.range_conflicts import range_conflicts
 from imgbuild.resolve.required_sdists import required_sdists
 from imgbuild.resolve.source_only import Advice, WheelNeeds
 from imgbuild.smoke import recording
@@ -320,7 +321,7 @@ class Chooser:
     def _conflicts(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> Sequence[TargetChange]:
-        """What pins that the target lacks require and it has in another version."""
+        """What pins and ranges that the target lacks require and it has in another version."""
         changes: dict[str, TargetChange] = {}
         for demand, requirements in self._required(facts, asked):
             for needed in requirements:
@@ -339,7 +340,10 @@ class Chooser:
                             places=demand.places,
                         ),
                     )
-        return list(changes.values())
+        added = [d for d in asked if d.installed and d.package not in facts.versions][:PAGES]
+        tags = self._tags(facts.python)
+        ranges = range_conflicts(added, facts, self.pages, tags, self._context)
+        return list({each.package: each for each in (*ranges, *changes.values())}.values())
 
     def _required(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]

@@ -117,12 +117,18 @@ class IndexPages:
 
     def newest(self, demand: PackageDemand, tags: Tags) -> IndexFile | None:
         """The wheel of the newest final version that `demand` allows; None if there is none."""
+        return next(iter(self.wheels(demand, tags)), None)
+
+    def wheels(self, demand: PackageDemand, tags: Tags) -> list[IndexFile]:
+        """The wheel of each version that `demand` allows, final ones first, newest first."""
         files = allowed(demand, self.files(demand.package))
         rules = Rules(as_of=self._as_of, tags=tags, pins=_pins(demand))
         timed = self._indexes.place(demand.package).timed
-        wheels = usable(files, demand.package, rules, timed=timed)
-        version = _newest([file.version for file in wheels if file.version is not None])
-        return best(wheels, version, tags) if version is not None else None
+        usable_files = usable(files, demand.package, rules, timed=timed)
+        versions = {file.version for file in usable_files if file.version is not None}
+        ordered = sorted(versions, key=lambda each: (not each.is_prerelease, each), reverse=True)
+        wheels = (best(usable_files, version, tags) for version in ordered)
+        return [wheel for wheel in wheels if wheel is not None]
 
     def first_day(self, demand: PackageDemand, tags: Tags) -> datetime.date | None:
         """The day after the first upload that meets `demand`; None if that is unknown.

@@ -55,6 +55,14 @@ READABLE = ("site", "control")
 UNPACKED = ("source", "site")  # what is written before the build starts
 SHOWN = 400  # characters of an error
 ANSWER = "result.json"
+# The last line of a build that uses what newer releases of Python have removed.
+_REMOVED = re.compile(
+    r"AttributeError: module '(?P<owner>inspect|collections|asyncio|time|platform|os|gettext|math|"
+    r"fractions|array|base64|locale|configparser|unittest|ast|typing|pkgutil|types|string)'"
+    r" has no attribute '(?P<name>\w+)'|(?:ModuleNotFound|Import)Error: No module named"
+    r" '(?P<module>imp|asyncore|asynchat|smtpd|distutils|cgi|pipes|telnetlib|lib2to3|parser|"
+    r"formatter|symbol)(?:\.\w+)*'"
+)
 WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]{0,230}\.whl")
 
 # A path, its size (None: a folder), whether it is executable, and its time.
@@ -310,15 +318,28 @@ def _run_hooks(job: SdistJob, user: sandbox.Confined) -> SdistResult:
     name = f"{job.package} {job.version}"
     done = _run(job, "hooks.py", user, writable=WRITABLE)
     if done.status != 0 or not os.path.lexists(job.folder / "answer" / ANSWER):
-        tail = tuple((done.stderr or done.stdout).strip().splitlines()[-12:])
-        message = f"{name} cannot be built from its sdist"
-        hint = "its entry under sdists: in the matrix may need env or requires"
-        raise NoSolution(message, reasons=tail, hint=hint)
+        raise build_failure(job.package, job.version, (done.stderr or done.stdout).strip())
     answer = job.folder / ANSWER
     _take(job, job.folder / "answer" / ANSWER, answer, ANSWER_LIMIT)
     with reading(f"{name}: the result of its build", hint=DECEIT):
         result = msgspec.json.decode(answer.read_bytes(), type=SdistResult)
         return msgspec.structs.replace(result, lacking=checked(result.lacking))
+
+
+def build_failure(package: str, version: str, output: str) -> NoSolution:
+    """The error for a build that ended with `output`: of code for an older Python, or another."""
+    message = f"{package} {version} cannot be built from its sdist"
+    tail = tuple(output.splitlines()[-12:])
+    removed = _REMOVED.search(output.rpartition("\n")[2])
+    if removed is None:
+        hint = "its entry under sdists: in the matrix may need env or requires"
+        return NoSolution(message, reasons=tail, hint=hint)
+    name = removed["module"] or f"{removed['owner']}.{removed['name']}"
+    reason = f"it uses {name}, which Python no longer has: this version is for an older Python"
+    hint = f"leave it out (imgbuild init --exclude {package}, or exclude: in the row)"
+    return NoSolution(
+        message, reasons=(reason, tail[-1]), hint=f"{hint}, or use a version for this Python"
+    )
 
 
 def _builder(folder: Path) -> sandbox.Confined:

@@ -227,6 +227,30 @@ def test_python_source_that_an_addition_requires_is_built(
     assert set(sdists) == {"scorer", "counter", "words"}
 
 
+def test_a_target_is_not_extended_if_no_version_of_an_addition_fits_it(
+    imgbuild: Command, index: LocalIndex
+) -> None:
+    index.wheel("painter", "1.0")
+    index.wheel("painter", "2.0", ["transformers>=4.60"])
+    index.wheel("painter", "2.1", ["transformers>=5"])
+    require(f"{MET.replace('==4.51.3', '')}painter>=2\n")
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    assert "like" in row()
+    assert "-> >=5 (painter 2.1)" in done.stdout
+
+
+def test_a_target_is_extended_if_an_older_version_of_an_addition_fits_it(
+    imgbuild: Command, index: LocalIndex
+) -> None:
+    index.wheel("painter", "2.0", ["transformers>=4.40"])
+    index.wheel("painter", "2.1", ["transformers>=5"])
+    require(f"{MET}painter>=2\n")
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    assert row()["extends"] == TARGET
+
+
 def test_a_pin_is_moved_only_on_request(imgbuild: Command, index: LocalIndex) -> None:
     require(MET.replace("4.51.3", "4.51.9"))
     refused = imgbuild("init")

@@ -176,3 +176,26 @@ def test_a_build_requirement_is_not_unpacked_to_a_path_that_is_too_long(tmp_path
     task = msgspec.structs.replace(job(tmp_path / "job"), sdist=path, requires=(wheel,))
     with pytest.raises(IntegrityError, match=r"helper-1\.0.*more than 3840 bytes"):
         sdist_wheel.build(task)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("AttributeError: module 'inspect' has no attribute 'getargspec'. Did you mean: 'getargs'?",
+         "inspect.getargspec"),
+        ("AttributeError: module 'collections' has no attribute 'Mapping'", "collections.Mapping"),
+        ("ModuleNotFoundError: No module named 'distutils.core'", "distutils"),
+        ("ModuleNotFoundError: No module named 'imp'", "imp"),
+    ],
+)  # fmt: skip
+def test_a_build_of_code_for_an_older_python_is_named_as_such(line: str, name: str) -> None:
+    error = sdist_wheel.build_failure("demo", "1.0", f"Traceback …\n{line}")
+    assert error.reasons[0].startswith(f"it uses {name}, which Python no longer has")
+    assert "--exclude demo" in (error.hint or "")
+
+
+@pytest.mark.parametrize("line", ["", "No module named 'numpy'", "AttributeError: 'f' has no 'g'"])
+def test_another_failure_of_a_build_is_shown_as_it_is(line: str) -> None:
+    error = sdist_wheel.build_failure("demo", "1.0", line)
+    assert error.reasons == tuple(line.splitlines())
+    assert "may need env or requires" in (error.hint or "")

@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
+import pytest
+
 import facts
-from imgbuild.cache.facts_file import FactsFile, write_facts
+from imgbuild.audit.packages.published import published_facts
+from imgbuild.cache.facts_file import FactsFile, facts_path, write_facts
+from imgbuild.lock.lock_file import Lock
+
+
+@pytest.fixture(scope="module")
+def locks() -> list[Lock]:
+    return facts.chosen_locks([])
+
+
+def test_the_committed_facts_have_every_wheel(locks: list[Lock]) -> None:
+    assert facts.check(facts_path(), locks) == []
+    assert facts_path().stat().st_size <= facts.LIMIT
+
+
+def test_the_committed_facts_have_every_debian_package(locks: list[Lock]) -> None:
+    published = published_facts()
+    lacking = {
+        deb.file
+        for lock in locks
+        for resolution in lock.arch.values()
+        for deb in resolution.debs
+        if published.deb(deb.sha256) is None
+    }
+    assert not lacking
 
 
 def test_a_file_without_the_wheels_of_a_target_is_out_of_date(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,78 @@
+"""What additions without an exact version need that a target has in another version.
+
+A target is extended only if some version of each addition fits it. The newest versions of all and
+those before the target's day are looked at, not every release.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from imgbuild.cache.context import Context
+from imgbuild.errors import ImgbuildError
+from imgbuild.index.remote_wheel import metadata
+from imgbuild.resolve import engine_torch
+from imgbuild.resolve.choose import LockedFacts, TargetChange
+from imgbuild.resolve.demands import PackageDemand
+from imgbuild.resolve.feasible import IndexPages
+from imgbuild.system import threads
+from imgbuild.values import normalize
+from imgbuild.wheel.tags import Tags
+
+VERSIONS = 4  # of an addition, and as many from before the target's day
+THREADS = 8
+
+
+def range_conflicts(
+    additions: Sequence[PackageDemand],
+    facts: LockedFacts,
+    pages: IndexPages,
+    tags: Tags,
+    context: Context,
+) -> list[TargetChange]:
+    """What the newest version of each of `additions` needs changed, if none of them fits."""
+    open_ranges = [each for each in additions if not each.pin and not each.source]
+    pages.read(each.package for each in open_ranges)
+    changes: dict[str, TargetChange] = {}
+    for each in threads.each(
+        open_ranges, lambda item, _: _of(item, facts, pages, tags, context), threads=THREADS
+    ):
+        for change in each:
+            changes.setdefault(change.package, change)
+    return list(changes.values())
+
+
+def _of(
+    demand: PackageDemand,
+    facts: LockedFacts,
+    pages: IndexPages,
+    tags: Tags,
+    context: Context,
+) -> list[TargetChange]:
+    newest: list[TargetChange] = []
+    versions, wheels = facts.versions, pages.wheels(demand, tags)
+    day = datetime.date.fromisoformat(facts.as_of)
+    older = [each for each in wheels if each.uploaded is not None and each.uploaded.date() <= day]
+    for wheel in dict.fromkeys((*wheels[:VERSIONS], *older[:VERSIONS])):
+        try:
+            text = metadata(wheel, context.http, context.store)
+        except ImgbuildError as error:  # the solver will say so if it matters
+            context.reporter.detail(f"{wheel.name}: {error.message}")
+            return []
+        changes = [
+            TargetChange(
+                package=package,
+                has=versions[package],
+                wanted=str(needed.specifier),
+                by=f"{demand.package} {wheel.version}",
+                places=demand.places,
+            )
+            for needed in engine_torch.required(demand, text, tags.markers)
+            if (package := normalize(needed.name)) in versions
+            if not needed.specifier.contains(versions[package], prereleases=True)
+        ]
+        if not changes:
+            return []
+        newest = newest or changes
+    return newest
