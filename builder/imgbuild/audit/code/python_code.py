@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -30,6 +32,11 @@ CODES = {
     Relation.REGISTERED: "IMG106",
 }
 SYNTAX = "IMG107"
+# Files that are not run in an image: what they import need not be there.
+_DEVELOPMENT = re.compile(
+    r"(?:^|/)(?:tests?/|docs?/|test_[^/]*\.py$|[^/]*_test\.py$"
+    r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
+)
 _PREFIX = f"{CODE} 0 "
 
 
@@ -50,7 +57,7 @@ def check(
     findings = [
         _finding(code, finding, finding.evidence, places, trees, others)
         for finding in (*imports.check(code, path), *calls.check(code, path, rules))
-        if finding.evidence is not None and not _is_sibling(code, finding.evidence, places)
+        if finding.evidence is not None and not _is_local(finding.evidence, places)
     ]
     broken = [
         CodeFinding(
@@ -76,11 +83,20 @@ def _unique(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
     return list(unique.values())
 
 
-def _is_sibling(code: CodeSet, evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
-    """Whether a file next to the script, which Python imports first, is meant."""
-    root = evidence.subject.partition(":")[0].partition(".")[0].partition("(")[0]
-    here = places[evidence.file].root
-    return any(text.root == here and text.module.partition(".")[0] == root for text in places.values())
+def _is_local(evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
+    """Whether the subject is the user's: a relative import, or of a file next to the script.
+
+    Python imports such a file first. A package that no package set has may lie in a folder above.
+    """
+    root = re.split(r"[.:(]", evidence.subject, maxsplit=1)[0]
+    here = Path(places[evidence.file].root)
+    folders = [here, *here.parents] if evidence.relation is Relation.PACKAGE else [here]
+    return not root or any(
+        Path(folder, name).exists()
+        for folder in folders
+        for name in (f"{root}.py", root, f"src/{root}")
+        if folder is here or folder.parent != folder
+    )
 
 
 def _finding(
@@ -94,12 +110,11 @@ def _finding(
     """A finding of a check, as one of the user's code."""
     tree, text = trees[evidence.file], places[evidence.file]
     severity = finding.severity
-    if (
-        evidence.relation is Relation.PACKAGE
-        and severity is Severity.ERROR
-        and not tree.always_runs(evidence.line)
-    ):
-        severity = Severity.WARNING
+    if evidence.relation is Relation.PACKAGE and severity is Severity.ERROR:
+        if _DEVELOPMENT.search(text.file):
+            severity = Severity.NOTE
+        elif not tree.always_runs(evidence.line):
+            severity = Severity.WARNING
     line, column = tree.place(evidence)
     cell, line = text.place(line)
     elsewhere = Elsewhere()
