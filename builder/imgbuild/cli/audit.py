@@ -14,6 +14,8 @@ import msgspec
 import typer
 
 from imgbuild import project_paths
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.audit.code.model import CodeReport
 from imgbuild.audit.judge import Terms
 from imgbuild.audit.packages import requirement_files
 from imgbuild.audit.packages.environment import open_environment
@@ -23,24 +25,26 @@ from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.cli._help import ACTIVE, AuditCommand, command
 from imgbuild.cli._options import AGAIN, BASE, CUDA, KEEP, PYTHON, REQUIREMENTS, JUnit, Offline
-from imgbuild.cli._output import answer, count, folded
+from imgbuild.cli._output import answer, count, folded, put
 from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
 from imgbuild.codec import write_bytes
 from imgbuild.doctor import host
-from imgbuild.errors import AuditFailed, InputError, LockStale
+from imgbuild.errors import AuditFailed, InputError, LockStale, NothingSelected
 from imgbuild.lock import lock_file
-from imgbuild.lock.published import load
+from imgbuild.lock.published import load, project_row
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
-from imgbuild.pipeline import audit_lock, audit_set, declared_files, open_requirements
+from imgbuild.pipeline import audit_code, audit_lock, audit_set, declared_files, open_requirements
+from imgbuild.pipeline.audit_code import Code
 from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.report import Case, Finding, Relation, Report, Severity, Unread
 from imgbuild.resolve import request
 from imgbuild.resolve.request import cuda_of, python_of
+from imgbuild.show import findings
 from imgbuild.smoke.junit_report import document
 from imgbuild.solve import uv
 from imgbuild.system.console import console
@@ -61,6 +65,11 @@ def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
     for report in reports:
         if len(reports) > 1:
             yield _counts(report)
+        if isinstance(report, CodeReport):
+            yield from code_lines(report, notes=notes)
+            if len(reports) == 1:
+                yield _counts(report)
+            continue
         groups: dict[tuple[str, ...], list[Finding]] = {}
         for finding in report.findings:
             if notes or finding.severity is not Severity.NOTE:
@@ -78,7 +87,18 @@ def _counts(report: Report) -> str:
         count(sum(finding.severity is severity for finding in report.findings), severity)
         for severity in Severity
     )
-    return f"{report.target} {report.arch}: {counts}"
+    read = f" in {count(report.files, 'file')} of code" if isinstance(report, CodeReport) else ""
+    return f"{report.target} {report.arch}: {counts}{read}"
+
+
+def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
+    """The findings in a user's code, one line each, and what was not read."""
+    for finding in report.findings:
+        if notes or finding.severity is not Severity.NOTE:
+            kind = "" if finding.severity is Severity.ERROR else f" {finding.severity}:"
+            remedy = f": {finding.remedy}" if finding.remedy else ""
+            yield f"{finding.where}: {finding.code}{kind} {finding.message}{remedy}"
+    yield from map(_unread, report.unread)
 
 
 def _subject(finding: Finding) -> tuple[str, ...]:
@@ -195,15 +215,19 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         checks: Sequence[str],
         *,
         offline: bool,
+        code: Code | None = None,
     ) -> Report:
-        """The audit of the pins `pinned` and of the files, or of the environment."""
+        """The audit of the pins `pinned` and of the files, or of the environment.
+
+        With `code`, of what the user's code does with them.
+        """
         if len(arches) > 1:
             message = f"one package set has one architecture, not {', '.join(arches)}"
             raise InputError(message, hint="pass --arch once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
         if self.environment is not None:
-            return self._environment(arch, matrix, checks, offline=offline)
-        return self._pins(pinned, arch, matrix, checks, offline=offline)
+            return self._environment(arch, matrix, checks, offline=offline, code=code)
+        return self._pins(pinned, arch, matrix, checks, offline=offline, code=code)
 
     def _pins(
         self,
@@ -213,11 +237,12 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         checks: Sequence[str],
         *,
         offline: bool,
+        code: Code | None,
     ) -> Report:
         files = self.requirements or ()
         name = ", ".join((*_names(files), *([PINS] if pinned else [])))
         python = self._python(matrix)
-        request = self._request(name, python, arch, matrix, checks, offline=offline)
+        request = self._request(name, python, arch, matrix, checks, offline=offline, code=code)
         try:
             listed = read_pins(_texts(files, pinned), request.machine)
         except NotPinned:
@@ -238,7 +263,13 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             )
 
     def _environment(
-        self, arch: Arch, matrix: Path | None, checks: Sequence[str], *, offline: bool
+        self,
+        arch: Arch,
+        matrix: Path | None,
+        checks: Sequence[str],
+        *,
+        offline: bool,
+        code: Code | None,
     ) -> Report:
         where = None if self.environment == ACTIVE else self.environment
         python = None if self.python is None else python_of(self.python)
@@ -249,7 +280,9 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             )
             raise InputError(message, hint="leave --python out")
         name = where or str(environment.folders[0])
-        request = self._request(name, environment.python, arch, matrix, checks, offline=offline)
+        request = self._request(
+            name, environment.python, arch, matrix, checks, offline=offline, code=code
+        )
         with console.step(f"auditing {count(len(environment.packages), 'package')} of {name}"):
             return audit_set.audit_environment(environment, request)
 
@@ -262,16 +295,23 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         checks: Sequence[str],
         *,
         offline: bool,
+        code: Code | None,
     ) -> SetRequest:
         glibc = self._glibc(python, matrix)
+        context = Context.open(console, offline=offline)
         return SetRequest(
             machine=Tags(python=python, glibc=glibc, arch=arch),
             index=functools.cache(uv.default_index),
-            context=Context.open(console, offline=offline),
+            context=context,
             terms=Terms(target=name, cuda=cuda_of(self.cuda, None) or ""),
             checks=checks,
             offline=offline,
             again=self.again,
+            code=None
+            if code is None
+            else lambda package_set: audit_code.audit_code(
+                package_set, code, context.store, target=name
+            ),
         )
 
     def _python(self, matrix: Path | None) -> str:
@@ -355,6 +395,7 @@ def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText
     return texts
 
 
+EXPLAIN = "imgbuild explain CODE says more, such as: imgbuild explain IMG102"
 WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
 RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
 INCOMPLETE = (
@@ -375,6 +416,38 @@ class Check(enum.StrEnum):
     RULES = "rules"
 
 
+class Format(enum.StrEnum):
+    """How findings are written."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+    GITHUB = "github"
+
+
+CODE_SUFFIXES = (".py", ".ipynb", ".sh")
+CodePaths = Annotated[
+    list[Path] | None,
+    option(
+        "--code",
+        "Audit the code at this path against the packages: Python, notebooks, shell scripts, YAML;"
+        " repeatable.",
+        metavar="PATH",
+        panel=SELECT,
+        often=True,
+    ),
+]
+OutputFormat = Annotated[
+    Format | None,
+    option(
+        "--output-format",
+        "How findings are written: SARIF 2.1 for code scanning, github for annotations in a"
+        " workflow. Default: text; json is the same as --json.",
+        panel=OUTPUT,
+    ),
+]
+
+
 @verb
 def audit(
     selection: Selection,
@@ -391,6 +464,8 @@ def audit(
             often=True,
         ),
     ] = False,
+    code: CodePaths = None,
+    output_format: OutputFormat = None,
     junit: JUnit = None,
     keep: Annotated[
         bool | None, KEEP("Applies to wheels. Default: keep for one target, remove for several.")
@@ -404,6 +479,9 @@ def audit(
     what is installed. Versions that are named here are a partial set: the absence of other packages
     is reported only if an EXTRA requires them. Accepted findings are listed in the matrix under
     `waive:`.
+
+    With --code, your code is read instead: what it imports, calls and sets is compared with the
+    packages. In a project of your own its code is read in any case.
 
     Prints findings, what was not looked at, and counts. Exit status 4 if there is an error, or if
     a package that is named or installed could not be read.
@@ -421,14 +499,21 @@ def audit(
         imgbuild audit --requirements pyproject.toml --python 3.12
 
         imgbuild audit --environment .venv
+
+        imgbuild audit cu124-vllm --code train.py --code configs/
     """
+    if output_format is Format.JSON:
+        console.configure(verbosity=console.verbosity, json=True)
     checks = tuple(each.value for each in select or Check)
     pinned = [name for name in selection.named if "==" in name or "@" in name]
     free = bool(pinned or packages.requirements) or packages.environment is not None
+    user_code = audit_code.read_code(code, again=packages.again) if code else None
+    _refuse_paths(selection)
+    reports: list[Report]
     if free:
         _refuse(packages, pinned, selection, keep=keep)
         audited = packages.audit(
-            pinned, selection.arches, selection.matrix, checks, offline=offline
+            pinned, selection.arches, selection.matrix, checks, offline=offline, code=user_code
         )
         reports = [audited]
     else:
@@ -436,13 +521,18 @@ def audit(
             message = f"{given} does not apply to locked targets"
             raise InputError(message, hint="leave it out, or name versions or --environment")
         reports = _audit_targets(
-            selection, checks, keep=keep, offline=offline, again=packages.again
+            selection, checks, keep=keep, offline=offline, again=packages.again, code=user_code
         )
     if junit is not None:
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, document(cases))
-    answer(reports, folded(audit_lines(reports, notes=notes)))
+    if output_format in (Format.SARIF, Format.GITHUB):
+        put(findings.text(reports, output_format, notes=notes))
+    else:
+        answer(reports, folded(audit_lines(reports, notes=notes)))
     hint = RESOLVE if free else WAIVE
+    if any(isinstance(report, CodeReport) and not report.ok for report in reports):
+        hint = EXPLAIN
     if packages.requirements and _lacks_packages(reports[0]):
         hint = INCOMPLETE
     _end(reports, hint)
@@ -507,12 +597,15 @@ def _audit_targets(
     keep: bool | None,
     offline: bool,
     again: bool,
+    code: Code | None,
 ) -> list[Report]:
     session = open_session(selection.matrix, Options(offline=offline), selection.named)
     selected = _locked(session, select_targets(selection, session), selection.named)
     inputs = open_inputs(session)
     drop = len(selected) > 1 if keep is None else not keep
-    reports = [
+    if code is not None:
+        return _audit_code(session, selected, inputs, code)
+    reports: list[Report] = [
         audit_lock.audit_target(
             session.project,
             session.matrix,
@@ -526,8 +619,36 @@ def _audit_targets(
         for item in selected
         for each in item.arches
     ]
+    rows = [item for item in selected if project_row(session.matrix, item.name) is not None]
+    if rows:
+        code = audit_code.read_code([session.project.root], again=again)
+        reports += _audit_code(session, rows, inputs, code)
     prune.trim(inputs.store)
     return reports
+
+
+def _audit_code(
+    session: Session, selected: Sequence[Selected], inputs: Inputs, code: Code
+) -> list[Report]:
+    """The reports on a user's code, one for each target and architecture."""
+    return [
+        audit_code.audit_locked(
+            lock_file.read_lock(session.project.images, item.name), arch, inputs, code
+        )
+        for item in selected
+        for arch in item.arches
+    ]
+
+
+def _refuse_paths(selection: Selection) -> None:
+    """InputError for a file of code that is named like a target."""
+    for name in selection.named:
+        if "/" in name or Path(name).suffix in CODE_SUFFIXES:
+            message = f"{name} is not a target"
+            hint = f"to audit code: imgbuild audit TARGET --code {name}"
+            raise InputError(message, hint=hint) if Path(name).exists() else NothingSelected(
+                f"no target matches {name}", hint=hint
+            )
 
 
 def _locked(

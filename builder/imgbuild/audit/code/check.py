@@ -1,0 +1,24 @@
+"""All checks of a user's code against a package set: the findings, by file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imgbuild.audit.code import python_code
+from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.other_sets import OtherSet
+from imgbuild.audit.code.reading import read_facts
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.cache.store import Store
+
+
+def check(
+    package_set: PackageSet,
+    texts: Sequence[CodeText],
+    store: Store,
+    others: Sequence[OtherSet] = (),
+) -> list[CodeFinding]:
+    """What is wrong in `texts` for these packages; `others` are read for what fits instead."""
+    facts = read_facts(texts, store)
+    findings = python_code.check(package_set, package_set.packages, texts, facts, others)
+    return sorted(findings, key=lambda each: (each.file, each.cell, each.line, each.column))
