@@ -646,8 +646,10 @@ def _refuse_paths(selection: Selection) -> None:
         if "/" in name or Path(name).suffix in CODE_SUFFIXES:
             message = f"{name} is not a target"
             hint = f"to audit code: imgbuild audit TARGET --code {name}"
-            raise InputError(message, hint=hint) if Path(name).exists() else NothingSelected(
-                f"no target matches {name}", hint=hint
+            raise (
+                InputError(message, hint=hint)
+                if Path(name).exists()
+                else NothingSelected(f"no target matches {name}", hint=hint)
             )
 
 

@@ -30,6 +30,7 @@ from imgbuild.lock.resolution import Wheel
 from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
 from imgbuild.plan.plan import omitted
 from imgbuild.project_paths import Project
+from imgbuild.report import Unread
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
@@ -62,9 +63,20 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
     wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
     ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
     with Library(inputs.store, Blocks(ranges)) as library:
-        package_set = _open(lock, arch, tuple(wheels.values()), library)
+        # A package that would have to be built first is not read: that can take an hour.
+        built = {build.wheel.sha256 for build in resolution.built}
+        here = Library(inputs.store, published=library.published, ahead=False)
+        unread = [
+            wheel.package
+            for wheel in wheels.values()
+            if wheel.sha256 in built and not _at_hand(here, wheel)
+        ]
+        read = [wheel for wheel in wheels.values() if wheel.package not in unread]
+        package_set = _open(lock, arch, read, library)
         others = other_sets(lock.target, inputs.store, library)
-        return audit_code(package_set, code, inputs.store, target=lock.target, others=others)
+        return audit_code(
+            package_set, code, inputs.store, target=lock.target, others=others, unread=unread
+        )
 
 
 def audit_code(
@@ -74,8 +86,12 @@ def audit_code(
     *,
     target: str,
     others: Sequence[OtherSet] = (),
+    unread: Sequence[str] = (),
 ) -> CodeReport:
-    """The findings in `code` for `package_set`: kept ones, or new ones, which are kept."""
+    """The findings in `code` for `package_set`: kept ones, or new ones, which are kept.
+
+    `unread` are packages that are installed and were not read.
+    """
     installed = {name: each.wheel.sha256 for name, each in package_set.wheels.items()}
     key_parts = [
         *(code_digest(JUDGING, alone=__name__), package_set.python, package_set.arch),
@@ -87,13 +103,14 @@ def audit_code(
     report = unpack(cached, CodeReport) if cached is not None else None
     if report is None:
         with console.step(f"auditing {len(code.texts)} files of code for {target}"):
-            findings = check.check(package_set, code.texts, store, others)
+            findings = check.check(package_set, code.texts, store, others, unread)
         report = CodeReport(
             target=target,
             arch=package_set.arch,
             tier="code",
             findings=tuple(findings),
             files=len(code.texts),
+            unread=tuple(Unread(what=name, why="it is not built yet") for name in unread),
         )
         store.put_fact(KEPT, key, pack(report))
     return msgspec.structs.replace(report, target=target)
@@ -165,4 +182,3 @@ def _at_hand(library: Library, wheel: Wheel) -> bool:
         return bool(library_wheel.index.files)
     except FetchFailed:
         return False
-

@@ -313,7 +313,7 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
         package_set = _open(files, library, request)
         if request.code is not None:
             report = request.code(package_set)
-            return msgspec.structs.replace(report, unread=files.unread), True
+            return msgspec.structs.replace(report, unread=(*files.unread, *report.unread)), True
         if not request.offline and "elf" in request.checks:
             fetched = _fetched(package_set, files, request)
             if fetched:

@@ -84,9 +84,7 @@ def _of_import(
     top = not scopes(facts).runner(line.scope)
     caught = course.catches(*(IMPORT if relation is Relation.NAME else MISSING))
     user = how is not None and how.user
-    if relation is Relation.PACKAGE and (
-        caught or not (user or top) or not course.certain
-    ):
+    if relation is Relation.PACKAGE and (caught or not (user or top) or not course.certain):
         return None
     error = not caught and fails(how, course, relation, top=top)
     return finding(

@@ -17,8 +17,12 @@ def check(
     texts: Sequence[CodeText],
     store: Store,
     others: Sequence[OtherSet] = (),
+    unread: Sequence[str] = (),
 ) -> list[CodeFinding]:
-    """What is wrong in `texts` for these packages; `others` are read for what fits instead."""
+    """What is wrong in `texts` for these packages; `others` are read for what fits instead.
+
+    `unread` are packages that are installed and were not read.
+    """
     facts = read_facts(texts, store)
-    findings = python_code.check(package_set, package_set.packages, texts, facts, others)
+    findings = python_code.check(package_set, package_set.packages, texts, facts, others, unread)
     return sorted(findings, key=lambda each: (each.file, each.cell, each.line, each.column))

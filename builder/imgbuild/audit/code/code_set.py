@@ -28,10 +28,20 @@ class CodeSet:
     """
 
     def __init__(
-        self, base: ImportablePackages, files: Sequence[CodeText], facts: Mapping[str, ModuleFacts]
+        self,
+        base: ImportablePackages,
+        files: Sequence[CodeText],
+        facts: Mapping[str, ModuleFacts],
+        unread: Iterable[str] = (),
     ) -> None:
-        """With the facts of each of the Python `files`, by `CodeText.file`."""
+        """With the facts of each of the Python `files`, by `CodeText.file`.
+
+        `unread` are packages that are installed and were not read.
+        """
         self._base = base
+        self._unread = {
+            part for name in unread for part in (name.replace("-", "_"), name.partition("-")[0])
+        }
         self.python = base.python
         self.arch = base.arch
         self.partial = base.partial
@@ -73,11 +83,15 @@ class CodeSet:
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """The facts of a module: the user's, else of a package."""
+        if name not in self._modules and name.partition(".")[0] in self._unread:
+            return Opaque(name, "unknown")
         return self._modules[name] if name in self._modules else self._base.module(name)
 
     def exists(self, module: str) -> bool | None:
         """Whether `module` can be imported."""
-        return True if module in self._modules else self._base.exists(module)
+        if module in self._modules:
+            return True
+        return None if module.partition(".")[0] in self._unread else self._base.exists(module)
 
     def owner(self, module: str) -> str | None:
         """The package that has `module`, or the user's code."""

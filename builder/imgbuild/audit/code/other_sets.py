@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import lru_cache
 
 import msgspec
 from packaging.version import Version
@@ -16,7 +18,9 @@ from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.errors import FetchFailed
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Evidence, Relation
+from imgbuild.system import files, yaml_data
 
+MISTYPED = 0.85  # similarity of a name to what was meant
 MOST = 12  # versions of a package that are looked at
 _RENAMED = re.compile(
     r"deprecate_kwarg\(\s*[\"'](\w+)[\"'],(?:.*,)?\s*new_name=[\"'](\w+)[\"']", re.DOTALL
@@ -61,11 +65,18 @@ def find(
         has = _has(opened, evidence)
         if has:
             having[version] = [other.target]
-            renamed = renamed or _renamed(package_set, opened, evidence)
+            if Version(version or "0") < Version(evidence.other_version or "0"):
+                renamed = renamed or _renamed(package_set, opened, evidence)
+            renamed = renamed or _by_decorator(opened, package_set, evidence)
         elif has is False and version:
             lacking.append(version)
-    instead = renamed or _by_decorator(package_set, evidence) or _similar(package_set, evidence)
     near = next(iter(having), "")
+    instead = (
+        _listed(package_set, evidence)
+        or _by_decorator(package_set, package_set, evidence)
+        or renamed
+        or _similar(package_set, evidence, nearly=bool(near))
+    )
     since = ""
     if near and package:
         newest = max(map(Version, having))
@@ -148,17 +159,18 @@ def _renamed(here: ImportablePackages, other: ImportablePackages, evidence: Evid
     if keyword not in before:
         return ""
     at = before.index(keyword)
-    if at < len(now) and now[at] in new:
-        return now[at]
-    return nearest(keyword, new) or ""
+    same_place = at < len(now) and now[:at][-1:] == before[:at][-1:]
+    return now[at] if same_place and now[at] in new else ""
 
 
-def _by_decorator(package_set: ImportablePackages, evidence: Evidence) -> str:
-    """The new name of a parameter by a decorator of a base class, which names both."""
+def _by_decorator(
+    package_set: ImportablePackages, here: ImportablePackages, evidence: Evidence
+) -> str:
+    """The new name of a parameter, which `here` takes, by a decorator that names both."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not Relation.KEYWORD:
         return ""
-    signature = _signature(package_set, path)
+    signature = _signature(here, path)
     result = signatures.follow(package_set, resolve(package_set, path))
     functions = [result.definition] if isinstance(result.definition, Function) else []
     if isinstance(result.definition, Class):
@@ -175,8 +187,47 @@ def _by_decorator(package_set: ImportablePackages, evidence: Evidence) -> str:
     return ""
 
 
-def _similar(package_set: ImportablePackages, evidence: Evidence) -> str:
-    """The nearest name among those that there are."""
+class RenamedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A parameter of many functions of a package that got another name; `source` says when."""
+
+    package: str
+    old: str
+    new: str
+    source: str
+
+
+@lru_cache(maxsize=1)
+def _renamed_parameters() -> list[RenamedParameter]:
+    return yaml_data.load(files.data("audit/renamed_parameters.yaml"), list[RenamedParameter])
+
+
+def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
+    """The new name of a parameter by the table of renamed ones, if it is taken."""
+    path, _, keyword = evidence.subject.removesuffix(")").partition("(")
+    signature = _signature(package_set, path) if evidence.relation is Relation.KEYWORD else None
+    names = {item.name for item in signature.parameters} if signature is not None else set()
+    entries = (
+        entry.new
+        for entry in _renamed_parameters()
+        if entry.old == keyword and entry.package == evidence.other and entry.new in names
+    )
+    return next(entries, "")
+
+
+def _similar(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
+    """The nearest name among those that there are; with `nearly` only one that may be mistyped.
+
+    What another version has was no mistake when it was written.
+    """
+    name = _nearest(package_set, evidence)
+    if name and nearly:
+        wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]
+        last = name.rpartition(".")[2]
+        return name if SequenceMatcher(None, wrong, last).ratio() >= MISTYPED else ""
+    return name
+
+
+def _nearest(package_set: ImportablePackages, evidence: Evidence) -> str:
     subject = evidence.subject
     match evidence.relation:
         case Relation.KEYWORD:

@@ -46,9 +46,13 @@ def check(
     texts: Sequence[CodeText],
     facts: Mapping[str, ModuleFacts],
     others: Sequence[OtherSet] = (),
+    unread: Sequence[str] = (),
 ) -> list[CodeFinding]:
-    """What fails in the Python files `texts`, whose facts are `facts`, with these packages."""
-    code = CodeSet(package_set, texts, facts)
+    """What fails in the Python files `texts`, whose facts are `facts`, with these packages.
+
+    `unread` are packages that are installed and were not read.
+    """
+    code = CodeSet(package_set, texts, facts, unread)
     path = code.path()
     # Any package may be at fault, not only those that the audit of a package set walks.
     rules = msgspec.structs.replace(policy.load(), walk=frozenset(packages))

@@ -1,4 +1,4 @@
-"""The facts of a user's Python files, kept by their content; read in processes if there are many."""
+"""The facts of a user's Python files, kept by their content."""
 
 from __future__ import annotations
 

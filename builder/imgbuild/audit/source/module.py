@@ -27,7 +27,6 @@ from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
 from imgbuild.audit.source.text import BUILTINS, SourceText, dotted, string
 from imgbuild.system.syntax import parse_source
 
-
 # The function that holds the statements of a program: see `read_module`.
 PROGRAM = "__main__"
 
@@ -53,9 +52,7 @@ def read_module(
             gc.enable()
 
 
-def _read(
-    source: bytes, module: str, file: str, *, package: bool, program: bool
-) -> ModuleFacts:
+def _read(source: bytes, module: str, file: str, *, package: bool, program: bool) -> ModuleFacts:
     source = source.removeprefix(b"\xef\xbb\xbf")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
