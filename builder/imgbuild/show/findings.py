@@ -23,7 +23,7 @@ def text(reports: Sequence[Report], form: str, *, notes: bool) -> str:
     """The findings as `form`: "sarif" or "github"; notes only with `notes`."""
     if form == "sarif":
         return codec.encode(sarif(reports, notes=notes)).decode()
-    return "\n".join(annotations(reports, notes=notes))
+    return "\n".join(workflow_commands(reports, notes=notes))
 
 
 def _shown(reports: Iterable[Report], *, notes: bool) -> Iterator[tuple[Report, Finding]]:
@@ -38,7 +38,7 @@ def _words(report: Report, finding: Finding) -> str:
     return f"{finding.message}{remedy} [{report.target} {report.arch}]"
 
 
-def annotations(reports: Iterable[Report], *, notes: bool) -> Iterator[str]:
+def workflow_commands(reports: Iterable[Report], *, notes: bool) -> Iterator[str]:
     """Workflow commands of GitHub Actions, one for each finding."""
     for report, finding in _shown(reports, notes=notes):
         properties = {"title": finding.check}

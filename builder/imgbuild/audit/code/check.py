@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imgbuild.audit.code import python_code
+from imgbuild.audit.code import command_lines, python_code, variables
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import read_facts
+from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.cache.store import Store
 
@@ -24,5 +25,10 @@ def check(
     `unread` are packages that are installed and were not read.
     """
     facts = read_facts(texts, store)
-    findings = python_code.check(package_set, package_set.packages, texts, facts, others, unread)
+    sources = PackageSources(package_set)
+    findings = [
+        *python_code.check(package_set, package_set.packages, texts, facts, others, unread),
+        *variables.check(sources, texts),
+        *command_lines.check(sources, texts),
+    ]
     return sorted(findings, key=lambda each: (each.file, each.cell, each.line, each.column))

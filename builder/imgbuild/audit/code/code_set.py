@@ -76,6 +76,7 @@ class CodeSet:
             facts = self._modules[name]
             if isinstance(facts, ModuleFacts):
                 here = scopes(facts)
+                uses: tuple[Import | Call | Attribute, ...]
                 uses = (*facts.imports, *facts.calls, *facts.attributes)
                 places.update({(name, here.runner(fact.scope)): _HOW for fact in uses})
                 places[(name, "")] = _HOW

@@ -171,7 +171,7 @@ def _by_decorator(
     if evidence.relation is not Relation.KEYWORD:
         return ""
     signature = _signature(here, path)
-    result = signatures.follow(package_set, resolve(package_set, path))
+    result = classes.follow(package_set, resolve(package_set, path))
     functions = [result.definition] if isinstance(result.definition, Function) else []
     if isinstance(result.definition, Class):
         for ancestor in classes.ancestors(package_set, result):
