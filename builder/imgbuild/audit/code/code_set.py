@@ -47,6 +47,7 @@ class CodeSet:
         self.partial = base.partial
         self._texts: dict[str, CodeText] = {}
         self._files: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}
         self._modules: dict[str, ModuleFacts | Opaque] = {}
         for text in files:
             if text.file in facts:
@@ -62,6 +63,7 @@ class CodeSet:
             name = f"{name}#{len(self._texts)}"
         self._texts[name] = text
         self._files[name] = text.file
+        self._sizes[text.file] = len(text.source)
         self._modules[name] = _without_data(msgspec.structs.replace(facts, module=name))
 
     @property
@@ -115,7 +117,7 @@ class CodeSet:
         """Path → size of a package; of the user's code, the paths of its modules."""
         if package != CODE:
             return self._base.files(package)
-        return {text.file: len(text.source) for text in self._texts.values()}
+        return self._sizes
 
     def read(self, package: str, path: str) -> bytes | None:
         """The content of a file of a package or of the user's code."""

@@ -57,11 +57,14 @@ def check(
     # Any package may be at fault, not only those that the audit of a package set walks.
     rules = msgspec.structs.replace(policy.load(), walk=frozenset(packages))
     places = {text.file: text for text in code.code.values()}
-    trees = {file: CodeTree(text) for file, text in places.items()}
+    by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
+    for finding in (*imports.check(code, path), *calls.check(code, path, rules)):
+        evidence = finding.evidence
+        if evidence is not None and not _is_local(evidence, places):
+            by_file.setdefault(evidence.file, []).append((finding, evidence))
+    look = _Elsewhere(code, others)
     findings = [
-        _finding(code, finding, finding.evidence, places, trees, others)
-        for finding in (*imports.check(code, path), *calls.check(code, path, rules))
-        if finding.evidence is not None and not _is_local(finding.evidence, places)
+        each for file, group in by_file.items() for each in _of_file(look, places[file], group)
     ]
     broken = [
         CodeFinding(
@@ -103,27 +106,45 @@ def _is_local(evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
     )
 
 
+class _Elsewhere:
+    """What there is instead, looked up once for each thing that is missing."""
+
+    def __init__(self, code: CodeSet, others: Sequence[OtherSet]) -> None:
+        self._code = code
+        self._others = others
+        self._memory: dict[tuple[str, str, str], Elsewhere] = {}
+
+    def find(self, evidence: Evidence) -> Elsewhere:
+        """As `other_sets.find`."""
+        key = (evidence.relation, evidence.subject, evidence.other)
+        if key not in self._memory:
+            self._memory[key] = other_sets.find(self._code, evidence, self._others)
+        return self._memory[key]
+
+
+def _of_file(
+    look: _Elsewhere, text: CodeText, group: Sequence[tuple[Finding, Evidence]]
+) -> list[CodeFinding]:
+    """The findings of one file, whose tree is dropped after them."""
+    tree = CodeTree(text)
+    return [_finding(look, finding, evidence, text, tree) for finding, evidence in group]
+
+
 def _finding(
-    code: CodeSet,
-    finding: Finding,
-    evidence: Evidence,
-    places: Mapping[str, CodeText],
-    trees: Mapping[str, CodeTree],
-    others: Sequence[OtherSet],
+    look: _Elsewhere, finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree
 ) -> CodeFinding:
     """A finding of a check, as one of the user's code."""
-    tree, text = trees[evidence.file], places[evidence.file]
     severity = finding.severity
     if evidence.relation is Relation.PACKAGE and severity is Severity.ERROR:
         if _DEVELOPMENT.search(text.file):
             severity = Severity.NOTE
         elif not tree.always_runs(evidence.line):
             severity = Severity.WARNING
-    line, column = tree.place(evidence)
+    # Notes are many, and are not shown unless they are asked for: their trees are not read.
+    note = severity is Severity.NOTE
+    line, column = (evidence.line, 1) if note else tree.place(evidence)
     cell, line = text.place(line)
-    elsewhere = Elsewhere()
-    if severity is not Severity.NOTE:
-        elsewhere = other_sets.find(code, evidence, others)
+    elsewhere = Elsewhere() if note else look.find(evidence)
     return CodeFinding(
         check="code",
         code=CODES[evidence.relation],

@@ -21,13 +21,14 @@ from imgbuild.system.syntax import parse_source
 UNREAD, VALUE = "IMG201", "IMG202"
 NEARLY = 0.88  # similarity of a variable's name to one that is read
 _LINE = re.compile(
-    r"^\s*(?:-\s*)?(?:ENV\s+|ARG\s+)?[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*[:=]\s*[\"']?([^\"'#]*)"
+    r"^\s*(?:-\s*)?(?:ENV\s+)?[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*[:=]\s*[\"']?([^\"'#]*)"
 )
 _NAMED = re.compile(r"^\s*-?\s*name:\s*[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*$")
 _ASSIGNED = re.compile(r"(?:^|,)([A-Z][A-Z0-9_]*)=([^,]*)")
 _CHOICES = re.compile(
     rb"env_with_choices\(\s*[\"'](\w+)[\"'],\s*[^,\[\]]+,\s*\[([^\]]*)\]", re.DOTALL
 )
+_USES = re.compile(rb"environ|getenv|putenv")  # what a Python file sets or reads variables by
 _QUOTED = re.compile(rb"[\"']([^\"']*)[\"']")
 
 
@@ -178,12 +179,15 @@ def _value(
 def _of_file(text: CodeText) -> tuple[set[str], list[Setting]]:
     """The variables that a file reads itself, and those that it sets."""
     if text.kind == "python":
+        if not _USES.search(text.source):
+            return set(), []
         tree = _tree(text)
         return _of_python(tree) if tree is not None else (set(), [])
     source = text.source.decode(errors="replace")
-    if text.kind == "shell":
+    if text.kind in ("shell", "dockerfile"):
         read = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
-        return read, list(_of_shell(source))
+        settings = _of_shell(source) if text.kind == "shell" else _of_lines(source)
+        return read, list(settings)
     return set(), list(_of_lines(source))
 
 
