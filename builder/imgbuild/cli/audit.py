@@ -310,7 +310,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             code=None
             if code is None
             else lambda package_set: audit_code.audit_code(
-                package_set, code, context.store, target=name
+                audit_code.opened(package_set), code, context.store, target=name
             ),
         )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,7 +15,7 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.cache.store import Store
 from imgbuild.cli._help import command
 from imgbuild.cli._options import CUDA, FORMAT, GPU
-from imgbuild.cli._output import aligned, answer, terminal_width
+from imgbuild.cli._output import aligned, answer, count, terminal_width
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
 from imgbuild.doctor import targets
@@ -24,7 +26,12 @@ from imgbuild.lock import lock_file, published
 from imgbuild.matrix import near, notes
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
+from imgbuild.pipeline import audit_code
+from imgbuild.pipeline.audit_code import Fit
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project_paths import Project
+from imgbuild.report import Severity
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system.console import console
@@ -199,12 +206,27 @@ FormOption = Annotated[
 ]
 
 
+Runs = Annotated[
+    list[Path] | None,
+    option(
+        "--runs",
+        "Which locked targets run the code at this path, best first, and what stops the others, as"
+        " far as the cache has their facts; repeatable.",
+        metavar="PATH",
+        panel=SELECT,
+        often=True,
+    ),
+]
+STOPPERS = 3  # findings of a target that are shown
+
+
 @verb
 def list_targets(
     selection: Selection,
     filters: Filters,
     wide: WideOption = False,
     form: FormOption = "text",
+    runs: Runs = None,
 ) -> None:
     """List the targets: versions, states, tests.
 
@@ -232,6 +254,8 @@ def list_targets(
         imgbuild list cu130-vllm --json
 
         imgbuild list --all
+
+        imgbuild list --runs train.py
     """
     project = selection.project()
     read = published.load(project.matrix)
@@ -253,6 +277,9 @@ def list_targets(
             rows.append(table.shown(project, shown))
     if not rows:
         raise filters.nothing(read, selection.arches)
+    if runs:
+        _answer_runs(selection, [row.target for row in rows], runs)
+        return
     if form == "markdown":
         lines = table.markdown(rows)
     elif wide:
@@ -265,6 +292,37 @@ def list_targets(
         console.info("* recommended; columns of other packages: imgbuild list --wide")
     if hidden and form == "text" and not console.json:
         console.info(f"retired: {len(hidden)}, listed by: imgbuild list --all")
+
+
+def _answer_runs(selection: Selection, names: Sequence[str], paths: Sequence[Path]) -> None:
+    """Print which of the targets run the code at `paths`."""
+    session = open_session(selection.matrix, Options(offline=True), selection.named)
+    locked = set(session.project.locked_targets())
+    locks = [lock_file.read_lock(session.project.images, name) for name in names if name in locked]
+    if not locks:
+        message = "no selected target is locked"
+        raise NothingSelected(message, hint="--runs compares code with locked packages")
+    code = audit_code.read_code(paths)
+    arches = selection.arches or [Arch.parse(platform.machine())]
+    results = audit_code.fits(locks, arches, open_inputs(session), code)
+    answer(results, list(_runs_lines(results)))
+
+
+def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
+    """One line for each target, and below it what stops it."""
+    width = max((len(fit.target) for fit in results), default=0)
+    for fit in results:
+        parts = [count(fit.errors, "error")] if fit.errors else []
+        parts += [f"{', '.join(fit.unread)} not read"] if fit.unread else []
+        yield f"{fit.target:<{width}}  {fit.state}{': ' if parts else ''}{', '.join(parts)}"
+        errors = [each for each in fit.findings if each.severity is Severity.ERROR]
+        for finding in errors[:STOPPERS]:
+            yield f"    {finding.where}: {finding.code} {finding.message}"
+        if errors[STOPPERS:]:
+            yield f"    and {len(errors) - STOPPERS} more"
+    unknown = next((fit.target for fit in results if fit.state == "not known"), "")
+    if unknown:
+        console.info(f"to read the packages: imgbuild audit {unknown} --code PATH")
 
 
 def _cache() -> Store | None:

@@ -5,9 +5,10 @@ A report is kept by the content of all files and by the package set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -15,12 +16,14 @@ from imgbuild import codec, project_paths
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.code import check
 from imgbuild.audit.code.code_files import find_files
-from imgbuild.audit.code.model import CodeReport, CodeText
+from imgbuild.audit.code.code_set import roots_of
+from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import texts_key
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library, LibraryWheel, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
+from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError, LockStale
 from imgbuild.index.remote_wheel import LATER, Blocks
@@ -30,7 +33,7 @@ from imgbuild.lock.resolution import Wheel
 from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
 from imgbuild.plan.plan import omitted
 from imgbuild.project_paths import Project
-from imgbuild.report import Unread
+from imgbuild.report import Severity, Unread
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
@@ -62,62 +65,97 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
         raise LockStale(message, hint=f"imgbuild lock {lock.target}")
     wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
     ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
-    with Library(inputs.store, Blocks(ranges)) as library:
+    store = inputs.store
+    with Library(store, Blocks(ranges)) as library:
         # A package that would have to be built first is not read: that can take an hour.
+        at_hand = Library(store, published=library.published, ahead=False)
         built = {build.wheel.sha256 for build in resolution.built}
-        here = Library(inputs.store, published=library.published, ahead=False)
         unread = [
             wheel.package
             for wheel in wheels.values()
-            if wheel.sha256 in built and not _at_hand(here, wheel)
+            if wheel.sha256 in built and not _at_hand(at_hand, wheel)
         ]
         read = [wheel for wheel in wheels.values() if wheel.package not in unread]
-        package_set = _open(lock, arch, read, library)
-        others = other_sets(lock.target, inputs.store, library)
-        return audit_code(
-            package_set, code, inputs.store, target=lock.target, others=others, unread=unread
+        packages = Packages(
+            installed={wheel.package: wheel.sha256 for wheel in read},
+            machine=(lock.base.python, arch, ""),
+            open=lambda: _open(lock, arch, read, library, lambda wheel: _place(store, wheel)),
+            others=lambda: other_sets(lock.target, library),
+            others_key=_others_key(),
+            unread=tuple(unread),
         )
+        return audit_code(packages, code, store, target=lock.target)
 
 
-def audit_code(
-    package_set: PackageSet,
-    code: Code,
-    store: Store,
-    *,
-    target: str,
-    others: Sequence[OtherSet] = (),
-    unread: Sequence[str] = (),
-) -> CodeReport:
-    """The findings in `code` for `package_set`: kept ones, or new ones, which are kept.
+class Packages(msgspec.Struct, frozen=True, kw_only=True):
+    """A package set that is opened only if there is no report for it yet.
 
-    `unread` are packages that are installed and were not read.
+    `installed` is package → sha256, `machine` the Python, the architecture and what else decides.
+    `others` are sets that are read for what fits instead; `others_key` changes with them. `unread`
+    are packages that are installed and were not read.
     """
-    installed = {name: each.wheel.sha256 for name, each in package_set.wheels.items()}
+
+    installed: Mapping[str, str]
+    machine: tuple[str, ...]
+    open: Callable[[], PackageSet]
+    others: Callable[[], Sequence[OtherSet]] = tuple
+    others_key: str = ""
+    unread: tuple[str, ...] = ()
+
+
+def opened(package_set: PackageSet) -> Packages:
+    """An open package set."""
+    return Packages(
+        installed={name: each.wheel.sha256 for name, each in package_set.wheels.items()},
+        machine=(package_set.python, package_set.arch, str(package_set.partial)),
+        open=lambda: package_set,
+    )
+
+
+def audit_code(packages: Packages, code: Code, store: Store, *, target: str) -> CodeReport:
+    """The findings in `code` for `packages`: kept ones, or new ones, which are kept."""
     key_parts = [
-        *(code_digest(JUDGING, alone=__name__), package_set.python, package_set.arch),
-        *(package_set.partial, installed, texts_key(code.texts)),
-        {other.target: other.versions for other in others},
+        *(code_digest(JUDGING, alone=__name__), packages.machine, packages.installed),
+        *(packages.others_key, packages.unread, texts_key(code.texts)),
     ]
     key = sha256(codec.compact(key_parts))
     cached = store.fact(KEPT, key) if not code.again else None
     report = unpack(cached, CodeReport) if cached is not None else None
     if report is None:
         with console.step(f"auditing {len(code.texts)} files of code for {target}"):
-            findings = check.check(package_set, code.texts, store, others, unread)
+            findings = check.check(
+                packages.open(), code.texts, store, packages.others(), packages.unread
+            )
         report = CodeReport(
             target=target,
-            arch=package_set.arch,
+            arch=packages.machine[1],
             tier="code",
             findings=tuple(findings),
             files=len(code.texts),
-            unread=tuple(Unread(what=name, why="it is not built yet") for name in unread),
+            unread=tuple(Unread(what=name, why="it is not built yet") for name in packages.unread),
         )
         store.put_fact(KEPT, key, pack(report))
     return msgspec.structs.replace(report, target=target)
 
 
+def _place(store: Store, wheel: Wheel) -> Path | str:
+    return store.file(wheel.sha256) or _address(wheel)
+
+
+def _address(wheel: Wheel) -> str:
+    """The address of a wheel without a look for its file: facts at hand need none."""
+    return f"{LATER}{wheel.sha256}"
+
+
 def _open(
-    lock: Lock, arch: Arch, wheels: Sequence[Wheel], library: Library, *, partial_set: bool = False
+    lock: Lock,
+    arch: Arch,
+    wheels: Sequence[Wheel],
+    library: Library,
+    place: Callable[[Wheel], Path | str] = _address,
+    *,
+    partial_set: bool = False,
+    kind: type[PackageSet] = PackageSet,
 ) -> PackageSet:
     return open_package_set(
         wheels,
@@ -125,21 +163,128 @@ def _open(
         python=lock.base.python,
         arch=arch,
         glibc=lock.base.glibc,
-        locate=lambda wheel: library.store.file(wheel.sha256) or f"{LATER}{wheel.sha256}",
+        locate=place,
         partial=partial_set,
         omit=omitted(lock.drop, wheels),
+        kind=kind,
     )
 
 
-# -- other targets, of which only facts at hand are read
+# -- targets of which only facts at hand are read
 
 
-def other_sets(target: str, store: Store, library: Library) -> list[OtherSet]:
+class PackagesAtHand(PackageSet):
+    """A package set of which no file is fetched: a module whose facts are missing is unknown."""
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        """As of a `PackageSet`."""
+        try:
+            return super().module(name)
+        except FetchFailed:
+            return Opaque(name, "unknown")
+
+    def mentioning(self, package: str, word: str) -> tuple[str, ...]:
+        """As of a `PackageSet`; NotAtHandError where sources would be searched."""
+        try:
+            return super().mentioning(package, word)
+        except FetchFailed as error:
+            raise NotAtHandError(self.owner(package) or package) from error
+
+    def read(self, package: str, path: str) -> bytes | None:
+        """As of a `PackageSet`; NotAtHandError for a file that would be fetched."""
+        try:
+            return super().read(package, path)
+        except FetchFailed as error:
+            raise NotAtHandError(package) from error
+
+    def read_ahead(self, package: str) -> None:
+        """Nothing is read that is not needed."""
+
+
+class NotAtHandError(Exception):
+    """The facts of a package that a check needs as a whole are not in the cache."""
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the packages of a target run a user's code, as far as facts at hand say.
+
+    `unread` are packages that the code imports and that were not read.
+    """
+
+    target: str
+    arch: Arch
+    state: Literal["runs", "fails", "not known"]
+    errors: int
+    warnings: int
+    findings: tuple[CodeFinding, ...]
+    unread: tuple[str, ...] = ()
+
+
+def fits(locks: Iterable[Lock], arches: Sequence[Arch], inputs: Inputs, code: Code) -> list[Fit]:
+    """For each lock and architecture whether it runs `code`; in the order of `locks`, best first.
+
+    Nothing is fetched.
+    """
+    library = Library(inputs.store, ahead=False)
+    results = [
+        _fit(lock, arch, library, code)
+        for lock in locks
+        for arch in lock.arch
+        if not arches or arch in arches
+    ]
+    order = {"runs": 0, "not known": 1, "fails": 2}
+    return sorted(
+        results,
+        key=lambda fit: (order[fit.state], bool(fit.unread), fit.errors, fit.warnings),
+    )
+
+
+def _fit(lock: Lock, arch: Arch, library: Library, code: Code) -> Fit:
+    wheels = wheels_of(lock.arch[arch])
+    unread = {wheel.package for wheel in wheels if not _at_hand(library, wheel)}
+    while True:
+        here = [wheel for wheel in wheels if wheel.package not in unread]
+        package_set = _open(lock, arch, here, library, kind=PackagesAtHand)
+        try:
+            every = check.check(package_set, code.texts, library.store, (), sorted(unread))
+            break
+        except NotAtHandError as error:
+            unread.add(str(error))
+    findings = [each for each in every if each.severity is not Severity.NOTE]
+    errors = sum(each.severity is Severity.ERROR for each in findings)
+    imported = check.imported(code.texts, library.store)
+    lacking = tuple(sorted(name for name in unread if roots_of(name) & imported))
+    state: Literal["runs", "fails", "not known"] = "not known" if lacking else "runs"
+    return Fit(
+        target=lock.target,
+        arch=arch,
+        state="fails" if errors else state,
+        errors=errors,
+        warnings=len(findings) - errors,
+        findings=tuple(findings),
+        unread=lacking,
+    )
+
+
+# -- what other targets have
+
+
+def _others_key() -> str:
+    """Changes with the locks of `other_sets`."""
+    locks = [
+        path.read_bytes()
+        for project in (project_paths.catalogue(), project_paths.find(None))
+        for path in sorted(project.images.glob("*/lock.json"))
+    ]
+    return sha256(b"".join(locks))
+
+
+def other_sets(target: str, library: Library) -> list[OtherSet]:
     """The locked targets of the project and of the catalogue but `target`, of this machine.
 
     Each has the packages that users' code is about, as far as their facts are at hand.
     """
-    library = Library(store, published=library.published, ahead=False)
+    library = Library(library.store, published=library.published, ahead=False)
     sets = {}
     projects = [project_paths.catalogue(), project_paths.find(None)]
     for project in projects:
@@ -176,8 +321,7 @@ def _opened(
 
 
 def _at_hand(library: Library, wheel: Wheel) -> bool:
-    where: Path | str = library.store.file(wheel.sha256) or f"{LATER}{wheel.sha256}"
-    library_wheel: LibraryWheel = library.wheel(wheel, where)
+    library_wheel: LibraryWheel = library.wheel(wheel, _address(wheel))
     try:
         return bool(library_wheel.index.files)
     except FetchFailed:

@@ -32,3 +32,9 @@ def check(
         *command_lines.check(sources, texts),
     ]
     return sorted(findings, key=lambda each: (each.file, each.cell, each.line, each.column))
+
+
+def imported(texts: Sequence[CodeText], store: Store) -> frozenset[str]:
+    """The top-level modules that the Python files among `texts` import."""
+    facts = read_facts(texts, store).values()
+    return frozenset(line.module.partition(".")[0] for each in facts for line in each.imports)

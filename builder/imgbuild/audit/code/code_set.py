@@ -19,6 +19,11 @@ _OF_DATA = "data"
 _HOW = Reached(Level.CERTAIN, "", user=True)
 
 
+def roots_of(package: str) -> frozenset[str]:
+    """The names that the modules of a package may have, which was not read."""
+    return frozenset((package.replace("-", "_"), package.partition("-")[0]))
+
+
 class CodeSet:
     """The packages of `base` and the modules of a user's code.
 
@@ -39,9 +44,7 @@ class CodeSet:
         `unread` are packages that are installed and were not read.
         """
         self._base = base
-        self._unread = {
-            part for name in unread for part in (name.replace("-", "_"), name.partition("-")[0])
-        }
+        self._unread = frozenset(root for name in unread for root in roots_of(name))
         self.python = base.python
         self.arch = base.arch
         self.partial = base.partial

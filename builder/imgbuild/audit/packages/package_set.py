@@ -259,7 +259,7 @@ def may_inject(source: bytes, module: str, name: str) -> bool:
     return computed and re.search(rb"\b%s\b" % re.escape(child.encode()), source) is not None
 
 
-def open_package_set(
+def open_package_set(  # noqa: PLR0913 - as PackageSet
     wheels: Sequence[Wheel],
     library: Library,
     *,
@@ -270,8 +270,9 @@ def open_package_set(
     partial: bool = False,
     unread_versions: Mapping[str, str] | None = None,
     omit: Mapping[str, Sequence[str]] | None = None,
+    kind: type[PackageSet] = PackageSet,
 ) -> PackageSet:
-    """The package set of `wheels`; `locate` returns the path or the URL of each.
+    """The package set of `wheels`, of a `kind`; `locate` returns the path or the URL of each.
 
     `python` is "3.11", `glibc` "2.36". `partial` and `unread_versions` as in `PackageSet`. `omit`
     maps a package to patterns of its paths that are left out, below the prefix.
@@ -289,7 +290,7 @@ def open_package_set(
         )
         for wheel in wheels
     ]
-    return PackageSet(
+    return kind(
         library_wheels,
         library,
         python=python,
