@@ -5,6 +5,8 @@ A report is kept by the content of all files and by the package set.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,10 +29,11 @@ from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError, LockStale
 from imgbuild.index.remote_wheel import LATER, Blocks
-from imgbuild.lock import lock_file
+from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
+from imgbuild.pipeline.session import Session
 from imgbuild.plan.plan import omitted
 from imgbuild.project_paths import Project
 from imgbuild.report import Severity, Unread
@@ -40,6 +43,9 @@ from imgbuild.values import Arch, sha256
 
 KEPT = "code-report"
 JUDGING = "imgbuild.audit.code.check"
+SECONDS = 0.8  # that `warn` may take
+SMALL = 400_000  # bytes of code that can be read in that time
+SHOWN = 3  # errors that `warn` prints
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,10 +180,17 @@ def _open(
 
 
 class PackagesAtHand(PackageSet):
-    """A package set of which no file is fetched: a module whose facts are missing is unknown."""
+    """A package set of which no file is fetched: a module whose facts are missing is unknown.
+
+    After `deadline`, of `time.monotonic`, it raises TimeoutError.
+    """
+
+    deadline = math.inf
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """As of a `PackageSet`."""
+        if time.monotonic() > self.deadline:
+            raise TimeoutError
         try:
             return super().module(name)
         except FetchFailed:
@@ -239,15 +252,19 @@ def fits(locks: Iterable[Lock], arches: Sequence[Arch], inputs: Inputs, code: Co
     )
 
 
-def _fit(lock: Lock, arch: Arch, library: Library, code: Code) -> Fit:
+def _fit(
+    lock: Lock, arch: Arch, library: Library, code: Code, *, deadline: float = math.inf
+) -> Fit:
     wheels = wheels_of(lock.arch[arch])
     unread = {wheel.package for wheel in wheels if not _at_hand(library, wheel)}
-    while True:
+    every: list[CodeFinding] | None = None
+    while every is None:
         here = [wheel for wheel in wheels if wheel.package not in unread]
         package_set = _open(lock, arch, here, library, kind=PackagesAtHand)
+        if isinstance(package_set, PackagesAtHand):
+            package_set.deadline = deadline
         try:
             every = check.check(package_set, code.texts, library.store, (), sorted(unread))
-            break
         except NotAtHandError as error:
             unread.add(str(error))
     findings = [each for each in every if each.severity is not Severity.NOTE]
@@ -264,6 +281,28 @@ def _fit(lock: Lock, arch: Arch, library: Library, code: Code) -> Fit:
         findings=tuple(findings),
         unread=lacking,
     )
+
+
+def warn(session: Session, name: str, arch: Arch) -> None:
+    """Warn of errors in a project's code, if that is known within a second from facts at hand."""
+    if published.project_row(session.matrix, name) is None:
+        return
+    try:
+        lock = lock_file.read_lock(session.project.images, name)
+        code = read_code([session.project.root])
+        small = sum(len(text.source) for text in code.texts) <= SMALL
+        if not small or arch not in lock.arch:
+            return
+        deadline = time.monotonic() + SECONDS
+        library = Library(Store.open(), ahead=False)
+        fit = _fit(lock, arch, library, code, deadline=deadline)
+    except (ImgbuildError, OSError, TimeoutError):
+        return  # what else is wrong is said where it matters
+    errors = [each for each in fit.findings if each.severity is Severity.ERROR]
+    for finding in errors[:SHOWN]:
+        console.warn(f"{finding.where}: {finding.code} {finding.message}")
+    if errors[SHOWN:]:
+        console.warn(f"{len(errors) - SHOWN} more: imgbuild audit {name}")
 
 
 # -- what other targets have

@@ -9,6 +9,7 @@ import msgspec
 
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.main_path.closure import Level, MainPath, Place, Reached
+from imgbuild.audit.main_path.guards import GuardState, evaluate
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Guard, Import, ModuleFacts, Opaque
@@ -81,11 +82,28 @@ class CodeSet:
             facts = self._modules[name]
             if isinstance(facts, ModuleFacts):
                 here = scopes(facts)
-                uses: tuple[Import | Call | Attribute, ...]
-                uses = (*facts.imports, *facts.calls, *facts.attributes)
-                places.update({(name, here.runner(fact.scope)): _HOW for fact in uses})
+                places.update({(name, here.runner(use.scope)): _HOW for use in _uses(facts)})
                 places[(name, "")] = _HOW
         return MainPath(places)
+
+    def may_be_guarded(self, file: str, line: int) -> bool:
+        """Whether code runs only if a function of unknown result, called without data, is true.
+
+        Such a function may ask for a version or a name in a way that is not understood.
+        """
+        facts = next(
+            (self._modules[name] for name in self._texts if self._files[name] == file), None
+        )
+        if not isinstance(facts, ModuleFacts):
+            return False
+        guards = {
+            guard
+            for fact in _uses(facts)
+            if fact.line == line
+            for guard in fact.guards
+            if guard.kind == "result" and "..." not in guard.subject
+        }
+        return any(evaluate(self, guard) is not GuardState.RUNS for guard in guards)
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """The facts of a module: the user's, else of a package."""
@@ -140,6 +158,10 @@ class CodeSet:
         """Read the modules below `package` at once, if they are local."""
         if package not in self._modules:
             self._base.read_ahead(package)
+
+
+def _uses(facts: ModuleFacts) -> tuple[Import | Call | Attribute, ...]:
+    return (*facts.imports, *facts.calls, *facts.attributes)
 
 
 def _without_data(facts: ModuleFacts) -> ModuleFacts:

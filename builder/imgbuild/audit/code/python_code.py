@@ -110,7 +110,7 @@ class _Elsewhere:
     """What there is instead, looked up once for each thing that is missing."""
 
     def __init__(self, code: CodeSet, others: Sequence[OtherSet]) -> None:
-        self._code = code
+        self.code = code
         self._others = others
         self._memory: dict[tuple[str, str, str], Elsewhere] = {}
 
@@ -118,7 +118,7 @@ class _Elsewhere:
         """As `other_sets.find`."""
         key = (evidence.relation, evidence.subject, evidence.other)
         if key not in self._memory:
-            self._memory[key] = other_sets.find(self._code, evidence, self._others)
+            self._memory[key] = other_sets.find(self.code, evidence, self._others)
         return self._memory[key]
 
 
@@ -140,6 +140,8 @@ def _finding(
             severity = Severity.NOTE
         elif not tree.always_runs(evidence.line):
             severity = Severity.WARNING
+    if severity is Severity.ERROR and look.code.may_be_guarded(text.file, evidence.line):
+        severity = Severity.WARNING
     # Notes are many, and are not shown unless they are asked for: their trees are not read.
     note = severity is Severity.NOTE
     line, column = (evidence.line, 1) if note else tree.place(evidence)
