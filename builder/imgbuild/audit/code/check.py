@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imgbuild.audit.code import command_lines, python_code, variables
+from imgbuild.audit.code import command_lines, configurations, python_code, variables
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import read_facts
@@ -30,6 +30,7 @@ def check(
         *python_code.check(package_set, package_set.packages, texts, facts, others, unread),
         *variables.check(sources, texts),
         *command_lines.check(sources, texts),
+        *configurations.check(sources, texts),
     ]
     return sorted(findings, key=lambda each: (each.file, each.cell, each.line, each.column))
 

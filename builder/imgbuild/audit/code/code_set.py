@@ -9,7 +9,6 @@ import msgspec
 
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.main_path.closure import Level, MainPath, Place, Reached
-from imgbuild.audit.main_path.guards import GuardState, evaluate
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Guard, Import, ModuleFacts, Opaque
@@ -85,25 +84,6 @@ class CodeSet:
                 places.update({(name, here.runner(use.scope)): _HOW for use in _uses(facts)})
                 places[(name, "")] = _HOW
         return MainPath(places)
-
-    def may_be_guarded(self, file: str, line: int) -> bool:
-        """Whether code runs only if a function of unknown result, called without data, is true.
-
-        Such a function may ask for a version or a name in a way that is not understood.
-        """
-        facts = next(
-            (self._modules[name] for name in self._texts if self._files[name] == file), None
-        )
-        if not isinstance(facts, ModuleFacts):
-            return False
-        guards = {
-            guard
-            for fact in _uses(facts)
-            if fact.line == line
-            for guard in fact.guards
-            if guard.kind == "result" and "..." not in guard.subject
-        }
-        return any(evaluate(self, guard) is not GuardState.RUNS for guard in guards)
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """The facts of a module: the user's, else of a package."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Container
 from functools import cached_property
 
 from imgbuild.audit.code.model import CodeText
@@ -43,6 +44,34 @@ class CodeTree:
         """Whether running the file runs this line, whatever its arguments are."""
         return not any(first <= line <= last for first, last in self._conditional)
 
+    def may_be_guarded(self, line: int, is_user: Callable[[str], bool]) -> bool:
+        """Whether a line runs only by the result of the user's function, called without data.
+
+        Such a function may ask for a version or a name in a way that is not understood. `is_user`
+        says whether a module is the user's.
+        """
+        nodes = [node for each in self._nodes.values() for node in each]
+        names = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and (node.level or is_user(node.module or "")):
+                names.update(alias.asname or alias.name for alias in node.names)
+        return any(
+            _asks(node.test, names)
+            and (node.lineno < line <= (node.end_lineno or 0) or self._leaves_before(node, line))
+            for node in nodes
+            if isinstance(node, ast.If)
+        )
+
+    def _leaves_before(self, node: ast.If, line: int) -> bool:
+        """Whether the function that has `line` returns in `node`, which is before it."""
+        leaves = isinstance(node.body[-1], (ast.Return, ast.Raise, ast.Continue))
+        return leaves and any(
+            function.lineno < node.lineno < line <= (function.end_lineno or 0)
+            for nodes in self._nodes.values()
+            for function in nodes
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        )
+
     def place(self, evidence: Evidence) -> tuple[int, int]:
         """Line and column, from 1, of what `evidence` is about; column 1 if it is not found."""
         name = evidence.subject.rpartition(":")[2].rpartition(".")[2].partition("(")[0]
@@ -55,6 +84,18 @@ class CodeTree:
                 prefix = line[: match.col_offset].decode(errors="replace")
                 return match.lineno, len(prefix) + 1
         return evidence.line, 1
+
+
+def _asks(test: ast.expr, names: Container[str]) -> bool:
+    """Whether a condition has a call of one of the functions `names`, with literals at most."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in names
+        and all(isinstance(value, ast.Constant) for value in node.args)
+        and not node.keywords
+        for node in ast.walk(test)
+    )
 
 
 def _named(node: ast.AST, relation: Relation, name: str, inner: str) -> ast.expr | ast.stmt | None:

@@ -140,7 +140,9 @@ def _finding(
             severity = Severity.NOTE
         elif not tree.always_runs(evidence.line):
             severity = Severity.WARNING
-    if severity is Severity.ERROR and look.code.may_be_guarded(text.file, evidence.line):
+    if severity is Severity.ERROR and tree.may_be_guarded(
+        evidence.line, lambda module: look.code.owner(module) == CODE
+    ):
         severity = Severity.WARNING
     # Notes are many, and are not shown unless they are asked for: their trees are not read.
     note = severity is Severity.NOTE

@@ -76,6 +76,21 @@ def test_guarded_code_is_not_reported(audit: Findings, script: str) -> None:
     assert audit({"train.py": script}) == []
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "def main():\n    if has_new():\n        from trl import Gone\n",
+        "def main():\n    if not has_new():\n        return\n    from trl import Gone\n",
+    ],
+)
+def test_a_condition_of_the_user_that_is_not_understood_makes_a_warning(
+    audit: Findings, script: str
+) -> None:
+    asks = "import pathlib\ndef has_new():\n    return 'Gone' in pathlib.Path('x').read_text()\n"
+    findings = audit({"train.py": asks + script})
+    assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]
+
+
 def test_modules_of_the_user_are_not_missing_packages(audit: Findings) -> None:
     assert (
         audit(

@@ -127,3 +127,49 @@ def test_variables_are_read_in_python_yaml_and_dockerfiles(audit: Findings) -> N
         ("b.yaml", 2),
         ("b.yaml", 3),
     ]
+
+
+SETTINGS = """
+from dataclasses import dataclass
+
+
+@dataclass
+class BaseConfig:
+    compute_environment: str
+    distributed_type: str
+    num_processes: int
+
+    @classmethod
+    def from_yaml_file(cls, path):
+        raise ValueError(f"The config file at {path} had unknown keys")
+"""
+ACCELERATE: dict[str, audited.Files] = {
+    "accelerate==1.8": {
+        "accelerate/__init__.py": "",
+        "accelerate/commands/__init__.py": "",
+        "accelerate/commands/config/__init__.py": "",
+        "accelerate/commands/config/config_args.py": SETTINGS,
+    }
+}
+
+
+def test_files_of_accelerate_and_deepspeed_are_compared_with_what_they_take(
+    audit: Findings,
+) -> None:
+    files = {
+        "a.yaml": "compute_environment: x\ndistributed_type: NO\nnum_proceses: 2\n"
+        "num_processes: many\ndeepspeed_config:\n  zero_stage: 4\n",
+        "b.json": '{"zero_optimization":\n {"stage": 5},\n "fp16": {"enabled": true},\n'
+        ' "bf16": {"enabled": true}}\n',
+        "c.json": '{"zero_optimization": {"stage": 2}, "fp16": {"enabled": "auto"}}\n',
+        "d.yaml": "num_proceses: 2\n",
+    }
+    findings = audit(files, ACCELERATE)
+    assert shown(findings) == [
+        "IMG404 3:1 num_processes",
+        "IMG405 4:1",
+        "IMG404 5:1",
+        "IMG405 6:3",
+        "IMG405 2:3",
+        "IMG405 4:2",
+    ]
