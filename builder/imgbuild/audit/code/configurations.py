@@ -108,7 +108,7 @@ def _fields(sources: PackageSources) -> frozenset[str]:
 
 def _place(text: CodeText, key: str) -> tuple[int, int]:
     """Line and column of a key, from 1."""
-    pattern = re.compile(rf"^\s*[\"']?({re.escape(key)})[\"']?\s*:", re.MULTILINE)
+    pattern = re.compile(rf"(?:^\s*|[{{,]\s*)[\"']?({re.escape(key)})[\"']?\s*:", re.MULTILINE)
     source = text.source.decode(errors="replace")
     match = pattern.search(source)
     if match is None:

@@ -170,6 +170,6 @@ def test_files_of_accelerate_and_deepspeed_are_compared_with_what_they_take(
         "IMG405 4:1",
         "IMG404 5:1",
         "IMG405 6:3",
-        "IMG405 2:3",
-        "IMG405 4:2",
+        "IMG405 2:4",
+        "IMG405 4:3",
     ]
