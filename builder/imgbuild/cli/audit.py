@@ -437,6 +437,16 @@ CodePaths = Annotated[
         often=True,
     ),
 ]
+Replace = Annotated[
+    list[str] | None,
+    option(
+        "--replace",
+        "A fork in place of a package of the target: NAME=PATH of a checkout, or NAME=git+URL@REV;"
+        " its code is audited, too; repeatable.",
+        metavar="NAME=FORK",
+        panel=SELECT,
+    ),
+]
 OutputFormat = Annotated[
     Format | None,
     option(
@@ -465,6 +475,7 @@ def audit(
         ),
     ] = False,
     code: CodePaths = None,
+    replace: Replace = None,
     output_format: OutputFormat = None,
     junit: JUnit = None,
     keep: Annotated[
@@ -507,7 +518,14 @@ def audit(
     checks = tuple(each.value for each in select or Check)
     pinned = [name for name in selection.named if "==" in name or "@" in name]
     free = bool(pinned or packages.requirements) or packages.environment is not None
-    user_code = audit_code.read_code(code, again=packages.again) if code else None
+    user_code = None
+    if code or replace:
+        context = Context.open(console, offline=offline)
+        forks = [audit_code.read_fork(text, context) for text in replace or ()]
+        user_code = audit_code.read_code(code or (), again=packages.again, forks=forks)
+    if free and replace:
+        message = f"--replace {replace[0]} applies to targets"
+        raise InputError(message, hint="name a target, or leave it out")
     _refuse_paths(selection)
     reports: list[Report]
     if free:

@@ -17,19 +17,21 @@ import msgspec
 from imgbuild import codec, project_paths
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.code import check
-from imgbuild.audit.code.code_files import find_files
+from imgbuild.audit.code.code_files import find_files, fork_texts
 from imgbuild.audit.code.code_set import roots_of
-from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText
+from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import texts_key
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library, LibraryWheel, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
+from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.errors import FetchFailed, ImgbuildError, LockStale
+from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, LockStale
 from imgbuild.index.remote_wheel import LATER, Blocks
-from imgbuild.lock import lock_file, published
+from imgbuild.lock import addresses, lock_file, published
+from imgbuild.lock.addresses import GitAddress
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
@@ -37,9 +39,11 @@ from imgbuild.pipeline.session import Session
 from imgbuild.plan.plan import omitted
 from imgbuild.project_paths import Project
 from imgbuild.report import Severity, Unread
+from imgbuild.solve import git_tree
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.console import console
-from imgbuild.values import Arch, sha256
+from imgbuild.values import Arch, normalize, sha256
+from imgbuild.wheel.sdist import members
 
 KEPT = "code-report"
 JUDGING = "imgbuild.audit.code.check"
@@ -49,15 +53,57 @@ SHOWN = 3  # errors that `warn` prints
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's files, read once for all package sets; `again` ignores reports that are kept."""
+    """The user's files, read once for all package sets; `again` ignores reports that are kept.
+
+    `forks` take the place of packages of locked targets.
+    """
 
     texts: tuple[CodeText, ...]
     again: bool = False
+    forks: tuple[Fork, ...] = ()
 
 
-def read_code(paths: Iterable[Path], *, again: bool = False) -> Code:
+def read_code(paths: Iterable[Path], *, again: bool = False, forks: Iterable[Fork] = ()) -> Code:
     """The files at and below `paths`; InputError for a path that does not exist."""
-    return Code(texts=find_files(paths), again=again)
+    return Code(texts=find_files(paths), again=again, forks=tuple(forks))
+
+
+def read_fork(text: str, context: Context) -> Fork:
+    """The fork that `NAME=PATH` or `NAME=git+URL@REV` names; InputError if it is none of them."""
+    name, _, place = text.partition("=")
+    if not name or not place:
+        message = f"--replace {text}: not a package and its fork"
+        hint = "for example: --replace verl=../verl, --replace verl=git+https://…@REV"
+        raise InputError(message, hint=hint)
+    package = normalize(name)
+    if not place.startswith("git+"):
+        return Fork(package=package, texts=fork_texts(Path(place), package))
+    try:
+        address = addresses.read(place)
+    except ValueError as error:
+        message = f"--replace {name}: {error}"
+        raise InputError(message, hint="for example: git+https://HOST/PATH@REV") from error
+    if not isinstance(address, GitAddress):
+        message = f"--replace {name}: not the address of a git repository"
+        raise InputError(message, hint="for example: git+https://HOST/PATH@REV")
+    address = git_tree.resolved(address, context)
+    tree = git_tree.fetched(address, context)
+    archive = context.store.file(tree.sha256)
+    if archive is None:
+        message = f"{addresses.shown(place)} was removed from the cache while it was in use"
+        raise IntegrityError(message, hint="run the same command again")
+    with context.store.scratch() as folder:
+        for member, content in members(archive, name):
+            if member.kind == "file" and member.path.endswith(".py"):
+                path = folder / name / Path(*Path(member.path).parts[1:])
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"".join(content()))
+        texts = fork_texts(folder / name, package)
+        shown = [
+            msgspec.structs.replace(text, file=text.file.removeprefix(f"{folder}/"))
+            for text in texts
+        ]
+    return Fork(package=package, texts=tuple(shown))
 
 
 def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeReport:
@@ -81,7 +127,10 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
             for wheel in wheels.values()
             if wheel.sha256 in built and not _at_hand(at_hand, wheel)
         ]
-        read = [wheel for wheel in wheels.values() if wheel.package not in unread]
+        forks = _forks(lock, wheels.values(), code)
+        left_out = {*unread, *(fork.package for fork in forks)}
+        read = [wheel for wheel in wheels.values() if wheel.package not in left_out]
+        code = msgspec.structs.replace(code, forks=forks)
         packages = Packages(
             installed={wheel.package: wheel.sha256 for wheel in read},
             machine=(lock.base.python, arch, ""),
@@ -91,6 +140,18 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
             unread=tuple(unread),
         )
         return audit_code(packages, code, store, target=lock.target)
+
+
+def _forks(lock: Lock, wheels: Iterable[Wheel], code: Code) -> tuple[Fork, ...]:
+    """The forks of `code` with the versions that they replace; InputError for another package."""
+    versions = {wheel.package: wheel.version for wheel in wheels}
+    for fork in code.forks:
+        if fork.package not in versions:
+            message = f"--replace {fork.package}: {lock.target} does not have this package"
+            raise InputError(message, hint="name a package of the target; imgbuild show lists them")
+    return tuple(
+        msgspec.structs.replace(fork, version=versions[fork.package]) for fork in code.forks
+    )
 
 
 class Packages(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,21 +184,28 @@ def audit_code(packages: Packages, code: Code, store: Store, *, target: str) -> 
     key_parts = [
         *(code_digest(JUDGING, alone=__name__), packages.machine, packages.installed),
         *(packages.others_key, packages.unread, texts_key(code.texts)),
+        {fork.package: (fork.version, texts_key(fork.texts)) for fork in code.forks},
     ]
     key = sha256(codec.compact(key_parts))
     cached = store.fact(KEPT, key) if not code.again else None
     report = unpack(cached, CodeReport) if cached is not None else None
     if report is None:
-        with console.step(f"auditing {len(code.texts)} files of code for {target}"):
+        count = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
+        with console.step(f"auditing {count} files of code for {target}"):
             findings = check.check(
-                packages.open(), code.texts, store, packages.others(), packages.unread
+                packages.open(),
+                code.texts,
+                store,
+                packages.others(),
+                packages.unread,
+                code.forks,
             )
         report = CodeReport(
             target=target,
             arch=packages.machine[1],
             tier="code",
             findings=tuple(findings),
-            files=len(code.texts),
+            files=count,
             unread=tuple(Unread(what=name, why="it is not built yet") for name in packages.unread),
         )
         store.put_fact(KEPT, key, pack(report))

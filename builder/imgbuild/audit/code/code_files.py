@@ -37,7 +37,7 @@ def find_files(paths: Iterable[Path]) -> tuple[CodeText, ...]:
     found: dict[Path, CodeText] = {}
     for path in paths:
         if not path.exists():
-            message = f"--code {path}: no such file or folder"
+            message = f"{path}: no such file or folder"
             raise InputError(message, hint="name a file or a folder of your code")
         for file in [path] if path.is_file() else _below(path):
             resolved = file.resolve()
@@ -90,7 +90,7 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
         return None
     if not kind:
         if named:
-            message = f"--code {path}: not Python, a notebook, a shell script, YAML or JSON"
+            message = f"{path}: not Python, a notebook, a shell script, YAML or JSON"
             raise InputError(message, hint="name a file of code, or the folder of your project")
         return None
     cells: tuple[int, ...] = ()
@@ -140,3 +140,13 @@ def _notebook(data: bytes) -> tuple[bytes, tuple[int, ...]]:
             indent = line[: len(line) - len(line.lstrip())]
             lines.append(f"{indent}pass" if _MAGIC.search(line) else line)
     return "\n".join(lines).encode(), tuple(starts)
+
+
+def fork_texts(folder: Path, package: str) -> tuple[CodeText, ...]:
+    """The modules of `package` in a checkout of it; InputError if the folder has none."""
+    name = package.replace("-", "_")
+    texts = tuple(text for text in find_files([folder]) if text.module.partition(".")[0] == name)
+    if not texts:
+        message = f"{folder} has no module {name}"
+        raise InputError(message, hint=f"name the folder of a checkout that has {name}/__init__.py")
+    return texts

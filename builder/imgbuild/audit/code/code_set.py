@@ -38,12 +38,18 @@ class CodeSet:
         files: Sequence[CodeText],
         facts: Mapping[str, ModuleFacts],
         unread: Iterable[str] = (),
+        *,
+        package: str = CODE,
+        version: str = "0",
     ) -> None:
         """With the facts of each of the Python `files`, by `CodeText.file`.
 
-        `unread` are packages that are installed and were not read.
+        `unread` are packages that are installed and were not read. The files are those of `package`
+        in this `version`, which `base` does not have.
         """
         self._base = base
+        self._package = package
+        self._version = version
         self._unread = frozenset(root for name in unread for root in roots_of(name))
         self.python = base.python
         self.arch = base.arch
@@ -102,27 +108,27 @@ class CodeSet:
         name = module
         while name:
             if name in self._modules:
-                return CODE
+                return self._package
             name = name.rpartition(".")[0]
         return self._base.owner(module)
 
     def version(self, package: str) -> str | None:
         """The version of a package; that of the user's code is of no use."""
-        return "0" if package == CODE else self._base.version(package)
+        return self._version if package == self._package else self._base.version(package)
 
     def modules_of(self, package: str) -> Mapping[str, str]:
         """Module → file of a package or of the user's code."""
-        return self._files if package == CODE else self._base.modules_of(package)
+        return self._files if package == self._package else self._base.modules_of(package)
 
     def files(self, package: str) -> Mapping[str, int]:
         """Path → size of a package; of the user's code, the paths of its modules."""
-        if package != CODE:
+        if package != self._package:
             return self._base.files(package)
         return self._sizes
 
     def read(self, package: str, path: str) -> bytes | None:
         """The content of a file of a package or of the user's code."""
-        if package != CODE:
+        if package != self._package:
             return self._base.read(package, path)
         return next((text.source for text in self._texts.values() if text.file == path), None)
 
@@ -132,7 +138,13 @@ class CodeSet:
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
         """The modules below `package` whose source has `word`."""
-        return () if package in self._modules else self._base.mentioning(package, word)
+        if package not in self._modules:
+            return self._base.mentioning(package, word)
+        return [
+            name
+            for name, text in self._texts.items()
+            if name.startswith(f"{package}.") and word.encode() in text.source
+        ]
 
     def read_ahead(self, package: str) -> None:
         """Read the modules below `package` at once, if they are local."""

@@ -52,3 +52,14 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
         """The cell (from 1; 0 if it is no notebook) and the line in it of a line of `source`."""
         cell = sum(first <= line for first in self.cells)
         return cell, line - self.cells[cell - 1] + 1 if cell else line
+
+
+class Fork(msgspec.Struct, frozen=True, kw_only=True):
+    """The Python files of a fork that takes the place of `package` in a package set.
+
+    `version` is that of the package which it replaces.
+    """
+
+    package: str
+    version: str = "0"
+    texts: tuple[CodeText, ...] = ()
