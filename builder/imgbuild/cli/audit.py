@@ -6,7 +6,7 @@ import enum
 import functools
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,6 @@ import msgspec
 import typer
 
 from imgbuild import project_paths
-from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.code.model import CodeReport
 from imgbuild.audit.judge import Terms
 from imgbuild.audit.packages import requirement_files
@@ -23,6 +22,16 @@ from imgbuild.audit.packages.pinned import ANY_GLIBC, PinList
 from imgbuild.audit.packages.requirement_files import NotPinned, RequirementText, read_pins
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
+from imgbuild.cli._audit_findings import (
+    CodePaths,
+    Format,
+    OutputFormat,
+    Replace,
+    audit_lines,
+    audit_targets,
+    read_code,
+    refuse_paths,
+)
 from imgbuild.cli._help import ACTIVE, AuditCommand, command
 from imgbuild.cli._options import AGAIN, BASE, CUDA, KEEP, PYTHON, REQUIREMENTS, JUnit, Offline
 from imgbuild.cli._output import answer, count, folded, put
@@ -31,7 +40,7 @@ from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
 from imgbuild.codec import write_bytes
 from imgbuild.doctor import host
-from imgbuild.errors import AuditFailed, InputError, LockStale, NothingSelected
+from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.lock import lock_file
 from imgbuild.lock.published import load, project_row
 from imgbuild.matrix.model import Matrix
@@ -41,7 +50,7 @@ from imgbuild.pipeline.audit_code import Code
 from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
-from imgbuild.report import Case, Finding, Relation, Report, Severity, Unread
+from imgbuild.report import Case, Relation, Report, Severity
 from imgbuild.resolve import request
 from imgbuild.resolve.request import cuda_of, python_of
 from imgbuild.show import findings
@@ -51,84 +60,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
-INDENT = "    "
 READ = "packages"  # the test case that fails if a package was not read
-
-
-def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
-    """Reports as text: errors and warnings first, with `notes` the notes, then what was not read.
-
-    Findings with one subject are shown once, at the first of their places.
-
-    The counts come last; of several reports, each has them as its heading.
-    """
-    for report in reports:
-        if len(reports) > 1:
-            yield _counts(report)
-        if isinstance(report, CodeReport):
-            yield from code_lines(report, notes=notes)
-            if len(reports) == 1:
-                yield _counts(report)
-            continue
-        groups: dict[tuple[str, ...], list[Finding]] = {}
-        for finding in report.findings:
-            if notes or finding.severity is not Severity.NOTE:
-                groups.setdefault(_subject(finding), []).append(finding)
-        for group in groups.values():
-            yield from _words(group)
-        for entry in report.unread:
-            yield _unread(entry)
-        if len(reports) == 1:
-            yield _counts(report)
-
-
-def _counts(report: Report) -> str:
-    counts = ", ".join(
-        count(sum(finding.severity is severity for finding in report.findings), severity)
-        for severity in Severity
-    )
-    read = f" in {count(report.files, 'file')} of code" if isinstance(report, CodeReport) else ""
-    return f"{report.target} {report.arch}: {counts}{read}"
-
-
-def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
-    """The findings in a user's code, one line each, and what was not read."""
-    for finding in report.findings:
-        if notes or finding.severity is not Severity.NOTE:
-            kind = "" if finding.severity is Severity.ERROR else f" {finding.severity}:"
-            remedy = f": {finding.remedy}" if finding.remedy else ""
-            yield f"{finding.where}: {finding.code}{kind} {finding.message}{remedy}"
-    yield from map(_unread, report.unread)
-
-
-def _subject(finding: Finding) -> tuple[str, ...]:
-    """What a finding is about; several places may have the same."""
-    evidence = finding.evidence
-    if evidence is None or not evidence.subject:
-        return (finding.severity, finding.check, finding.message, finding.where)
-    return (
-        finding.severity,
-        finding.check,
-        evidence.relation,
-        evidence.package,
-        evidence.other,
-        evidence.subject,
-    )
-
-
-def _words(group: Sequence[Finding]) -> Iterator[str]:
-    """The first finding of a group, and how many more places have the same."""
-    finding, *more = group
-    yield f"{finding.severity}: {finding.message} [{finding.check}]"
-    if finding.where:
-        also = f" and {count(len(more), 'more place')}; --json lists them" if more else ""
-        yield f"{INDENT}at {finding.where}{also}"
-    if finding.remedy:
-        yield f"{INDENT}{finding.remedy}"
-
-
-def _unread(entry: Unread) -> str:
-    return f"{'not read' if entry.required else 'not looked at'}: {entry.what}: {entry.why}"
 
 
 def with_cases(report: Report, checks: Sequence[str]) -> Report:
@@ -416,48 +348,6 @@ class Check(enum.StrEnum):
     RULES = "rules"
 
 
-class Format(enum.StrEnum):
-    """How findings are written."""
-
-    TEXT = "text"
-    JSON = "json"
-    SARIF = "sarif"
-    GITHUB = "github"
-
-
-CODE_SUFFIXES = (".py", ".ipynb", ".sh")
-CodePaths = Annotated[
-    list[Path] | None,
-    option(
-        "--code",
-        "Audit the code at this path against the packages: Python, notebooks, shell scripts, YAML;"
-        " repeatable.",
-        metavar="PATH",
-        panel=SELECT,
-        often=True,
-    ),
-]
-Replace = Annotated[
-    list[str] | None,
-    option(
-        "--replace",
-        "A fork in place of a package of the target: NAME=PATH of a checkout, or NAME=git+URL@REV;"
-        " its code is audited, too; repeatable.",
-        metavar="NAME=FORK",
-        panel=SELECT,
-    ),
-]
-OutputFormat = Annotated[
-    Format | None,
-    option(
-        "--output-format",
-        "How findings are written: SARIF 2.1 for code scanning, github for annotations in a"
-        " workflow. Default: text; json is the same as --json.",
-        panel=OUTPUT,
-    ),
-]
-
-
 @verb
 def audit(
     selection: Selection,
@@ -518,15 +408,11 @@ def audit(
     checks = tuple(each.value for each in select or Check)
     pinned = [name for name in selection.named if "==" in name or "@" in name]
     free = bool(pinned or packages.requirements) or packages.environment is not None
-    user_code = None
-    if code or replace:
-        context = Context.open(console, offline=offline)
-        forks = [audit_code.read_fork(text, context) for text in replace or ()]
-        user_code = audit_code.read_code(code or (), again=packages.again, forks=forks)
+    user_code = read_code(code, replace, again=packages.again, offline=offline)
     if free and replace:
         message = f"--replace {replace[0]} applies to targets"
         raise InputError(message, hint="name a target, or leave it out")
-    _refuse_paths(selection)
+    refuse_paths(selection)
     reports: list[Report]
     if free:
         _refuse(packages, pinned, selection, keep=keep)
@@ -622,7 +508,7 @@ def _audit_targets(
     inputs = open_inputs(session)
     drop = len(selected) > 1 if keep is None else not keep
     if code is not None:
-        return _audit_code(session, selected, inputs, code)
+        return audit_targets(session, selected, inputs, code)
     reports: list[Report] = [
         audit_lock.audit_target(
             session.project,
@@ -640,35 +526,9 @@ def _audit_targets(
     rows = [item for item in selected if project_row(session.matrix, item.name) is not None]
     if rows:
         code = audit_code.read_code([session.project.root], again=again)
-        reports += _audit_code(session, rows, inputs, code)
+        reports += audit_targets(session, rows, inputs, code)
     prune.trim(inputs.store)
     return reports
-
-
-def _audit_code(
-    session: Session, selected: Sequence[Selected], inputs: Inputs, code: Code
-) -> list[Report]:
-    """The reports on a user's code, one for each target and architecture."""
-    return [
-        audit_code.audit_locked(
-            lock_file.read_lock(session.project.images, item.name), arch, inputs, code
-        )
-        for item in selected
-        for arch in item.arches
-    ]
-
-
-def _refuse_paths(selection: Selection) -> None:
-    """InputError for a file of code that is named like a target."""
-    for name in selection.named:
-        if "/" in name or Path(name).suffix in CODE_SUFFIXES:
-            message = f"{name} is not a target"
-            hint = f"to audit code: imgbuild audit TARGET --code {name}"
-            raise (
-                InputError(message, hint=hint)
-                if Path(name).exists()
-                else NothingSelected(f"no target matches {name}", hint=hint)
-            )
 
 
 def _locked(
