@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.support import samples
+from tests.support import wheels
 from tests.support.audited_project import TARGET, Project
 from tests.support.inprocess_project import Command
 
@@ -219,10 +219,16 @@ def test_a_fork_takes_the_place_of_its_package_and_is_audited(
     assert imgbuild("audit", TARGET, "--replace", "verl=fork").status == 2
 
 
-def test_pins_and_their_code_are_audited(imgbuild: Command, tmp_path: Path) -> None:
-    sources = {name: text.encode() for name, text in PACKAGES["trl"].items()}
-    wheel = samples.write_wheel(tmp_path, "trl", "1.0", sources)
-    answer = imgbuild("audit", f"trl @ {wheel.as_uri()}", "--code", "train.py", "--offline")
+def test_an_environment_and_code_are_compared(imgbuild: Command, tmp_path: Path) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    info = site / "trl-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "trl").mkdir()
+    (site / "trl" / "__init__.py").write_text(TRL)
+    (info / "METADATA").write_bytes(wheels.metadata("trl", "1.0"))
+    (info / "RECORD").write_text("trl/__init__.py,,\ntrl-1.0.dist-info/METADATA,,\n")
+    words = ("--environment", str(site), "--python", "3.11", "--code", "train.py", "--offline")
+    answer = imgbuild("audit", *words)
     assert answer.status == 4
     assert answer.stdout.startswith("train.py:2:17: IMG102 ")
 

@@ -117,6 +117,14 @@ def resolve(package_set: ImportablePackages, path: str) -> LookupResult:
     return LookupResult(state="unknown")
 
 
+def has_member(package_set: ImportablePackages, path: str, name: str) -> bool:
+    """Whether the class at `path` has a member, as far as facts at hand say."""
+    try:
+        return classes.member(package_set, resolve(package_set, path), name).state == "defined"
+    except FetchFailed:
+        return False
+
+
 def _has(package_set: ImportablePackages, evidence: Evidence) -> bool | None:
     """Whether a package set has what `evidence` lacks; None if the facts at hand do not say."""
     subject = evidence.subject

@@ -10,7 +10,7 @@ import msgspec
 
 from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.checks.findings import SEVERITY_ORDER
-from imgbuild.audit.code import other_sets
+from imgbuild.audit.code import other_sets, overridden
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.locate import CodeTree
 from imgbuild.audit.code.model import CodeFinding, CodeText
@@ -79,7 +79,7 @@ def check(
         for file, each in facts.items()
         if each.broken
     ]
-    return _unique([*findings, *broken])
+    return _unique([*findings, *overridden.check(code, others), *broken])
 
 
 def _unique(findings: Sequence[CodeFinding]) -> list[CodeFinding]:

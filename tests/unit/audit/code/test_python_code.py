@@ -136,3 +136,17 @@ def test_development_files_may_import_packages_that_an_image_lacks(audit: Findin
 def test_a_file_that_cannot_be_parsed_is_a_warning(audit: Findings) -> None:
     findings = audit({"train.py": "def (:\n"})
     assert [(each.code, each.severity) for each in findings] == [("IMG107", Severity.WARNING)]
+
+
+def test_a_method_that_takes_less_than_its_base_passes_is_an_error(audit: Findings) -> None:
+    script = (
+        "from trl import SFTTrainer\n\n\nclass Mine(SFTTrainer):\n"
+        "    def compute_loss(self, model, inputs):\n        return 0\n\n\n"
+        "class Right(SFTTrainer):\n"
+        "    def compute_loss(self, model, inputs, **kwargs):\n        return 0\n"
+    )
+    findings = audit({"train.py": script})
+    assert [(each.code, each.line, each.severity) for each in findings] == [
+        ("IMG109", 5, Severity.ERROR)
+    ]
+    assert "num_items_in_batch" in findings[0].message
