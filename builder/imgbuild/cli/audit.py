@@ -409,13 +409,10 @@ def audit(
     pinned = [name for name in selection.named if "==" in name or "@" in name]
     free = bool(pinned or packages.requirements) or packages.environment is not None
     user_code = read_code(code, replace, again=packages.again, offline=offline)
-    if free and replace:
-        message = f"--replace {replace[0]} applies to targets"
-        raise InputError(message, hint="name a target, or leave it out")
     refuse_paths(selection)
     reports: list[Report]
     if free:
-        _refuse(packages, pinned, selection, keep=keep)
+        _refuse(packages, pinned, selection, keep=keep, replaced=replace)
         audited = packages.audit(
             pinned, selection.arches, selection.matrix, checks, offline=offline, code=user_code
         )
@@ -434,12 +431,16 @@ def audit(
         put(findings.text(reports, output_format, notes=notes))
     else:
         answer(reports, folded(audit_lines(reports, notes=notes)))
-    hint = RESOLVE if free else WAIVE
+    _end(reports, _hint(reports, packages, free=free))
+
+
+def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool) -> str:
+    """What to do about errors."""
     if any(isinstance(report, CodeReport) and not report.ok for report in reports):
-        hint = EXPLAIN
+        return EXPLAIN
     if packages.requirements and _lacks_packages(reports[0]):
-        hint = INCOMPLETE
-    _end(reports, hint)
+        return INCOMPLETE
+    return RESOLVE if free else WAIVE
 
 
 def _lacks_packages(report: Report) -> bool:
@@ -474,7 +475,12 @@ def _end(reports: Sequence[Report], hint: str) -> None:
 
 
 def _refuse(
-    packages: PackageSetOptions, pinned: Sequence[str], selection: Selection, *, keep: bool | None
+    packages: PackageSetOptions,
+    pinned: Sequence[str],
+    selection: Selection,
+    *,
+    keep: bool | None,
+    replaced: Sequence[str] | None,
 ) -> None:
     """InputError for two kinds of package sets at once, and for --keep or --drop."""
     targets = [name for name in selection.named if name not in pinned]
@@ -489,6 +495,9 @@ def _refuse(
     if packages.environment is not None and len(given) > 1:
         message = f"{given[0]} and --environment cannot be combined"
         raise InputError(message, hint="pass either versions or an environment")
+    if replaced:
+        message = f"--replace {replaced[0]} applies to targets"
+        raise InputError(message, hint="name a target, or leave it out")
     if keep is not None:
         message = f"{'--keep' if keep else '--drop'}: only wheels of targets are downloaded"
         raise InputError(message, hint="leave it out")

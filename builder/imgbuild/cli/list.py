@@ -26,9 +26,8 @@ from imgbuild.lock import lock_file, published
 from imgbuild.matrix import near, notes
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
-from imgbuild.pipeline import audit_code
-from imgbuild.pipeline.audit_code import Fit
-from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline import code_at_hand
+from imgbuild.pipeline.code_at_hand import Fit
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project_paths import Project
 from imgbuild.report import Severity
@@ -297,14 +296,11 @@ def list_targets(
 def _answer_runs(selection: Selection, names: Sequence[str], paths: Sequence[Path]) -> None:
     """Print which of the targets run the code at `paths`."""
     session = open_session(selection.matrix, Options(offline=True), selection.named)
-    locked = set(session.project.locked_targets())
-    locks = [lock_file.read_lock(session.project.images, name) for name in names if name in locked]
-    if not locks:
-        message = "no selected target is locked"
-        raise NothingSelected(message, hint="--runs compares code with locked packages")
-    code = audit_code.read_code(paths)
     arches = selection.arches or [Arch.parse(platform.machine())]
-    results = audit_code.fits(locks, arches, open_inputs(session), code)
+    results = code_at_hand.fits(session, names, arches, paths)
+    if not results:
+        message = "no selected target is locked for this architecture"
+        raise NothingSelected(message, hint="--runs compares code with locked packages")
     answer(results, list(_runs_lines(results)))
 
 

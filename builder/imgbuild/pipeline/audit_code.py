@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -30,7 +29,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, LockStale
 from imgbuild.index.remote_wheel import LATER, Blocks
-from imgbuild.lock import addresses, lock_file, published
+from imgbuild.lock import addresses, lock_file
 from imgbuild.lock.addresses import GitAddress
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
@@ -47,9 +46,8 @@ from imgbuild.wheel.sdist import members
 
 KEPT = "code-report"
 JUDGING = "imgbuild.audit.code.check"
-SECONDS = 0.8  # that `warn` may take
+SECONDS = 0.8  # that `errors_of_project` may take
 SMALL = 400_000  # bytes of code that can be read in that time
-SHOWN = 3  # errors that `warn` prints
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +129,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
         left_out = {*unread, *(fork.package for fork in forks)}
         read = [wheel for wheel in wheels.values() if wheel.package not in left_out]
         code = msgspec.structs.replace(code, forks=forks)
-        packages = Packages(
+        packages = CodePackages(
             installed={wheel.package: wheel.sha256 for wheel in read},
             machine=(lock.base.python, arch, ""),
             open=lambda: _open(lock, arch, read, library, lambda wheel: _place(store, wheel)),
@@ -154,7 +152,7 @@ def _forks(lock: Lock, wheels: Iterable[Wheel], code: Code) -> tuple[Fork, ...]:
     )
 
 
-class Packages(msgspec.Struct, frozen=True, kw_only=True):
+class CodePackages(msgspec.Struct, frozen=True, kw_only=True):
     """A package set that is opened only if there is no report for it yet.
 
     `installed` is package → sha256, `machine` the Python, the architecture and what else decides.
@@ -170,16 +168,16 @@ class Packages(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...] = ()
 
 
-def opened(package_set: PackageSet) -> Packages:
+def opened(package_set: PackageSet) -> CodePackages:
     """An open package set."""
-    return Packages(
+    return CodePackages(
         installed={name: each.wheel.sha256 for name, each in package_set.wheels.items()},
         machine=(package_set.python, package_set.arch, str(package_set.partial)),
         open=lambda: package_set,
     )
 
 
-def audit_code(packages: Packages, code: Code, store: Store, *, target: str) -> CodeReport:
+def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str) -> CodeReport:
     """The findings in `code` for `packages`: kept ones, or new ones, which are kept."""
     key_parts = [
         *(code_digest(JUDGING, alone=__name__), packages.machine, packages.installed),
@@ -286,43 +284,14 @@ class NotAtHandError(Exception):
     """The facts of a package that a check needs as a whole are not in the cache."""
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the packages of a target run a user's code, as far as facts at hand say.
+def findings_at_hand(
+    lock: Lock, arch: Arch, store: Store, code: Code, deadline: float = math.inf
+) -> tuple[list[CodeFinding], list[str]]:
+    """All findings from facts at hand, and the packages that the code imports and that lack them.
 
-    `unread` are packages that the code imports and that were not read.
+    TimeoutError after `deadline`, of `time.monotonic`. Nothing is fetched.
     """
-
-    target: str
-    arch: Arch
-    state: Literal["runs", "fails", "not known"]
-    errors: int
-    warnings: int
-    findings: tuple[CodeFinding, ...]
-    unread: tuple[str, ...] = ()
-
-
-def fits(locks: Iterable[Lock], arches: Sequence[Arch], inputs: Inputs, code: Code) -> list[Fit]:
-    """For each lock and architecture whether it runs `code`; in the order of `locks`, best first.
-
-    Nothing is fetched.
-    """
-    library = Library(inputs.store, ahead=False)
-    results = [
-        _fit(lock, arch, library, code)
-        for lock in locks
-        for arch in lock.arch
-        if not arches or arch in arches
-    ]
-    order = {"runs": 0, "not known": 1, "fails": 2}
-    return sorted(
-        results,
-        key=lambda fit: (order[fit.state], bool(fit.unread), fit.errors, fit.warnings),
-    )
-
-
-def _fit(
-    lock: Lock, arch: Arch, library: Library, code: Code, *, deadline: float = math.inf
-) -> Fit:
+    library = Library(store, ahead=False)
     wheels = wheels_of(lock.arch[arch])
     unread = {wheel.package for wheel in wheels if not _at_hand(library, wheel)}
     every: list[CodeFinding] | None = None
@@ -335,42 +304,23 @@ def _fit(
             every = check.check(package_set, code.texts, library.store, (), sorted(unread))
         except NotAtHandError as error:
             unread.add(str(error))
-    findings = [each for each in every if each.severity is not Severity.NOTE]
-    errors = sum(each.severity is Severity.ERROR for each in findings)
     imported = check.imported(code.texts, library.store)
-    lacking = tuple(sorted(name for name in unread if roots_of(name) & imported))
-    state: Literal["runs", "fails", "not known"] = "not known" if lacking else "runs"
-    return Fit(
-        target=lock.target,
-        arch=arch,
-        state="fails" if errors else state,
-        errors=errors,
-        warnings=len(findings) - errors,
-        findings=tuple(findings),
-        unread=lacking,
-    )
+    return every, sorted(name for name in unread if roots_of(name) & imported)
 
 
-def warn(session: Session, name: str, arch: Arch) -> None:
-    """Warn of errors in a project's code, if that is known within a second from facts at hand."""
-    if published.project_row(session.matrix, name) is None:
-        return
+def errors_of_project(session: Session, name: str, arch: Arch) -> list[CodeFinding]:
+    """The errors in a project's code that are known within a second from facts at hand."""
     try:
         lock = lock_file.read_lock(session.project.images, name)
         code = read_code([session.project.root])
         small = sum(len(text.source) for text in code.texts) <= SMALL
         if not small or arch not in lock.arch:
-            return
+            return []
         deadline = time.monotonic() + SECONDS
-        library = Library(Store.open(), ahead=False)
-        fit = _fit(lock, arch, library, code, deadline=deadline)
+        every, _ = findings_at_hand(lock, arch, Store.open(), code, deadline)
     except (ImgbuildError, OSError, TimeoutError):
-        return  # what else is wrong is said where it matters
-    errors = [each for each in fit.findings if each.severity is Severity.ERROR]
-    for finding in errors[:SHOWN]:
-        console.warn(f"{finding.where}: {finding.code} {finding.message}")
-    if errors[SHOWN:]:
-        console.warn(f"{len(errors) - SHOWN} more: imgbuild audit {name}")
+        return []  # what else is wrong is said where it matters
+    return [each for each in every if each.severity is Severity.ERROR]
 
 
 # -- what other targets have

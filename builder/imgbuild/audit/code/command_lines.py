@@ -1,4 +1,4 @@
-"""Command lines of packages' programs in shell scripts: flags, subcommands, modules, overrides."""
+"""Command lines of packages' programs in scripts: flags, subcommands (separate: one check)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WRAPPERS = frozenset(
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 
 
-class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program of `data/audit/code_commands.yaml`, which explains the fields."""
 
     names: tuple[str, ...]
@@ -59,9 +59,9 @@ Problem = tuple[Word, str, str, str, Severity]  # word, code, message, instead
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[Program, ...]:
+def load() -> tuple[PackageProgram, ...]:
     """The programs of this version of imgbuild."""
-    return yaml_data.load(files.data("audit/code_commands.yaml"), tuple[Program, ...])
+    return yaml_data.load(files.data("audit/code_commands.yaml"), tuple[PackageProgram, ...])
 
 
 def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
@@ -112,7 +112,7 @@ class _CommandLines:
             if not wrapped:
                 return
 
-    def _is_start(self, program: Program, words: Command) -> bool:
+    def _is_start(self, program: PackageProgram, words: Command) -> bool:
         """Whether a word inside of another command begins the program, by what follows it."""
         if not program.subcommands:
             return bool(words)
@@ -149,7 +149,7 @@ class _CommandLines:
                 severity = Severity.WARNING if code == overrides.TYPE else Severity.ERROR
                 yield word, code, message, instead, severity
 
-    def _of_program(self, program: Program, words: Command) -> Iterator[Problem]:
+    def _of_program(self, program: PackageProgram, words: Command) -> Iterator[Problem]:
         parser = self._parser(program)
         if parser is None or not parser.flags:
             return
@@ -177,7 +177,7 @@ class _CommandLines:
             after = words[at + 1] if at + 1 < len(words) else None
             yield from _of_flag(parser, version, word, after, exact=program.exact)
 
-    def _parser(self, program: Program) -> Parser | None:
+    def _parser(self, program: PackageProgram) -> Parser | None:
         """The parsers of a program; None if its package is not installed or not at hand."""
         if program.files not in self._parsers:
             self._parsers[program.files] = None
@@ -191,11 +191,11 @@ class _CommandLines:
 
 
 @lru_cache(maxsize=1)
-def _by_name() -> Mapping[str, Program]:
+def _by_name() -> Mapping[str, PackageProgram]:
     return {name: program for program in load() for name in program.names}
 
 
-def _program(name: str) -> Program | None:
+def _program(name: str) -> PackageProgram | None:
     return _by_name().get(name)
 
 

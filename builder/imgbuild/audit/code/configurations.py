@@ -1,4 +1,4 @@
-"""Configuration files of accelerate and DeepSpeed: unknown keys, and impossible values."""
+"""Files of accelerate and DeepSpeed: unknown keys, impossible values (separate: one check)."""
 
 from __future__ import annotations
 

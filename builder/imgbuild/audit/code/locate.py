@@ -1,4 +1,4 @@
-"""The column of a finding: the node of a file's tree that it is about."""
+"""The column of a finding: the node of a file's tree that it is about (separate: reads trees)."""
 
 from __future__ import annotations
 

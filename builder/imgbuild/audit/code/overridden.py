@@ -1,4 +1,4 @@
-"""Methods of a user's classes against those of packages that they override."""
+"""Methods of a user's classes against those that they override (separate: one check)."""
 
 from __future__ import annotations
 

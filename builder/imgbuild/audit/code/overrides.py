@@ -1,4 +1,4 @@
-"""Hydra's overrides on a command line (`a.b=1`) against the configuration that a wheel brings."""
+"""Hydra's overrides (`a.b=1`) against the configuration in a wheel (separate: one check)."""
 
 from __future__ import annotations
 

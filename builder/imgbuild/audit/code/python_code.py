@@ -1,4 +1,4 @@
-"""A user's Python against a package set: the audit's checks of imports and calls, with columns."""
+"""A user's Python against a package set: imports and calls, with columns (separate: one check)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment variables that users set: those that nothing reads, and values that are not known."""
+"""Environment variables that users set: unread ones, unknown values (separate: one check)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class VariableTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: tuple[Values, ...]
 
 
-class Setting(msgspec.Struct, frozen=True):
+class VariableSetting(msgspec.Struct, frozen=True):
     """A variable that a file sets; `value` is None if it is not literal."""
 
     name: str
@@ -76,7 +76,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
     table = load()
     prefixes = tuple(table.prefixes)
     mentioned = [text for text in texts if any(each.encode() in text.source for each in prefixes)]
-    settings: list[tuple[CodeText, Setting]] = []
+    settings: list[tuple[CodeText, VariableSetting]] = []
     own: set[str] = set()
     for text in mentioned:
         read, assigned = _of_file(text)
@@ -94,7 +94,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
 
 
 def _finding(
-    text: CodeText, setting: Setting, code: str, message: str, instead: str
+    text: CodeText, setting: VariableSetting, code: str, message: str, instead: str
 ) -> CodeFinding:
     cell, line = text.place(setting.line)
     return CodeFinding(
@@ -113,7 +113,7 @@ def _finding(
 
 
 def _unread(
-    sources: PackageSources, reading: Prefix, prefix: str, setting: Setting
+    sources: PackageSources, reading: Prefix, prefix: str, setting: VariableSetting
 ) -> tuple[str, str, str] | None:
     """The finding for a variable that none of the packages reads."""
     package_set = sources.package_set
@@ -144,7 +144,7 @@ def _read_names(
 
 
 def _value(
-    sources: PackageSources, table: VariableTable, setting: Setting
+    sources: PackageSources, table: VariableTable, setting: VariableSetting
 ) -> tuple[str, str, str] | None:
     """The finding for a value that is not among those in the code."""
     if not setting.value:
@@ -176,7 +176,7 @@ def _value(
 # -- what files set and read
 
 
-def _of_file(text: CodeText) -> tuple[set[str], list[Setting]]:
+def _of_file(text: CodeText) -> tuple[set[str], list[VariableSetting]]:
     """The variables that a file reads itself, and those that it sets."""
     if text.kind == "python":
         if not _USES.search(text.source):
@@ -191,27 +191,27 @@ def _of_file(text: CodeText) -> tuple[set[str], list[Setting]]:
     return set(), list(_of_lines(source))
 
 
-def _of_shell(source: str) -> Iterator[Setting]:
+def _of_shell(source: str) -> Iterator[VariableSetting]:
     for command in shell.commands(source):
         for word in command:
             for match in _ASSIGNED.finditer(word.text.removeprefix("--env=").removeprefix("-e")):
                 value = match[2] if word.literal else None
-                yield Setting(match[1], value, word.line, word.column)
+                yield VariableSetting(match[1], value, word.line, word.column)
 
 
-def _of_lines(source: str) -> Iterator[Setting]:
+def _of_lines(source: str) -> Iterator[VariableSetting]:
     """Of YAML and Dockerfiles: `NAME: value`, `NAME=value`, `- name: NAME`."""
     for number, line in enumerate(source.splitlines(), 1):
         match = _LINE.match(line) or _NAMED.match(line)
         if match is not None:
             value = match[2].strip() if match.re is _LINE else ""
             literal = value if value and not value.startswith("$") else None
-            yield Setting(match[1], literal, number, match.start(1) + 1)
+            yield VariableSetting(match[1], literal, number, match.start(1) + 1)
 
 
-def _of_python(tree: ast.Module) -> tuple[set[str], list[Setting]]:
+def _of_python(tree: ast.Module) -> tuple[set[str], list[VariableSetting]]:
     read: set[str] = set()
-    settings: list[Setting] = []
+    settings: list[VariableSetting] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and dotted(node.value).endswith("environ"):
             name = string(node.slice)
@@ -233,7 +233,7 @@ def _of_python(tree: ast.Module) -> tuple[set[str], list[Setting]]:
     return read, settings
 
 
-def _updated(node: ast.Call) -> Iterator[Setting]:
+def _updated(node: ast.Call) -> Iterator[VariableSetting]:
     for argument in node.args:
         if isinstance(argument, ast.Dict):
             for key, value in zip(argument.keys, argument.values, strict=True):
@@ -241,10 +241,10 @@ def _updated(node: ast.Call) -> Iterator[Setting]:
                     yield from _setting(key, value)
 
 
-def _setting(key: ast.expr, value: ast.expr) -> Iterator[Setting]:
+def _setting(key: ast.expr, value: ast.expr) -> Iterator[VariableSetting]:
     name = string(key)
     if name:
-        yield Setting(name, string(value), key.lineno, key.col_offset + 1)
+        yield VariableSetting(name, string(value), key.lineno, key.col_offset + 1)
 
 
 def _tree(text: CodeText) -> ast.Module | None:

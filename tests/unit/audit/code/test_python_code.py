@@ -15,7 +15,7 @@ args = SFTConfig("out", evaluation_strategy="no")
 if __name__ == "__main__":
     trainer = SFTTrainer("model", tokenizer=None,
                          args=args)
-    trainer.trian()
+    trainer.train_it()
     trainer.train(resume=True, start=1)
     load()
 """

@@ -75,7 +75,7 @@ PACKAGES: dict[str, audited.Files] = {
         ("srun bash -c 'vllm serve m --nothing'", "IMG301 1:14"),
         ("python3 -m vllm.entrypoints.openai.api_servr",
          "IMG304 1:12 vllm.entrypoints.openai.api_server"),
-        ("python -m verl.trainer.main_ppo actor_rollout_ref.rollout.nam=x",
+        ("python -m verl.trainer.main_ppo actor_rollout_ref.rollout.nme=x",
          "IMG401 1:33 actor_rollout_ref.rollout.name"),
         ("python -m verl.trainer.main_ppo trainer.epochs=many", "IMG402 1:33"),
         ("python -m verl.trainer.main_ppo +trainer.epochs=2", "IMG403 1:33 trainer.epochs"),
