@@ -312,11 +312,11 @@ def errors_of_project(session: Session, name: str, arch: Arch) -> list[CodeFindi
     """The errors in a project's code that are known within a second from facts at hand."""
     try:
         lock = lock_file.read_lock(session.project.images, name)
-        code = read_code([session.project.root])
+        deadline = time.monotonic() + SECONDS
+        code = Code(texts=find_files([session.project.root], deadline=deadline))
         small = sum(len(text.source) for text in code.texts) <= SMALL
         if not small or arch not in lock.arch:
             return []
-        deadline = time.monotonic() + SECONDS
         every, _ = findings_at_hand(lock, arch, Store.open(), code, deadline)
     except (ImgbuildError, OSError, TimeoutError):
         return []  # what else is wrong is said where it matters

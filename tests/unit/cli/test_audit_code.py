@@ -9,7 +9,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.support import wheels
+from imgbuild import codec
+from imgbuild.cache.store import Store
+from imgbuild.lock import lock_file
+from imgbuild.lock.resolution import Resolution
+from imgbuild.pipeline import code_at_hand
+from imgbuild.pipeline.session import open_session
+from imgbuild.values import Arch
+from tests.support import extended, samples, wheels
 from tests.support.audited_project import TARGET, Project
 from tests.support.inprocess_project import Command
 
@@ -248,3 +255,59 @@ def test_list_says_which_targets_run_code_and_what_stops_the_others(
     assert [(each["target"], each["state"]) for each in json.loads(runs.stdout)] == [
         (TARGET, "runs")
     ]
+
+
+ROW = """\
+version: 1
+published:
+  small:
+    lock: published/small
+    from: ../project
+targets:
+  ours:
+    extends: small
+    summary: our image
+    as_of: 2025-07-01
+"""
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """The command in a user's project with one locked target and a script that is wrong."""
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    store = Store.open()
+    sources = {name: text.encode() for name, text in PACKAGES["trl"].items()}
+    wheel = samples.add(store, samples.write_wheel(tmp_path, "trl", "1.0", sources), "trl")
+    store.release()
+    folder = tmp_path / "project"
+    folder.mkdir()
+    matrix = extended.read(extended.repository(folder, ROW, samples.lock(wheel)))
+    lock = lock_file.make_lock(matrix, "ours", {Arch.X86_64: Resolution(wheels=(wheel,))})
+    codec.write(lock_file.lock_path(folder / "images", "ours"), lock)
+    (folder / "train.py").write_text(BAD)
+    monkeypatch.chdir(folder)
+    return Command(monkeypatch, capsys)
+
+
+def test_audit_reads_the_code_of_a_project(project: Command) -> None:
+    answer = project("audit", "--select", "imports", "--json")
+    packages, code = json.loads(answer.stdout)
+    assert answer.status == 4
+    assert packages["findings"] == []
+    assert [(each["file"].rpartition("/")[2], each["code"]) for each in code["findings"]] == [
+        ("train.py", "IMG102"),
+        ("train.py", "IMG101"),
+    ]
+
+
+def test_errors_in_a_projects_code_are_warnings_once_the_packages_are_known(
+    project: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = open_session(None)
+    code_at_hand.warn(session, "ours", Arch.X86_64)
+    assert capsys.readouterr().err == ""
+    project("audit", "--select", "imports")
+    code_at_hand.warn(session, "ours", Arch.X86_64)
+    assert "train.py:2:17: IMG102 passes tokenizer=" in capsys.readouterr().err

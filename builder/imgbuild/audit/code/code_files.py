@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -27,25 +29,31 @@ _KINDS = {
     ".json": "json",
 }
 LARGEST = 4 << 20  # bytes of a file that is read; larger ones are data
+LARGEST_JSON = 64 << 10
 _SHELL = re.compile(rb"#!.*\b(?:ba|z|da|k)?sh\b")
 _PYTHON = re.compile(rb"#!.*\bpython")
 _MAGIC = re.compile(r"^\s*[%!?]|\?\s*$")
 
 
-def find_files(paths: Iterable[Path]) -> tuple[CodeText, ...]:
-    """The files at and below `paths`, each once; InputError for a path that does not exist."""
-    found: dict[Path, CodeText] = {}
+def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[CodeText, ...]:
+    """The files at and below `paths`, each once; InputError for a path that does not exist.
+
+    TimeoutError after `deadline`, of `time.monotonic`.
+    """
+    texts: dict[Path, CodeText] = {}
     for path in paths:
         if not path.exists():
             message = f"{path}: no such file or folder"
             raise InputError(message, hint="name a file or a folder of your code")
         for file in [path] if path.is_file() else _below(path):
+            if time.monotonic() > deadline:
+                raise TimeoutError
             resolved = file.resolve()
-            if resolved not in found:
+            if resolved not in texts:
                 text = _read(file, named=path.is_file())
                 if text is not None:
-                    found[resolved] = text
-    return tuple(found.values())
+                    texts[resolved] = text
+    return tuple(texts.values())
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -77,7 +85,8 @@ def _kind(path: Path, start: bytes) -> str:
 def _read(path: Path, *, named: bool) -> CodeText | None:
     """The text of a file; None if it is not code. InputError for one that the user names."""
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
+        largest = LARGEST_JSON if path.suffix == ".json" else LARGEST
+        if not path.is_file() or path.stat().st_size > largest:
             return None
         with path.open("rb") as file:
             start = file.read(128)
