@@ -58,6 +58,7 @@ class PackageSet:
         self._mentions: dict[tuple[str, str], tuple[str, ...]] = {}
         self._ahead: set[str] = set()
         self._injects: dict[tuple[str, str], bool] = {}
+        self._shared: dict[str, bool] = {}
 
     # -- packages
 
@@ -221,6 +222,11 @@ class PackageSet:
         """Whether absent packages may have modules below `module`, as with `nvidia`."""
         if module in self._folders:
             return True
+        if module not in self._shared:
+            self._shared[module] = self._has_shared_init(module)
+        return self._shared[module]
+
+    def _has_shared_init(self, module: str) -> bool:
         lines = self._source(module).splitlines() if "." not in module else [b"nested"]
         if self._owners[module] == normalize(module):
             # No package is called `nvidia`; a package of this name has all its modules here.
