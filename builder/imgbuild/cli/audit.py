@@ -6,7 +6,7 @@ import enum
 import functools
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from imgbuild import project_paths
+from imgbuild.audit.code.model import CodeReport
 from imgbuild.audit.judge import Terms
 from imgbuild.audit.packages import requirement_files
 from imgbuild.audit.packages.environment import open_environment
@@ -21,9 +22,19 @@ from imgbuild.audit.packages.pinned import ANY_GLIBC, PinList
 from imgbuild.audit.packages.requirement_files import NotPinned, RequirementText, read_pins
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
+from imgbuild.cli._audit_findings import (
+    CodePaths,
+    Format,
+    OutputFormat,
+    Replace,
+    audit_lines,
+    audit_targets,
+    read_code,
+    refuse_paths,
+)
 from imgbuild.cli._help import ACTIVE, AuditCommand, command
 from imgbuild.cli._options import AGAIN, BASE, CUDA, KEEP, PYTHON, REQUIREMENTS, JUnit, Offline
-from imgbuild.cli._output import answer, count, folded
+from imgbuild.cli._output import answer, count, folded, put
 from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
@@ -31,84 +42,25 @@ from imgbuild.codec import write_bytes
 from imgbuild.doctor import host
 from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.lock import lock_file
-from imgbuild.lock.published import load
+from imgbuild.lock.published import load, project_row
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
-from imgbuild.pipeline import audit_lock, audit_set, declared_files, open_requirements
+from imgbuild.pipeline import audit_code, audit_lock, audit_set, declared_files, open_requirements
+from imgbuild.pipeline.audit_code import Code
 from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
-from imgbuild.report import Case, Finding, Relation, Report, Severity, Unread
+from imgbuild.report import Case, Relation, Report, Severity
 from imgbuild.resolve import request
 from imgbuild.resolve.request import cuda_of, python_of
+from imgbuild.show import findings
 from imgbuild.smoke.junit_report import document
 from imgbuild.solve import uv
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
-INDENT = "    "
 READ = "packages"  # the test case that fails if a package was not read
-
-
-def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
-    """Reports as text: errors and warnings first, with `notes` the notes, then what was not read.
-
-    Findings with one subject are shown once, at the first of their places.
-
-    The counts come last; of several reports, each has them as its heading.
-    """
-    for report in reports:
-        if len(reports) > 1:
-            yield _counts(report)
-        groups: dict[tuple[str, ...], list[Finding]] = {}
-        for finding in report.findings:
-            if notes or finding.severity is not Severity.NOTE:
-                groups.setdefault(_subject(finding), []).append(finding)
-        for group in groups.values():
-            yield from _words(group)
-        for entry in report.unread:
-            yield _unread(entry)
-        if len(reports) == 1:
-            yield _counts(report)
-
-
-def _counts(report: Report) -> str:
-    counts = ", ".join(
-        count(sum(finding.severity is severity for finding in report.findings), severity)
-        for severity in Severity
-    )
-    return f"{report.target} {report.arch}: {counts}"
-
-
-def _subject(finding: Finding) -> tuple[str, ...]:
-    """What a finding is about; several places may have the same."""
-    evidence = finding.evidence
-    if evidence is None or not evidence.subject:
-        return (finding.severity, finding.check, finding.message, finding.where)
-    return (
-        finding.severity,
-        finding.check,
-        evidence.relation,
-        evidence.package,
-        evidence.other,
-        evidence.subject,
-    )
-
-
-def _words(group: Sequence[Finding]) -> Iterator[str]:
-    """The first finding of a group, and how many more places have the same."""
-    finding, *more = group
-    yield f"{finding.severity}: {finding.message} [{finding.check}]"
-    if finding.where:
-        also = f" and {count(len(more), 'more place')}; --json lists them" if more else ""
-        yield f"{INDENT}at {finding.where}{also}"
-    if finding.remedy:
-        yield f"{INDENT}{finding.remedy}"
-
-
-def _unread(entry: Unread) -> str:
-    return f"{'not read' if entry.required else 'not looked at'}: {entry.what}: {entry.why}"
 
 
 def with_cases(report: Report, checks: Sequence[str]) -> Report:
@@ -195,15 +147,19 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         checks: Sequence[str],
         *,
         offline: bool,
+        code: Code | None = None,
     ) -> Report:
-        """The audit of the pins `pinned` and of the files, or of the environment."""
+        """The audit of the pins `pinned` and of the files, or of the environment.
+
+        With `code`, of what the user's code does with them.
+        """
         if len(arches) > 1:
             message = f"one package set has one architecture, not {', '.join(arches)}"
             raise InputError(message, hint="pass --arch once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
         if self.environment is not None:
-            return self._environment(arch, matrix, checks, offline=offline)
-        return self._pins(pinned, arch, matrix, checks, offline=offline)
+            return self._environment(arch, matrix, checks, offline=offline, code=code)
+        return self._pins(pinned, arch, matrix, checks, offline=offline, code=code)
 
     def _pins(
         self,
@@ -213,11 +169,12 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         checks: Sequence[str],
         *,
         offline: bool,
+        code: Code | None,
     ) -> Report:
         files = self.requirements or ()
         name = ", ".join((*_names(files), *([PINS] if pinned else [])))
         python = self._python(matrix)
-        request = self._request(name, python, arch, matrix, checks, offline=offline)
+        request = self._request(name, python, arch, matrix, checks, offline=offline, code=code)
         try:
             listed = read_pins(_texts(files, pinned), request.machine)
         except NotPinned:
@@ -241,7 +198,13 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             )
 
     def _environment(
-        self, arch: Arch, matrix: Path | None, checks: Sequence[str], *, offline: bool
+        self,
+        arch: Arch,
+        matrix: Path | None,
+        checks: Sequence[str],
+        *,
+        offline: bool,
+        code: Code | None,
     ) -> Report:
         where = None if self.environment == ACTIVE else self.environment
         python = None if self.python is None else python_of(self.python)
@@ -252,7 +215,9 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             )
             raise InputError(message, hint="leave --python out")
         name = where or str(environment.folders[0])
-        request = self._request(name, environment.python, arch, matrix, checks, offline=offline)
+        request = self._request(
+            name, environment.python, arch, matrix, checks, offline=offline, code=code
+        )
         with console.step(f"auditing {count(len(environment.packages), 'package')} of {name}"):
             return audit_set.audit_environment(environment, request)
 
@@ -265,16 +230,23 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         checks: Sequence[str],
         *,
         offline: bool,
+        code: Code | None,
     ) -> SetRequest:
         glibc = self._glibc(python, matrix)
+        context = Context.open(console, offline=offline)
         return SetRequest(
             machine=Tags(python=python, glibc=glibc, arch=arch),
             index=functools.cache(uv.default_index),
-            context=Context.open(console, offline=offline),
+            context=context,
             terms=Terms(target=name, cuda=cuda_of(self.cuda, None) or ""),
             checks=checks,
             offline=offline,
             again=self.again,
+            code=None
+            if code is None
+            else lambda package_set: audit_code.audit_code(
+                audit_code.opened(package_set), code, context.store, target=name
+            ),
         )
 
     def _python(self, matrix: Path | None) -> str:
@@ -358,6 +330,7 @@ def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText
     return texts
 
 
+EXPLAIN = "imgbuild explain CODE says more, such as: imgbuild explain IMG102"
 WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
 RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
 INCOMPLETE = (
@@ -394,6 +367,9 @@ def audit(
             often=True,
         ),
     ] = False,
+    code: CodePaths = None,
+    replace: Replace = None,
+    output_format: OutputFormat = None,
     junit: JUnit = None,
     keep: Annotated[
         bool | None, KEEP("Applies to wheels. Default: keep for one target, remove for several.")
@@ -407,6 +383,9 @@ def audit(
     what is installed. Versions that are named here are a partial set: the absence of other packages
     is reported only if an EXTRA requires them. Accepted findings are listed in the matrix under
     `waive:`.
+
+    With --code, your code is read instead: what it imports, calls and sets is compared with the
+    packages. In a project of your own its code is read in any case.
 
     Prints findings, what was not looked at, and counts. Exit status 4 if there is an error, or if
     a package that is named or installed could not be read.
@@ -424,14 +403,21 @@ def audit(
         imgbuild audit --requirements pyproject.toml --python 3.12
 
         imgbuild audit --environment .venv
+
+        imgbuild audit cu124-vllm --code train.py --code configs/
     """
+    if output_format is Format.JSON:
+        console.configure(verbosity=console.verbosity, json=True)
     checks = tuple(each.value for each in select or Check)
     pinned = [name for name in selection.named if "==" in name or "@" in name]
     free = bool(pinned or packages.requirements) or packages.environment is not None
+    user_code = read_code(code, replace, again=packages.again, offline=offline)
+    refuse_paths(selection)
+    reports: list[Report]
     if free:
-        _refuse(packages, pinned, selection, keep=keep)
+        _refuse(packages, pinned, selection, keep=keep, replaced=replace)
         audited = packages.audit(
-            pinned, selection.arches, selection.matrix, checks, offline=offline
+            pinned, selection.arches, selection.matrix, checks, offline=offline, code=user_code
         )
         reports = [audited]
     else:
@@ -439,16 +425,25 @@ def audit(
             message = f"{given} does not apply to locked targets"
             raise InputError(message, hint="leave it out, or name versions or --environment")
         reports = _audit_targets(
-            selection, checks, keep=keep, offline=offline, again=packages.again
+            selection, checks, keep=keep, offline=offline, again=packages.again, code=user_code
         )
     if junit is not None:
         cases = [with_cases(report, checks) for report in reports]
         write_bytes(junit, document(cases))
-    answer(reports, folded(audit_lines(reports, notes=notes)))
-    hint = RESOLVE if free else WAIVE
+    if output_format in (Format.SARIF, Format.GITHUB):
+        put(findings.text(reports, output_format, notes=notes))
+    else:
+        answer(reports, folded(audit_lines(reports, notes=notes)))
+    _end(reports, _hint(reports, packages, free=free))
+
+
+def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool) -> str:
+    """What to do about errors."""
+    if any(isinstance(report, CodeReport) and not report.ok for report in reports):
+        return EXPLAIN
     if packages.requirements and _lacks_packages(reports[0]):
-        hint = INCOMPLETE
-    _end(reports, hint)
+        return INCOMPLETE
+    return RESOLVE if free else WAIVE
 
 
 def _lacks_packages(report: Report) -> bool:
@@ -483,7 +478,12 @@ def _end(reports: Sequence[Report], hint: str) -> None:
 
 
 def _refuse(
-    packages: PackageSetOptions, pinned: Sequence[str], selection: Selection, *, keep: bool | None
+    packages: PackageSetOptions,
+    pinned: Sequence[str],
+    selection: Selection,
+    *,
+    keep: bool | None,
+    replaced: Sequence[str] | None,
 ) -> None:
     """InputError for two kinds of package sets at once, and for --keep or --drop."""
     targets = [name for name in selection.named if name not in pinned]
@@ -498,6 +498,9 @@ def _refuse(
     if packages.environment is not None and len(given) > 1:
         message = f"{given[0]} and --environment cannot be combined"
         raise InputError(message, hint="pass either versions or an environment")
+    if replaced:
+        message = f"--replace {replaced[0]} applies to targets"
+        raise InputError(message, hint="name a target, or leave it out")
     if keep is not None:
         message = f"{'--keep' if keep else '--drop'}: only wheels of targets are downloaded"
         raise InputError(message, hint="leave it out")
@@ -510,12 +513,15 @@ def _audit_targets(
     keep: bool | None,
     offline: bool,
     again: bool,
+    code: Code | None,
 ) -> list[Report]:
     session = open_session(selection.matrix, Options(offline=offline), selection.named)
     selected = _locked(session, select_targets(selection, session), selection.named)
     inputs = open_inputs(session)
     drop = len(selected) > 1 if keep is None else not keep
-    reports = [
+    if code is not None:
+        return audit_targets(session, selected, inputs, code)
+    reports: list[Report] = [
         audit_lock.audit_target(
             session.project,
             session.matrix,
@@ -529,6 +535,10 @@ def _audit_targets(
         for item in selected
         for each in item.arches
     ]
+    rows = [item for item in selected if project_row(session.matrix, item.name) is not None]
+    if rows:
+        code = audit_code.read_code([session.project.root], again=again)
+        reports += audit_targets(session, rows, inputs, code)
     prune.trim(inputs.store)
     return reports
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,7 +15,7 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.cache.store import Store
 from imgbuild.cli._help import command
 from imgbuild.cli._options import CUDA, FORMAT, GPU
-from imgbuild.cli._output import aligned, answer, terminal_width
+from imgbuild.cli._output import aligned, answer, count, terminal_width
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
 from imgbuild.doctor import targets
@@ -24,7 +26,11 @@ from imgbuild.lock import lock_file, published
 from imgbuild.matrix import near, notes
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
+from imgbuild.pipeline import code_at_hand
+from imgbuild.pipeline.code_at_hand import Fit
+from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project_paths import Project
+from imgbuild.report import Severity
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system.console import console
@@ -202,12 +208,27 @@ FormOption = Annotated[
 ]
 
 
+Runs = Annotated[
+    list[Path] | None,
+    option(
+        "--runs",
+        "Which locked targets run the code at this path, best first, and what stops the others, as"
+        " far as the cache has their facts; repeatable.",
+        metavar="PATH",
+        panel=SELECT,
+        often=True,
+    ),
+]
+STOPPERS = 3  # findings of a target that are shown
+
+
 @verb
 def list_targets(
     selection: Selection,
     filters: Filters,
     wide: WideOption = False,
     form: FormOption = "text",
+    runs: Runs = None,
 ) -> None:
     """List the targets: versions, states, tests.
 
@@ -235,6 +256,8 @@ def list_targets(
         imgbuild list cu130-vllm --json
 
         imgbuild list --all
+
+        imgbuild list --runs train.py
     """
     project = selection.project()
     read = published.load(project.matrix)
@@ -260,6 +283,9 @@ def list_targets(
             rows.append(shown)
     if not rows:
         raise filters.nothing(read, selection.arches)
+    if runs:
+        _answer_runs(selection, [row.target for row in rows], runs)
+        return
     if form == "markdown":
         lines = table.markdown(rows)
     elif wide:
@@ -272,6 +298,34 @@ def list_targets(
         console.info("* recommended; columns of other packages: imgbuild list --wide")
     if hidden and form == "text" and not console.json:
         console.info(f"retired: {len(hidden)}, listed by: imgbuild list --all")
+
+
+def _answer_runs(selection: Selection, names: Sequence[str], paths: Sequence[Path]) -> None:
+    """Print which of the targets run the code at `paths`."""
+    session = open_session(selection.matrix, Options(offline=True), selection.named)
+    arches = selection.arches or [Arch.parse(platform.machine())]
+    results = code_at_hand.fits(session, names, arches, paths)
+    if not results:
+        message = "no selected target is locked for this architecture"
+        raise NothingSelected(message, hint="--runs compares code with locked packages")
+    answer(results, list(_runs_lines(results)))
+
+
+def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
+    """One line for each target, and below it what stops it."""
+    width = max((len(fit.target) for fit in results), default=0)
+    for fit in results:
+        parts = [count(fit.errors, "error")] if fit.errors else []
+        parts += [f"{', '.join(fit.unread)} not read"] if fit.unread else []
+        yield f"{fit.target:<{width}}  {fit.state}{': ' if parts else ''}{', '.join(parts)}"
+        errors = [each for each in fit.findings if each.severity is Severity.ERROR]
+        for finding in errors[:STOPPERS]:
+            yield f"    {finding.where}: {finding.code} {finding.message}"
+        if errors[STOPPERS:]:
+            yield f"    and {len(errors) - STOPPERS} more"
+    unknown = next((fit.target for fit in results if fit.state == "not known"), "")
+    if unknown:
+        console.info(f"to read the packages: imgbuild audit {unknown} --code PATH")
 
 
 def _cache() -> Store | None:

@@ -11,7 +11,7 @@ from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, SomeFailed
-from imgbuild.pipeline import targets
+from imgbuild.pipeline import code_at_hand, targets
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.show import image_diff
 from imgbuild.system.console import console
@@ -72,6 +72,9 @@ def lock(
         return
     drop = len(chosen) > 1 if keep is None else not keep
     done = targets.lock_all(session, chosen, drop=drop, again=again or not selection.everything)
+    for item in done.target_digests:
+        for arch in list(item.arch)[:1]:  # code is the same for all
+            code_at_hand.warn(session, item.target, arch)
     lines = [f"{item.target} {item.digest}" for item in done.target_digests]
     if done.failed and console.json:
         raise SomeFailed(done.failed)  # the error is the answer

@@ -36,7 +36,7 @@ from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount, process_ids
 from imgbuild.container.run_in_image import PROJECT_COMMIT, CommandConfig
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.pipeline import run_target
+from imgbuild.pipeline import code_at_hand, run_target
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.system import boundary
 from imgbuild.system.console import console
@@ -398,6 +398,7 @@ def in_container(
         )
         answer(shown, [engine_command.text()])
         return
+    code_at_hand.warn(session, target.name, chosen)
     ran = run_target.run(
         session,
         target,

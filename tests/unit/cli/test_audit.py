@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from imgbuild import codec
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.pinned import ANY_GLIBC
 from imgbuild.cache.store import Store
 from imgbuild.cli.audit import Check, project_glibc
 from imgbuild.errors import InputError
-from imgbuild.lock import lock_file
-from imgbuild.lock.resolution import Resolution, Wheel
-from imgbuild.matrix.load import load
-from imgbuild.values import Arch
-from tests.support import samples
+from tests.support.audited_project import TARGET, Project
 from tests.support.inprocess_project import SECOND, UNLOCKED, Command
-from tests.support.matrix_text import RIGHT
 
-TARGET = "cu124-vllm"
 # Checks that ask for no Debian package, of which this project has no file.
 CODE = ("--select", "imports", "--select", "calls", "--select", "metadata")
 LOOSE = ("--requirements", "loose.txt", "--python", "3.11", "--arch", "x86_64")
@@ -41,34 +33,6 @@ def corner():
 GOOD = {"vllm": {"vllm/__init__.py": "class LLM:\n    def __init__(self, model): ...\n"}}
 BAD = {**GOOD, "trl": {"trl/__init__.py": TRL}}
 HEALTHY = {**GOOD, "trl": {"trl/__init__.py": TRL.replace(", Gone", "").replace("AlsoGone", "LLM")}}
-
-
-class Project:
-    """A matrix and a lock in the folder of the test, wheels in the cache."""
-
-    def __init__(self, folder: Path, packages: Mapping[str, Mapping[str, str]]) -> None:
-        self.folder = folder
-        (folder / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
-        store = Store.open()
-        self.wheels: dict[str, Wheel] = {}
-        for package, files in packages.items():
-            data = {path: text.encode() for path, text in files.items()}
-            path = samples.write_wheel(folder, package, "1.0", data)
-            self.wheels[package] = samples.add(store, path, package)
-        store.release()
-        resolution = Resolution(
-            wheels=tuple(self.wheels[name] for name in sorted(self.wheels)),
-            debs=(samples.deb("g++"),),
-        )
-        lock = lock_file.make_lock(load(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution})
-        codec.write(lock_file.lock_path(folder / "images", TARGET), lock)
-
-    def edit(self, old: str, new: str) -> None:
-        """Replace what stands once in the matrix."""
-        path = self.folder / "matrix.yaml"
-        text = path.read_text(encoding="utf-8")
-        assert text.count(old) == 1
-        path.write_text(text.replace(old, new), encoding="utf-8")
 
 
 @pytest.fixture

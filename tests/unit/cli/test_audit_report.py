@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imgbuild.cli.audit import audit_lines
+from imgbuild.cli._audit_findings import audit_lines
 from imgbuild.report import Evidence, Finding, Relation, Report, Severity, Unread
 
 

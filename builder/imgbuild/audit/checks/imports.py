@@ -83,7 +83,8 @@ def _of_import(
         text = other_build(package_set, module, builds[module])
     top = not scopes(facts).runner(line.scope)
     caught = course.catches(*(IMPORT if relation is Relation.NAME else MISSING))
-    if relation is Relation.PACKAGE and (caught or not top or not course.certain):
+    user = how is not None and how.user
+    if relation is Relation.PACKAGE and (caught or not (user or top) or not course.certain):
         return None
     error = not caught and fails(how, course, relation, top=top)
     return finding(

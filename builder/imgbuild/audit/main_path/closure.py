@@ -43,7 +43,8 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
     """How the main path reaches a place: its entry point, and the place before.
 
     `importing`: it runs while the entry point is imported, before anything of it is called.
-    `optional`: the entry point may need packages that are not installed.
+    `optional`: the entry point may need packages that are not installed. `user`: it is code of the
+    user, all of which is meant to run.
     """
 
     level: Level
@@ -51,6 +52,7 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
     via: Place | None = None
     importing: bool = False
     optional: bool = False
+    user: bool = False
 
 
 class MainPath:

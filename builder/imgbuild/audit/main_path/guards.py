@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.main_path.answers import answer, expression
 from imgbuild.audit.names import classes, signatures
-from imgbuild.audit.names.lookup import look_up
+from imgbuild.audit.names.lookup import index, look_up
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import FIELDS, Function, Guard, ModuleFacts
 from imgbuild.audit.source.text import dotted
@@ -216,9 +216,35 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
     """Whether a function returns a true value, by the guards of what it returns."""
     memory = _results.setdefault(package_set, {})
     if guard not in memory:
+        same = _defined(package_set, guard)
+        if same != guard:  # the function itself, for all modules that call it alike
+            memory[guard] = _result(package_set, same)
+            return memory[guard] or GuardState.UNKNOWN
         memory[guard] = None  # a function that calls itself is not understood
         memory[guard] = _returned(package_set, guard)
     return memory[guard] or GuardState.UNKNOWN
+
+
+def _defined(package_set: ImportablePackages, guard: Guard) -> Guard:
+    """The guard as the module would write it that defines the function, if that is the same."""
+    module, scope, text = guard.subject.split(":", 2)
+    facts, call = package_set.module(module), expression(text)
+    if not isinstance(facts, ModuleFacts) or not isinstance(call, ast.Call) or "..." in text:
+        return guard
+    name = dotted(call.func)
+    if scope or len(index(facts).top.get(name.partition(".")[0], ())) != 1:
+        return guard
+    values = (*call.args, *(keyword.value for keyword in call.keywords))
+    if not all(isinstance(value, ast.Constant) for value in values):
+        return guard
+    result = classes.resolve(package_set, facts, name)
+    function, home = result.definition, result.home
+    if not isinstance(function, Function) or home is None or result.ambiguous or result.tried:
+        return guard
+    if "." in function.name or result.owner is not None or home.module == module:
+        return guard
+    own = f"{function.name}{text[len(ast.unparse(call.func)) :]}"
+    return Guard(guard.kind, f"{home.module}::{own}", guard.spec)
 
 
 def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:

@@ -58,6 +58,7 @@ class PackageSet:
         self._mentions: dict[tuple[str, str], tuple[str, ...]] = {}
         self._ahead: set[str] = set()
         self._injects: dict[tuple[str, str], bool] = {}
+        self._shared: dict[str, bool] = {}
 
     # -- packages
 
@@ -221,6 +222,11 @@ class PackageSet:
         """Whether absent packages may have modules below `module`, as with `nvidia`."""
         if module in self._folders:
             return True
+        if module not in self._shared:
+            self._shared[module] = self._has_shared_init(module)
+        return self._shared[module]
+
+    def _has_shared_init(self, module: str) -> bool:
         lines = self._source(module).splitlines() if "." not in module else [b"nested"]
         if self._owners[module] == normalize(module):
             # No package is called `nvidia`; a package of this name has all its modules here.
@@ -259,7 +265,7 @@ def may_inject(source: bytes, module: str, name: str) -> bool:
     return computed and re.search(rb"\b%s\b" % re.escape(child.encode()), source) is not None
 
 
-def open_package_set(
+def open_package_set(  # noqa: PLR0913 - as PackageSet
     wheels: Sequence[Wheel],
     library: Library,
     *,
@@ -270,8 +276,9 @@ def open_package_set(
     partial: bool = False,
     unread_versions: Mapping[str, str] | None = None,
     omit: Mapping[str, Sequence[str]] | None = None,
+    kind: type[PackageSet] = PackageSet,
 ) -> PackageSet:
-    """The package set of `wheels`; `locate` returns the path or the URL of each.
+    """The package set of `wheels`, of a `kind`; `locate` returns the path or the URL of each.
 
     `python` is "3.11", `glibc` "2.36". `partial` and `unread_versions` as in `PackageSet`. `omit`
     maps a package to patterns of its paths that are left out, below the prefix.
@@ -289,7 +296,7 @@ def open_package_set(
         )
         for wheel in wheels
     ]
-    return PackageSet(
+    return kind(
         library_wheels,
         library,
         python=python,

@@ -27,18 +27,24 @@ from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
 from imgbuild.audit.source.text import BUILTINS, SourceText, dotted, string
 from imgbuild.system.syntax import parse_source
 
+# The function that holds the statements of a program: see `read_module`.
+PROGRAM = "__main__"
 
-def read_module(source: bytes, module: str, file: str, *, package: bool) -> ModuleFacts:
+
+def read_module(
+    source: bytes, module: str, file: str, *, package: bool, program: bool = False
+) -> ModuleFacts:
     """The facts of one module; `broken` has the message if it cannot be parsed.
 
     `module` is the dotted name, `file` the path in the wheel, `package` says that it is an
-    `__init__`.
+    `__init__`. With `program` the statements at its top are also read as those of a function
+    `PROGRAM`, whose names have types: nobody else binds the names of a program.
     """
     # A tree has no cycles, and the search for them takes a third of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _read(source, module, file, package=package)
+        return _read(source, module, file, package=package, program=program)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return ModuleFacts(module=module, file=file, package=package, broken=str(error) or "?")
     finally:
@@ -46,11 +52,13 @@ def read_module(source: bytes, module: str, file: str, *, package: bool) -> Modu
             gc.enable()
 
 
-def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFacts:
+def _read(source: bytes, module: str, file: str, *, package: bool, program: bool) -> ModuleFacts:
     source = source.removeprefix(b"\xef\xbb\xbf")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = parse_source(source)
+    if program:
+        tree.body.append(_program(tree))
     names = NameValues(tree.body, source)
     statements = Statements(Conditions(SourceText(source), module, names), package=package)
     refusals: list[Window] = []
@@ -86,6 +94,25 @@ def _read(source: bytes, module: str, file: str, *, package: bool) -> ModuleFact
         deleted=tuple(assignments.deleted),
         dynamic=more.dynamic,
         refusals=tuple(refusals),
+    )
+
+
+def _program(tree: ast.Module) -> ast.FunctionDef:
+    """The statements of a program as a function; those of `if __name__ == …` are among them."""
+    body: list[ast.stmt] = []
+    names = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    if names:
+        body.append(ast.Global(sorted(names), lineno=1, col_offset=0))
+    definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for node in tree.body:
+        is_main = isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
+        if is_main and isinstance(node, ast.If):
+            body += node.body
+        elif not isinstance(node, definitions):
+            body.append(node)
+    nothing = ast.arguments([], [], None, [], [], None, [])
+    return ast.FunctionDef(
+        PROGRAM, nothing, body or [ast.Pass(lineno=1, col_offset=0)], [], lineno=1, col_offset=0
     )
 
 

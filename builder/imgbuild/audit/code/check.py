@@ -1,0 +1,53 @@
+"""All checks of a user's code against a package set: the findings, by file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imgbuild.audit.code import command_lines, configurations, python_code, variables
+from imgbuild.audit.code.code_set import CodeSet
+from imgbuild.audit.code.model import CodeFinding, CodeText, Fork
+from imgbuild.audit.code.other_sets import OtherSet
+from imgbuild.audit.code.reading import read_facts
+from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.cache.store import Store
+
+
+def check(
+    package_set: PackageSet,
+    texts: Sequence[CodeText],
+    store: Store,
+    others: Sequence[OtherSet] = (),
+    unread: Sequence[str] = (),
+    forks: Sequence[Fork] = (),
+) -> list[CodeFinding]:
+    """What is wrong in `texts` for these packages; `others` are read for what fits instead.
+
+    `unread` are packages that are installed and were not read. `forks` take the place of packages
+    that the package set lacks, and are checked, too.
+    """
+    facts = read_facts(texts, store)
+    base: ImportablePackages = package_set
+    packages = [*package_set.packages, *(fork.package for fork in forks)]
+    of_forks: list[CodeFinding] = []
+    for fork in forks:
+        fork_facts = read_facts(fork.texts, store)
+        of_forks += python_code.check(base, packages, fork.texts, fork_facts, others, unread)
+        base = CodeSet(base, fork.texts, fork_facts, package=fork.package, version=fork.version)
+    sources = PackageSources(package_set)
+    findings = [
+        *of_forks,
+        *python_code.check(base, packages, texts, facts, others, unread),
+        *variables.check(sources, texts),
+        *command_lines.check(sources, texts),
+        *configurations.check(sources, texts),
+    ]
+    return sorted(findings, key=lambda each: (each.file, each.cell, each.line, each.column))
+
+
+def imported(texts: Sequence[CodeText], store: Store) -> frozenset[str]:
+    """The top-level modules that the Python files among `texts` import."""
+    facts = read_facts(texts, store).values()
+    return frozenset(line.module.partition(".")[0] for each in facts for line in each.imports)

@@ -1,0 +1,161 @@
+"""Finds the files of a user's code: Python, notebooks, shell scripts, YAML, JSON, Dockerfiles."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from imgbuild.audit.code.model import CodeText
+from imgbuild.errors import InputError
+
+# Folders of tools, of environments and of results; and any whose name begins with a dot.
+_SKIPPED = frozenset(
+    ("__pycache__", "node_modules", "build", "dist", "venv", "env", "site-packages", "wandb")
+)
+_KINDS = {
+    ".py": "python",
+    ".ipynb": "python",
+    ".sh": "shell",
+    ".bash": "shell",
+    ".slurm": "shell",
+    ".sbatch": "shell",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".json": "json",
+}
+LARGEST = 4 << 20  # bytes of a file that is read; larger ones are data
+LARGEST_JSON = 64 << 10
+_SHELL = re.compile(rb"#!.*\b(?:ba|z|da|k)?sh\b")
+_PYTHON = re.compile(rb"#!.*\bpython")
+_MAGIC = re.compile(r"^\s*[%!?]|\?\s*$")
+
+
+def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[CodeText, ...]:
+    """The files at and below `paths`, each once; InputError for a path that does not exist.
+
+    TimeoutError after `deadline`, of `time.monotonic`.
+    """
+    texts: dict[Path, CodeText] = {}
+    for path in paths:
+        if not path.exists():
+            message = f"{path}: no such file or folder"
+            raise InputError(message, hint="name a file or a folder of your code")
+        for file in [path] if path.is_file() else _below(path):
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            resolved = file.resolve()
+            if resolved not in texts:
+                text = _read(file, named=path.is_file())
+                if text is not None:
+                    texts[resolved] = text
+    return tuple(texts.values())
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files below `folder`, sorted, without folders that hold no code of the user."""
+    for current, folders, files in os.walk(folder):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _SKIPPED
+            and not name.startswith(".")
+            and not name.endswith(".egg-info")
+            and not Path(current, name, "pyvenv.cfg").exists()
+        )
+        yield from (Path(current, name) for name in sorted(files))
+
+
+def _kind(path: Path, start: bytes) -> str:
+    """What a file is, by its name or its first line; "" if it is none of the kinds."""
+    name = path.name
+    if name.split(".", 1)[0] in ("Dockerfile", "Containerfile") or path.suffix == ".Dockerfile":
+        return "dockerfile"
+    if path.suffix in _KINDS:
+        return _KINDS[path.suffix]
+    if _SHELL.match(start):
+        return "shell"
+    return "python" if _PYTHON.match(start) else ""
+
+
+def _read(path: Path, *, named: bool) -> CodeText | None:
+    """The text of a file; None if it is not code. InputError for one that the user names."""
+    try:
+        largest = LARGEST_JSON if path.suffix == ".json" else LARGEST
+        if not path.is_file() or path.stat().st_size > largest:
+            return None
+        with path.open("rb") as file:
+            start = file.read(128)
+            kind = _kind(path, start)
+            source = start + file.read() if kind else b""
+    except OSError as error:
+        if named:
+            message = f"{path}: {error.strerror or error}"
+            raise InputError(message, hint="make it readable, or leave it out") from error
+        return None
+    if not kind:
+        if named:
+            message = f"{path}: not Python, a notebook, a shell script, YAML or JSON"
+            raise InputError(message, hint="name a file of code, or the folder of your project")
+        return None
+    cells: tuple[int, ...] = ()
+    if path.suffix == ".ipynb":
+        source, cells = _notebook(source)
+    if kind != "python":
+        return CodeText(file=str(path), kind=kind, source=source)
+    root, module = _module(path)
+    return CodeText(
+        file=str(path),
+        kind=kind,
+        source=source,
+        module=module,
+        package=path.name == "__init__.py",
+        root=root,
+        cells=cells,
+    )
+
+
+def _module(path: Path) -> tuple[str, str]:
+    """The folder from which Python imports a file, and its dotted name there."""
+    folder = path.resolve().parent
+    parts = [] if path.name == "__init__.py" else [path.stem]
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return str(folder), ".".join(parts)
+
+
+def _notebook(data: bytes) -> tuple[bytes, tuple[int, ...]]:
+    """The code cells of a notebook as one module, and the line where each cell begins."""
+    try:
+        cells = json.loads(data)["cells"]
+        texts = [
+            "".join(cell["source"]) if cell.get("cell_type") == "code" else "" for cell in cells
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return b"", ()
+    lines: list[str] = []
+    starts = []
+    for text in texts:
+        starts.append(len(lines) + 1)
+        if text.startswith("%%"):
+            lines += ["" for _ in text.splitlines()]
+            continue
+        for line in text.splitlines():
+            indent = line[: len(line) - len(line.lstrip())]
+            lines.append(f"{indent}pass" if _MAGIC.search(line) else line)
+    return "\n".join(lines).encode(), tuple(starts)
+
+
+def fork_texts(folder: Path, package: str) -> tuple[CodeText, ...]:
+    """The modules of `package` in a checkout of it; InputError if the folder has none."""
+    name = package.replace("-", "_")
+    texts = tuple(text for text in find_files([folder]) if text.module.partition(".")[0] == name)
+    if not texts:
+        message = f"{folder} has no module {name}"
+        raise InputError(message, hint=f"name the folder of a checkout that has {name}/__init__.py")
+    return texts

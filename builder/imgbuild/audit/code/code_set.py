@@ -1,0 +1,176 @@
+"""A package set with the user's code as one more package, so that the audit's checks read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.main_path.closure import Level, MainPath, Place, Reached
+from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.audit.source.facts import Attribute, Call, Guard, Import, ModuleFacts, Opaque
+
+T = TypeVar("T", Import, Call, Attribute)
+CODE = "(code)"  # the name of the user's code as a package: no package can have it
+_OF_DATA = "data"
+_HOW = Reached(Level.CERTAIN, "", user=True)
+
+
+def roots_of(package: str) -> frozenset[str]:
+    """The names that the modules of a package may have, which was not read."""
+    return frozenset((package.replace("-", "_"), package.partition("-")[0]))
+
+
+class CodeSet:
+    """The packages of `base` and the modules of a user's code.
+
+    A file that another one hides (a script `datasets.py` of which no package is made, two scripts
+    of one name) has a name that nothing imports. Where several files have one name, what it holds
+    is unknown.
+    """
+
+    def __init__(
+        self,
+        base: ImportablePackages,
+        files: Sequence[CodeText],
+        facts: Mapping[str, ModuleFacts],
+        unread: Iterable[str] = (),
+        *,
+        package: str = CODE,
+        version: str = "0",
+    ) -> None:
+        """With the facts of each of the Python `files`, by `CodeText.file`.
+
+        `unread` are packages that are installed and were not read. The files are those of `package`
+        in this `version`, which `base` does not have.
+        """
+        self._base = base
+        self._package = package
+        self._version = version
+        self._unread = frozenset(root for name in unread for root in roots_of(name))
+        self.python = base.python
+        self.arch = base.arch
+        self.partial = base.partial
+        self._texts: dict[str, CodeText] = {}
+        self._files: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}
+        self._modules: dict[str, ModuleFacts | Opaque] = {}
+        for text in files:
+            if text.file in facts:
+                self._add(text, facts[text.file])
+
+    def _add(self, text: CodeText, facts: ModuleFacts) -> None:
+        root = text.module.partition(".")[0]
+        hidden = "." not in text.module and not text.package and self._base.exists(root)
+        name = text.module
+        if hidden or name in self._modules or not name:
+            if not hidden and name:
+                self._modules[name] = Opaque(name, "unknown")
+            name = f"{name}#{len(self._texts)}"
+        self._texts[name] = text
+        self._files[name] = text.file
+        self._sizes[text.file] = len(text.source)
+        self._modules[name] = _without_data(msgspec.structs.replace(facts, module=name))
+
+    @property
+    def code(self) -> Mapping[str, CodeText]:
+        """Module → file of the user's code."""
+        return self._texts
+
+    def path(self) -> MainPath:
+        """All of the user's code, as what runs."""
+        places: dict[Place, Reached] = {}
+        for name in self._texts:
+            facts = self._modules[name]
+            if isinstance(facts, ModuleFacts):
+                here = scopes(facts)
+                places.update({(name, here.runner(use.scope)): _HOW for use in _uses(facts)})
+                places[(name, "")] = _HOW
+        return MainPath(places)
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        """The facts of a module: the user's, else of a package."""
+        if name not in self._modules and name.partition(".")[0] in self._unread:
+            return Opaque(name, "unknown")
+        return self._modules[name] if name in self._modules else self._base.module(name)
+
+    def exists(self, module: str) -> bool | None:
+        """Whether `module` can be imported."""
+        if module in self._modules:
+            return True
+        return None if module.partition(".")[0] in self._unread else self._base.exists(module)
+
+    def owner(self, module: str) -> str | None:
+        """The package that has `module`, or the user's code."""
+        name = module
+        while name:
+            if name in self._modules:
+                return self._package
+            name = name.rpartition(".")[0]
+        return self._base.owner(module)
+
+    def version(self, package: str) -> str | None:
+        """The version of a package; that of the user's code is of no use."""
+        return self._version if package == self._package else self._base.version(package)
+
+    def modules_of(self, package: str) -> Mapping[str, str]:
+        """Module → file of a package or of the user's code."""
+        return self._files if package == self._package else self._base.modules_of(package)
+
+    def files(self, package: str) -> Mapping[str, int]:
+        """Path → size of a package; of the user's code, the paths of its modules."""
+        if package != self._package:
+            return self._base.files(package)
+        return self._sizes
+
+    def read(self, package: str, path: str) -> bytes | None:
+        """The content of a file of a package or of the user's code."""
+        if package != self._package:
+            return self._base.read(package, path)
+        return next((text.source for text in self._texts.values() if text.file == path), None)
+
+    def prefetch(self, modules: Iterable[str]) -> None:
+        """Read many modules at once."""
+        self._base.prefetch(name for name in modules if name not in self._modules)
+
+    def mentioning(self, package: str, word: str) -> Iterable[str]:
+        """The modules below `package` whose source has `word`."""
+        if package not in self._modules:
+            return self._base.mentioning(package, word)
+        return [
+            name
+            for name, text in self._texts.items()
+            if name.startswith(f"{package}.") and word.encode() in text.source
+        ]
+
+    def read_ahead(self, package: str) -> None:
+        """Read the modules below `package` at once, if they are local."""
+        if package not in self._modules:
+            self._base.read_ahead(package)
+
+
+def _uses(facts: ModuleFacts) -> tuple[Import | Call | Attribute, ...]:
+    return (*facts.imports, *facts.calls, *facts.attributes)
+
+
+def _without_data(facts: ModuleFacts) -> ModuleFacts:
+    """`facts` without conditions on data: at the top of a user's program they may hold, too."""
+
+    def _kept(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        return tuple(guard for guard in guards if guard.kind != _OF_DATA)
+
+    def _each(uses: tuple[T, ...]) -> tuple[T, ...]:
+        return tuple(
+            msgspec.structs.replace(fact, guards=_kept(fact.guards)) if fact.guards else fact
+            for fact in uses
+        )
+
+    return msgspec.structs.replace(
+        facts,
+        imports=_each(facts.imports),
+        calls=_each(facts.calls),
+        attributes=_each(facts.attributes),
+    )

@@ -1,0 +1,287 @@
+"""Command lines of packages' programs in scripts: flags, subcommands (separate: one check)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from imgbuild.audit.code import overrides, shell
+from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.shell import Command, Word
+from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.source.text import string
+from imgbuild.matrix.notes import nearest
+from imgbuild.report import Severity
+from imgbuild.system import files, yaml_data
+from imgbuild.system.syntax import parse_source
+
+FLAG, SUBCOMMAND, CHOICE, MODULE = "IMG301", "IMG302", "IMG303", "IMG304"
+_ARGUMENTS = re.compile(r"(?:Args|Arguments|Config|Params)$")
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_ASSIGNMENT = re.compile(r"\w+=")
+# Programs that run the rest of their words, or hand it to a container.
+_WRAPPERS = frozenset(
+    ("srun", "sudo", "nohup", "exec", "env", "timeout", "numactl", "nsys", "mpirun", "time")
+) | frozenset(("docker", "podman", "apptainer", "singularity", "imgbuild", "uv", "xargs", "poetry"))
+_PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
+
+
+class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program of `data/audit/code_commands.yaml`, which explains the fields."""
+
+    names: tuple[str, ...]
+    modules: tuple[str, ...]
+    package: str
+    files: tuple[str, ...]
+    more: dict[str, tuple[str, ...]] = {}
+    subcommands: tuple[str, ...] = ()
+    script: bool = False
+    exact: bool = False
+
+
+class Parser(msgspec.Struct, frozen=True):
+    """What a program's argument parsers take, as far as their source says it.
+
+    `choices` are of flags that have the same everywhere; `words` are all strings of the files with
+    subcommands.
+    """
+
+    flags: frozenset[str]
+    choices: Mapping[str, tuple[str, ...]]
+    words: frozenset[str]
+
+
+Problem = tuple[Word, str, str, str, Severity]  # word, code, message, instead
+
+
+@lru_cache(maxsize=1)
+def load() -> tuple[PackageProgram, ...]:
+    """The programs of this version of imgbuild."""
+    return yaml_data.load(files.data("audit/code_commands.yaml"), tuple[PackageProgram, ...])
+
+
+def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
+    """What programs of packages do not take, in the shell scripts among `texts`."""
+    lines = _CommandLines(sources)
+    for text in texts:
+        if text.kind == "shell":
+            for command in shell.commands(text.source.decode(errors="replace")):
+                for word, code, message, instead, severity in lines.problems(command):
+                    yield CodeFinding(
+                        check="code",
+                        code=code,
+                        severity=severity,
+                        message=message,
+                        where=f"{text.file}:{word.line}:{word.column}",
+                        remedy=f"use {instead}" if instead else "",
+                        file=text.file,
+                        line=word.line,
+                        column=word.column,
+                        instead=instead,
+                    )
+
+
+class _CommandLines:
+    """Reads commands; each program's parsers are read once."""
+
+    def __init__(self, sources: PackageSources) -> None:
+        self._sources = sources
+        self._set = sources.package_set
+        self._parsers: dict[tuple[str, ...], Parser | None] = {}
+
+    def problems(self, command: Command) -> Iterator[Problem]:
+        """What is wrong in the words of a command."""
+        start = next(
+            (at for at, word in enumerate(command) if not _ASSIGNMENT.match(word.text)),
+            len(command),
+        )
+        wrapped = start < len(command) and command[start].text.rpartition("/")[2] in _WRAPPERS
+        for at in range(start, len(command)):
+            word = command[at]
+            program = _program(word.text.rpartition("/")[2]) if word.literal else None
+            if program is not None and (at == start or self._is_start(program, command[at + 1 :])):
+                yield from self._of_program(program, command[at + 1 :])
+                return
+            if _PYTHON.fullmatch(word.text):
+                yield from self._of_python(command[at + 1 :])
+                return
+            if not wrapped:
+                return
+
+    def _is_start(self, program: PackageProgram, words: Command) -> bool:
+        """Whether a word inside of another command begins the program, by what follows it."""
+        if not program.subcommands:
+            return bool(words)
+        parser = self._parser(program)
+        return bool(words) and parser is not None and words[0].text in parser.words
+
+    def _of_python(self, words: Command) -> Iterator[Problem]:
+        """`python -m MODULE …`; flags of Python itself come first."""
+        for at, word in enumerate(words[:-1]):
+            if word.text == "-m":
+                yield from self._of_module(words[at + 1], words[at + 2 :])
+                return
+            if not word.text.startswith("-"):
+                return
+
+    def _of_module(self, module: Word, words: Command) -> Iterator[Problem]:
+        if not module.literal or not re.fullmatch(r"[\w.]+", module.text):
+            return
+        package = self._set.owner(module.text)
+        if package is not None and self._set.exists(module.text) is False:
+            version = f"{package} {self._set.version(package)}"
+            message = f"runs {module.text}, which {version} does not have"
+            instead = nearest(module.text, self._set.modules_of(package)) or ""
+            yield module, MODULE, message, instead, Severity.ERROR
+            return
+        for program in load():
+            if module.text in program.modules:
+                yield from self._of_program(program, words)
+                return
+        if package is not None:
+            for word, code, message, instead in overrides.check(
+                self._sources, package, module.text, words
+            ):
+                severity = Severity.WARNING if code == overrides.TYPE else Severity.ERROR
+                yield word, code, message, instead, severity
+
+    def _of_program(self, program: PackageProgram, words: Command) -> Iterator[Problem]:
+        parser = self._parser(program)
+        if parser is None or not parser.flags:
+            return
+        version = f"{program.package} {self._set.version(program.package)}"
+        if program.subcommands and program.names:
+            if not words or not words[0].literal:
+                return
+            first = words[0]
+            if re.fullmatch(r"[a-z][\w-]*", first.text) and first.text not in parser.words:
+                message = f"{version} has no command `{program.names[0]} {first.text}`"
+                instead = (
+                    nearest(first.text, (each for each in parser.words if len(each) > 1)) or ""
+                )
+                yield first, SUBCOMMAND, message, instead, Severity.ERROR
+                return
+            words = words[1:] if not first.text.startswith("-") else words
+        for at, word in enumerate(words):
+            if word.text == "--":
+                return
+            if program.script and word.text in ("-m", "--module") and at + 1 < len(words):
+                yield from self._of_module(words[at + 1], words[at + 2 :])
+                return
+            if program.script and (word.text.endswith(".py") or not word.literal):
+                return
+            after = words[at + 1] if at + 1 < len(words) else None
+            yield from _of_flag(parser, version, word, after, exact=program.exact)
+
+    def _parser(self, program: PackageProgram) -> Parser | None:
+        """The parsers of a program; None if its package is not installed or not at hand."""
+        if program.files not in self._parsers:
+            self._parsers[program.files] = None
+            contents = dict(self._sources.files(program.package, program.files))
+            if contents:
+                named = self._sources.files(program.package, program.subcommands)
+                for package, patterns in program.more.items():
+                    contents.update(self._sources.files(package, patterns))
+                self._parsers[program.files] = _read(contents, named)
+        return self._parsers[program.files]
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> Mapping[str, PackageProgram]:
+    return {name: program for program in load() for name in program.names}
+
+
+def _program(name: str) -> PackageProgram | None:
+    return _by_name().get(name)
+
+
+def _plain(flag: str) -> str:
+    """A flag as parsers compare it here: dashes and underscores are the same."""
+    return flag.lstrip("-").replace("_", "-")
+
+
+def _of_flag(
+    parser: Parser, version: str, word: Word, after: Word | None, *, exact: bool
+) -> Iterator[Problem]:
+    flag, equals, value = word.text.partition("=")
+    if not _FLAG.fullmatch(flag) or not flag.startswith("--") or not (word.literal or equals):
+        return
+    name = _plain(flag).partition(".")[0]
+    if name not in parser.flags:
+        bare = name.removeprefix("no-")
+        begins = not exact and any(each.startswith(name) for each in parser.flags)
+        if begins or bare in parser.flags:
+            return  # argparse takes a beginning that is unique, and --no-… for a switch
+        near = nearest(name, parser.flags)
+        instead = f"--{near.replace('-', '_') if '_' in flag else near}" if near else ""
+        yield word, FLAG, f"{version} has no option {flag}", instead, Severity.ERROR
+        return
+    if not equals and after is not None and after.literal:
+        value = after.text
+    listed = parser.choices.get(name)
+    if listed and value and not value.startswith("-") and word.literal and value not in listed:
+        message = f"{flag} of {version} does not take {value}"
+        yield (
+            (after or word) if not equals else word,
+            CHOICE,
+            message,
+            (f"one of {', '.join(listed)}"),
+            Severity.ERROR,
+        )
+
+
+def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes]) -> Parser:
+    """The flags in some files, and all strings of others."""
+    flags: set[str] = {"help", "version", "config"}
+    choices: dict[str, set[tuple[str, ...] | None]] = {}
+    words: set[str] = set()
+    for path, source in {**named, **contents}.items():
+        try:
+            tree = parse_source(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        for node in ast.walk(tree):
+            text = string(node) if isinstance(node, ast.expr) else None
+            if text is not None and path in named:
+                words.add(text)
+            if path in named and isinstance(node, ast.FunctionDef) and _is_command(node):
+                words.update((node.name, node.name.replace("_", "-")))
+            if text is not None and _FLAG.fullmatch(text):
+                flags.add(_plain(text))
+            elif isinstance(node, ast.ClassDef) and _ARGUMENTS.search(node.name):
+                flags |= {
+                    _plain(item.target.id)
+                    for item in node.body
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+                }
+            elif isinstance(node, ast.Call) and node.args:
+                _add_choices(node, choices)
+    same = {name: next(iter(each)) for name, each in choices.items() if len(each) == 1}
+    plain = {name: listed for name, listed in same.items() if listed is not None}
+    return Parser(frozenset(flags), plain, frozenset(words))
+
+
+def _is_command(node: ast.FunctionDef) -> bool:
+    """Whether click or typer makes a command of a function, which has its name."""
+    names = [ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list]
+    return any(name.rpartition(".")[2] in ("command", "group") for name in names)
+
+
+def _add_choices(node: ast.Call, choices: dict[str, set[tuple[str, ...] | None]]) -> None:
+    """The `choices=[…]` of an `add_argument`; None if they are not literal or there are none."""
+    names = [text for item in node.args if (text := string(item)) and text.startswith("--")]
+    if not names or not isinstance(node.func, ast.Attribute) or node.func.attr != "add_argument":
+        return
+    given = next((word.value for word in node.keywords if word.arg == "choices"), None)
+    listed: tuple[str, ...] | None = None
+    if isinstance(given, (ast.List, ast.Tuple)):
+        texts = [string(item) for item in given.elts]
+        listed = tuple(text for text in texts if text) if all(texts) else None
+    if any(word.arg is None or word.arg == "type" for word in node.keywords):
+        listed = None
+    for name in names:
+        choices.setdefault(_plain(name), set()).add(listed)

@@ -1,0 +1,117 @@
+"""Files of accelerate and DeepSpeed: unknown keys, impossible values (separate: one check)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.source.facts import ModuleFacts
+from imgbuild.errors import FetchFailed
+from imgbuild.matrix.notes import nearest
+from imgbuild.report import Severity
+from imgbuild.system import yaml_data
+
+KEY, VALUE = "IMG404", "IMG405"
+ARGUMENTS = "accelerate.commands.config.config_args"
+_MARKS = frozenset(("distributed_type", "compute_environment"))  # of a file of accelerate
+_REFUSES = b"unknown keys"  # in the source of versions that raise for them
+_STAGES = (0, 1, 2, 3)
+_STAGE = f"a ZeRO stage is one of {', '.join(map(str, _STAGES))}"
+
+Problem = tuple[str, str, str, str]  # key, code, message, instead
+
+
+def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
+    """What is wrong in the files of accelerate and DeepSpeed among `texts`."""
+    for text in texts:
+        content = _content(text)
+        if isinstance(content, Mapping):
+            for key, code, message, instead in _problems(sources, content):
+                line, column = _place(text, key)
+                yield CodeFinding(
+                    check="code",
+                    code=code,
+                    severity=Severity.ERROR,
+                    message=message,
+                    where=f"{text.file}:{line}:{column}",
+                    remedy=f"use {instead}" if instead else "",
+                    file=text.file,
+                    line=line,
+                    column=column,
+                    instead=instead,
+                )
+
+
+def _content(text: CodeText) -> Any:
+    """The value of a file that may be one of accelerate or DeepSpeed; None of another."""
+    try:
+        if text.kind == "json" and b'"zero_optimization"' in text.source:
+            return json.loads(text.source)
+        if text.kind == "yaml" and any(mark.encode() in text.source for mark in _MARKS):
+            return yaml_data.read(text.source)
+    except (ValueError, yaml.YAMLError, RecursionError):
+        pass
+    return None
+
+
+def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
+    if _MARKS & content.keys():
+        yield from _of_accelerate(sources, content)
+    zero = content.get("zero_optimization")
+    if isinstance(zero, Mapping):
+        stage = zero.get("stage", 0)
+        if isinstance(stage, int) and stage not in _STAGES:
+            yield "stage", VALUE, f"zero_optimization: stage {stage}: {_STAGE}", ""
+        halves = [content.get(name) for name in ("fp16", "bf16")]
+        if all(isinstance(each, Mapping) and each.get("enabled") is True for each in halves):
+            yield "bf16", VALUE, "bf16 and fp16 are both enabled, which DeepSpeed refuses", ""
+
+
+def _of_accelerate(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
+    fields = _fields(sources)
+    version = f"accelerate {sources.package_set.version('accelerate')}"
+    for key in content if fields else ():
+        if key not in fields:
+            message = f"{version} has no setting {key}, and refuses the file"
+            yield str(key), KEY, message, nearest(str(key), fields) or ""
+    processes = content.get("num_processes")
+    if processes is not None and (not isinstance(processes, int) or processes < -1):
+        message = f"num_processes: {processes} is not a number of processes"
+        yield "num_processes", VALUE, message, ""
+    deepspeed = content.get("deepspeed_config")
+    stage = deepspeed.get("zero_stage") if isinstance(deepspeed, Mapping) else None
+    if isinstance(stage, int) and stage not in _STAGES:
+        yield "zero_stage", VALUE, f"deepspeed_config: zero_stage {stage}: {_STAGE}", ""
+
+
+def _fields(sources: PackageSources) -> frozenset[str]:
+    """The settings that a file may have; empty if they are not known, or others are ignored."""
+    package_set = sources.package_set
+    try:
+        facts = package_set.module(ARGUMENTS)
+        path = package_set.modules_of("accelerate").get(ARGUMENTS, "")
+        source = package_set.read("accelerate", path) or b""
+    except FetchFailed:
+        return frozenset()
+    if not isinstance(facts, ModuleFacts) or _REFUSES not in source:
+        return frozenset()
+    fields = {field.name for each in facts.classes for field in each.fields}
+    # Old names of settings are removed first, by their names.
+    return frozenset(fields | {name.decode() for name in re.findall(rb"[\"'](\w+)[\"']", source)})
+
+
+def _place(text: CodeText, key: str) -> tuple[int, int]:
+    """Line and column of a key, from 1."""
+    pattern = re.compile(rf"(?:^\s*|[{{,]\s*)[\"']?({re.escape(key)})[\"']?\s*:", re.MULTILINE)
+    source = text.source.decode(errors="replace")
+    match = pattern.search(source)
+    if match is None:
+        return 1, 1
+    start = source.rfind("\n", 0, match.start(1)) + 1
+    return source.count("\n", 0, match.start(1)) + 1, match.start(1) - start + 1

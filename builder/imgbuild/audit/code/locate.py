@@ -1,0 +1,119 @@
+"""The column of a finding: the node of a file's tree that it is about (separate: reads trees)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Container
+from functools import cached_property
+
+from imgbuild.audit.code.model import CodeText
+from imgbuild.report import Evidence, Relation
+from imgbuild.system.syntax import parse_source
+
+_MAIN = "__name__ == '__main__'"
+
+
+class CodeTree:
+    """The tree of a Python file, read when the first finding is located in it."""
+
+    def __init__(self, text: CodeText) -> None:
+        self._text = text
+
+    @cached_property
+    def _nodes(self) -> dict[int, list[ast.AST]]:
+        """Line → the nodes that begin there."""
+        nodes: dict[int, list[ast.AST]] = {}
+        for node in ast.walk(parse_source(self._text.source.removeprefix(b"\xef\xbb\xbf"))):
+            if hasattr(node, "lineno"):
+                nodes.setdefault(node.lineno, []).append(node)
+        return nodes
+
+    @cached_property
+    def _conditional(self) -> list[tuple[int, int]]:
+        """First and last lines of blocks that depend on more than being the main program."""
+        kinds = (ast.If, ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)
+        return [
+            (node.lineno + 1, node.end_lineno or node.lineno)
+            for nodes in self._nodes.values()
+            for node in nodes
+            if isinstance(node, kinds)
+            and not (isinstance(node, ast.If) and ast.unparse(node.test) == _MAIN)
+        ]
+
+    def always_runs(self, line: int) -> bool:
+        """Whether running the file runs this line, whatever its arguments are."""
+        return not any(first <= line <= last for first, last in self._conditional)
+
+    def may_be_guarded(self, line: int, is_user: Callable[[str], bool]) -> bool:
+        """Whether a line runs only by the result of the user's function, called without data.
+
+        Such a function may ask for a version or a name in a way that is not understood. `is_user`
+        says whether a module is the user's.
+        """
+        nodes = [node for each in self._nodes.values() for node in each]
+        names = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and (node.level or is_user(node.module or "")):
+                names.update(alias.asname or alias.name for alias in node.names)
+        return any(
+            _asks(node.test, names)
+            and (node.lineno < line <= (node.end_lineno or 0) or self._leaves_before(node, line))
+            for node in nodes
+            if isinstance(node, ast.If)
+        )
+
+    def _leaves_before(self, node: ast.If, line: int) -> bool:
+        """Whether the function that has `line` returns in `node`, which is before it."""
+        leaves = isinstance(node.body[-1], (ast.Return, ast.Raise, ast.Continue))
+        return leaves and any(
+            function.lineno < node.lineno < line <= (function.end_lineno or 0)
+            for nodes in self._nodes.values()
+            for function in nodes
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        )
+
+    def place(self, evidence: Evidence) -> tuple[int, int]:
+        """Line and column, from 1, of what `evidence` is about; column 1 if it is not found."""
+        name = evidence.subject.rpartition(":")[2].rpartition(".")[2].partition("(")[0]
+        inner = evidence.subject.rpartition("(")[2].removesuffix(")")
+        for node in self._nodes.get(evidence.line, ()):
+            match = _named(node, evidence.relation, name, inner)
+            if match is not None:
+                lines = self._text.source.splitlines()
+                line = lines[match.lineno - 1] if match.lineno <= len(lines) else b""
+                prefix = line[: match.col_offset].decode(errors="replace")
+                return match.lineno, len(prefix) + 1
+        return evidence.line, 1
+
+
+def _asks(test: ast.expr, names: Container[str]) -> bool:
+    """Whether a condition has a call of one of the functions `names`, with literals at most."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in names
+        and all(isinstance(value, ast.Constant) for value in node.args)
+        and not node.keywords
+        for node in ast.walk(test)
+    )
+
+
+def _named(node: ast.AST, relation: Relation, name: str, inner: str) -> ast.expr | ast.stmt | None:
+    """The part of `node` that the finding is about: a keyword, an imported name, an attribute."""
+    match relation:
+        case Relation.KEYWORD if isinstance(node, ast.Call) and _callee(node) == name:
+            return next((word for word in node.keywords if word.arg == inner), None)  # type: ignore[return-value]
+        case Relation.ARGUMENT if isinstance(node, ast.Call) and _callee(node) == name:
+            return node
+        case Relation.MODULE | Relation.PACKAGE if isinstance(node, (ast.Import, ast.ImportFrom)):
+            return node
+        case Relation.NAME if isinstance(node, ast.ImportFrom):
+            return next((item for item in node.names if item.name == name), None)  # type: ignore[return-value]
+        case Relation.NAME | Relation.ATTRIBUTE if isinstance(node, ast.Attribute):
+            return node if node.attr == name else None
+    return None
+
+
+def _callee(node: ast.Call) -> str:
+    """The last part of what is called; a constructor is called by any name."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

@@ -1,0 +1,65 @@
+"""What was read of a user's code, and what is wrong with it. Values only."""
+
+from __future__ import annotations
+
+import msgspec
+
+from imgbuild.report import Finding, Report
+
+
+class CodeFinding(Finding, frozen=True, kw_only=True):
+    """A finding in a user's file.
+
+    `code` is its kind (`data/audit/code_kinds.yaml`). `line` and `column` count from 1; in a
+    notebook `line` counts in cell `cell`, which is 0 elsewhere. `instead` is the name that there is
+    now, `since` the version from which the package is as it is, as far as locked targets show it,
+    and `targets` are targets whose packages have what is missing here.
+    """
+
+    code: str
+    file: str
+    line: int
+    column: int = 1
+    cell: int = 0
+    instead: str = ""
+    since: str = ""
+    targets: tuple[str, ...] = ()
+
+
+class CodeReport(Report, frozen=True, kw_only=True):
+    """The findings in a user's code for one package set; `files` is how many were read."""
+
+    findings: tuple[CodeFinding, ...] = ()
+    files: int = 0
+
+
+class CodeText(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's file: `file` as messages name it, `root` the folder that Python imports it from.
+
+    `source` of a notebook are its cells as one module, without what is not Python; `cells` are
+    the first lines of its cells there. `kind` is "python", "shell", "yaml", "json" or "dockerfile".
+    """
+
+    file: str
+    kind: str
+    source: bytes
+    module: str = ""
+    package: bool = False
+    root: str = ""
+    cells: tuple[int, ...] = ()
+
+    def place(self, line: int) -> tuple[int, int]:
+        """The cell (from 1; 0 if it is no notebook) and the line in it of a line of `source`."""
+        cell = sum(first <= line for first in self.cells)
+        return cell, line - self.cells[cell - 1] + 1 if cell else line
+
+
+class Fork(msgspec.Struct, frozen=True, kw_only=True):
+    """The Python files of a fork that takes the place of `package` in a package set.
+
+    `version` is that of the package which it replaces.
+    """
+
+    package: str
+    version: str = "0"
+    texts: tuple[CodeText, ...] = ()

@@ -1,0 +1,262 @@
+"""What other locked targets have: where a name exists, and what it is called now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import lru_cache
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.audit.names import classes, signatures
+from imgbuild.audit.names.lookup import index, look_up
+from imgbuild.audit.names.model import CallSignature, LookupResult
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.audit.source.facts import Class, Function, ModuleFacts
+from imgbuild.errors import FetchFailed
+from imgbuild.matrix.notes import nearest
+from imgbuild.report import Evidence, Relation
+from imgbuild.system import files, yaml_data
+
+MISTYPED = 0.85  # similarity of a name to what was meant
+MOST = 12  # versions of a package that are looked at
+_RENAMED = re.compile(
+    r"deprecate_kwarg\(\s*[\"'](\w+)[\"'],(?:.*,)?\s*new_name=[\"'](\w+)[\"']", re.DOTALL
+)
+
+
+class OtherSet(msgspec.Struct, frozen=True):
+    """The package set of a target, of which only facts at hand are read."""
+
+    target: str
+    versions: Mapping[str, str]
+    open: Callable[[], ImportablePackages]
+
+
+class Elsewhere(msgspec.Struct, frozen=True):
+    """Where something exists: `instead` is its name now, `since` the first version without it."""
+
+    instead: str = ""
+    since: str = ""
+    targets: tuple[str, ...] = ()
+    having: str = ""  # the nearest version that has it
+
+
+def find(
+    package_set: ImportablePackages, evidence: Evidence, others: Sequence[OtherSet]
+) -> Elsewhere:
+    """What there is in place of what `evidence` lacks, and where that exists."""
+    package = evidence.other
+    having: dict[str, list[str]] = {}
+    lacking: list[str] = [evidence.other_version] if evidence.other_version else []
+    renamed = ""
+    for other in _by_distance(package, evidence, others):
+        version = other.versions.get(package, "")
+        if version in having:
+            having[version].append(other.target)
+            continue
+        if version and version in lacking:
+            continue
+        if len(having) + len(lacking) > MOST:
+            break
+        opened = other.open()
+        has = _has(opened, evidence)
+        if has:
+            having[version] = [other.target]
+            if Version(version or "0") < Version(evidence.other_version or "0"):
+                renamed = renamed or _renamed(package_set, opened, evidence)
+            renamed = renamed or _by_decorator(opened, package_set, evidence)
+        elif has is False and version:
+            lacking.append(version)
+    near = next(iter(having), "")
+    instead = (
+        _listed(package_set, evidence)
+        or _by_decorator(package_set, package_set, evidence)
+        or renamed
+        or _similar(package_set, evidence, nearly=bool(near))
+    )
+    since = ""
+    if near and package:
+        newest = max(map(Version, having))
+        later = [Version(version) for version in lacking if Version(version) > newest]
+        since = str(min(later)) if later else str(min(map(Version, having)))
+    return Elsewhere(instead, since, tuple(having[near]) if near else (), near)
+
+
+def _by_distance(
+    package: str, evidence: Evidence, others: Sequence[OtherSet]
+) -> Iterable[OtherSet]:
+    """The targets that have the package, those with the nearest versions first."""
+    if not package:
+        return others
+    fitting = [other for other in others if package in other.versions]
+    versions = sorted({Version(other.versions[package]) for other in fitting})
+    here = Version(evidence.other_version)
+
+    def _distance(other: OtherSet) -> int:
+        between = sorted((here, Version(other.versions[package])))
+        return sum(between[0] <= version <= between[1] for version in versions)
+
+    return sorted(fitting, key=_distance)
+
+
+def resolve(package_set: ImportablePackages, path: str) -> LookupResult:
+    """What a dotted path is: modules first, then names in the last of them."""
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        module = package_set.module(".".join(parts[:end]))
+        if isinstance(module, ModuleFacts):
+            result = LookupResult(state="defined", definition=module, home=module)
+            for part in parts[end:]:
+                result = classes.member(package_set, result, part)
+                if result.state != "defined":
+                    break
+            return result
+    return LookupResult(state="unknown")
+
+
+def has_member(package_set: ImportablePackages, path: str, name: str) -> bool:
+    """Whether the class at `path` has a member, as far as facts at hand say."""
+    try:
+        return classes.member(package_set, resolve(package_set, path), name).state == "defined"
+    except FetchFailed:
+        return False
+
+
+def _has(package_set: ImportablePackages, evidence: Evidence) -> bool | None:
+    """Whether a package set has what `evidence` lacks; None if the facts at hand do not say."""
+    subject = evidence.subject
+    try:
+        match evidence.relation:
+            case Relation.PACKAGE | Relation.MODULE:
+                return package_set.exists(subject)
+            case Relation.NAME if ":" in subject:
+                state = look_up(package_set, *subject.split(":", 1)).state
+                return None if state == "unknown" else state == "defined"
+            case Relation.KEYWORD:
+                path, _, keyword = subject.removesuffix(")").partition("(")
+                signature = _signature(package_set, path)
+                return None if signature is None else signature.takes(keyword)
+            case Relation.NAME | Relation.ATTRIBUTE:
+                state = resolve(package_set, subject.replace(":", ".")).state
+                return None if state == "unknown" else state == "defined"
+    except FetchFailed:
+        pass
+    return None
+
+
+def _signature(package_set: ImportablePackages, path: str) -> CallSignature | None:
+    try:
+        return signatures.signature(package_set, resolve(package_set, path))
+    except FetchFailed:
+        return None
+
+
+def _renamed(here: ImportablePackages, other: ImportablePackages, evidence: Evidence) -> str:
+    """The parameter that has the place of the missing one, which another version has."""
+    path, _, keyword = evidence.subject.removesuffix(")").partition("(")
+    if evidence.relation is not Relation.KEYWORD:
+        return ""
+    signatures_of = [_signature(each, path) for each in (here, other)]
+    if signatures_of[0] is None or signatures_of[1] is None:
+        return ""
+    now, before = ([item.name for item in each.parameters] for each in signatures_of if each)
+    new = [name for name in now if name not in before]
+    if keyword not in before:
+        return ""
+    at = before.index(keyword)
+    same_place = at < len(now) and now[:at][-1:] == before[:at][-1:]
+    return now[at] if same_place and now[at] in new else ""
+
+
+def _by_decorator(
+    package_set: ImportablePackages, here: ImportablePackages, evidence: Evidence
+) -> str:
+    """The new name of a parameter, which `here` takes, by a decorator that names both."""
+    path, _, keyword = evidence.subject.removesuffix(")").partition("(")
+    if evidence.relation is not Relation.KEYWORD:
+        return ""
+    signature = _signature(here, path)
+    result = classes.follow(package_set, resolve(package_set, path))
+    functions = [result.definition] if isinstance(result.definition, Function) else []
+    if isinstance(result.definition, Class):
+        for ancestor in classes.ancestors(package_set, result):
+            if isinstance(ancestor.definition, Class) and ancestor.home is not None:
+                members = index(ancestor.home).members
+                inits = members.get(f"{ancestor.definition.name}.__init__", ())
+                functions += [each for each in inits if isinstance(each, Function)]
+    for function in functions:
+        for text in function.decorators:
+            match = _RENAMED.search(text)
+            if match and match[1] == keyword and (signature is None or signature.takes(match[2])):
+                return match[2]
+    return ""
+
+
+class RenamedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A parameter of many functions of a package that got another name; `source` says when."""
+
+    package: str
+    old: str
+    new: str
+    source: str
+
+
+@lru_cache(maxsize=1)
+def _renamed_parameters() -> list[RenamedParameter]:
+    return yaml_data.load(files.data("audit/renamed_parameters.yaml"), list[RenamedParameter])
+
+
+def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
+    """The new name of a parameter by the table of renamed ones, if it is taken."""
+    path, _, keyword = evidence.subject.removesuffix(")").partition("(")
+    signature = _signature(package_set, path) if evidence.relation is Relation.KEYWORD else None
+    names = {item.name for item in signature.parameters} if signature is not None else set()
+    entries = (
+        entry.new
+        for entry in _renamed_parameters()
+        if entry.old == keyword and entry.package == evidence.other and entry.new in names
+    )
+    return next(entries, "")
+
+
+def _similar(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
+    """The nearest name among those that there are; with `nearly` only one that may be mistyped.
+
+    What another version has was no mistake when it was written.
+    """
+    name = _nearest(package_set, evidence)
+    if name and nearly:
+        wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]
+        last = name.rpartition(".")[2]
+        return name if SequenceMatcher(None, wrong, last).ratio() >= MISTYPED else ""
+    return name
+
+
+def _nearest(package_set: ImportablePackages, evidence: Evidence) -> str:
+    subject = evidence.subject
+    match evidence.relation:
+        case Relation.KEYWORD:
+            path, _, keyword = subject.removesuffix(")").partition("(")
+            signature = _signature(package_set, path)
+            names = [item.name for item in signature.parameters] if signature else []
+            return nearest(keyword, names) or ""
+        case Relation.NAME if ":" in subject:
+            module, _, name = subject.partition(":")
+            facts = package_set.module(module)
+            if isinstance(facts, ModuleFacts):
+                return nearest(name, {*index(facts).top, *facts.lazy}) or ""
+        case Relation.ATTRIBUTE:
+            owner, _, name = subject.rpartition(".")
+            names_of = classes.attributes(package_set, resolve(package_set, owner))
+            public = [each for each in names_of or () if not each.startswith("__")]
+            return nearest(name, public) or ""
+        case Relation.MODULE:
+            parent, _, name = subject.rpartition(".")
+            package = package_set.owner(subject)
+            if package is not None:
+                modules = package_set.modules_of(package)
+                return nearest(subject, modules) or "" if parent and name else ""
+    return ""

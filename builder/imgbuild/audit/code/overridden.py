@@ -1,0 +1,141 @@
+"""Methods of a user's classes against those that they override (separate: one check)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from imgbuild.audit.code import other_sets
+from imgbuild.audit.code.code_set import CODE, CodeSet
+from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.other_sets import OtherSet
+from imgbuild.audit.main_path.guards import judge
+from imgbuild.audit.names import classes
+from imgbuild.audit.names.lookup import index
+from imgbuild.audit.names.model import LookupResult
+from imgbuild.audit.names.scopes import scopes
+from imgbuild.audit.source.facts import Call, Class, Function, ModuleFacts
+from imgbuild.report import Severity
+
+GONE, CALLED = "IMG108", "IMG109"
+
+
+def check(code: CodeSet, others: Sequence[OtherSet]) -> Iterator[CodeFinding]:
+    """Methods that take less than the package passes, and such as nothing calls any longer."""
+    for name, text in code.code.items():
+        facts = code.module(name)
+        if isinstance(facts, ModuleFacts):
+            for definition in facts.classes:
+                yield from _of_class(code, facts, text, definition, others)
+
+
+def _of_class(
+    code: CodeSet,
+    facts: ModuleFacts,
+    text: CodeText,
+    definition: Class,
+    others: Sequence[OtherSet],
+) -> Iterator[CodeFinding]:
+    here = LookupResult(state="defined", definition=definition, home=facts)
+    chain = [each for each in classes.ancestors(code, here)[1:] if _is_package(code, each)]
+    if not chain:
+        return
+    members = index(facts).members
+    for method in definition.methods:
+        entries = members.get(f"{definition.name}.{method}", ())
+        function = entries[0] if len(entries) == 1 else None
+        if not isinstance(function, Function) or function.decorators or method.startswith("__"):
+            continue
+        problem = _called_with_more(code, chain, method, function)
+        if problem is not None:
+            yield _finding(text, function, CALLED, Severity.ERROR, problem)
+        else:
+            gone = _gone(code, facts, definition, method, others)
+            if gone is not None:
+                yield _finding(text, function, GONE, Severity.WARNING, gone[0], gone[1])
+
+
+def _is_package(code: CodeSet, ancestor: LookupResult) -> bool:
+    return ancestor.home is not None and code.owner(ancestor.home.module) not in (None, CODE)
+
+
+def _called_with_more(
+    code: CodeSet, chain: Sequence[LookupResult], method: str, function: Function
+) -> str | None:
+    """The keyword that a base class passes to `method` and `function` does not take, in words."""
+    if function.varkw:
+        return None
+    names = {each.name for each in function.parameters if each.kind != "positional"}
+    for ancestor in chain:
+        base, home = ancestor.definition, ancestor.home
+        if not isinstance(base, Class) or home is None:
+            continue
+        for call in _calls(home, base, method):
+            lacking = [keyword for keyword in call.keywords if keyword not in names]
+            course = judge(code, call.guards)
+            if lacking and course.runs and course.clear and not course.caught:
+                package = code.owner(home.module) or ""
+                version = f"{package} {code.version(package)}"
+                return (
+                    f"{function.name} does not take {lacking[0]}, which {base.name} of {version}"
+                    f" passes to it ({home.file}:{call.line})"
+                )
+    return None
+
+
+def _calls(home: ModuleFacts, base: Class, method: str) -> Iterator[Call]:
+    """The calls of `self.METHOD` in the methods of a class."""
+    for scope, calls in scopes(home).calls.items():
+        if scope.startswith(f"{base.name}."):
+            yield from (call for call in calls if call.callee == f"self.{method}")
+
+
+def _gone(
+    code: CodeSet,
+    facts: ModuleFacts,
+    definition: Class,
+    method: str,
+    others: Sequence[OtherSet],
+) -> tuple[str, str] | None:
+    """That no base has `method` any longer, and which target's has; None if it was never there."""
+    for base in definition.bases:
+        path = classes.origin(facts, base)
+        package = code.owner(path)
+        here = other_sets.resolve(code, path)
+        if package in (None, CODE) or classes.member(code, here, method).state != "absent":
+            continue
+        for other in others:
+            if other.versions.get(package or "") in (None, code.version(package or "")):
+                continue
+            if other_sets.has_member(other.open(), path, method):
+                version = f"{package} {code.version(package or '')}"
+                name = f"{definition.name}.{method}"
+                message = f"{name} overrides a method that {version} does not have"
+                having = other.versions[package or ""]
+                return message, f"{package} {having} has it (target {other.target})"
+    return None
+
+
+def _finding(
+    text: CodeText,
+    function: Function,
+    code: str,
+    severity: Severity,
+    message: str,
+    remedy: str = "",
+) -> CodeFinding:
+    cell, line = text.place(function.line)
+    lines = text.source.decode(errors="replace").splitlines()
+    shown = lines[function.line - 1] if function.line <= len(lines) else ""
+    column = len(shown) - len(shown.lstrip()) + 1
+    return CodeFinding(
+        check="code",
+        code=code,
+        severity=severity,
+        message=message,
+        where=f"{text.file}:{f'cell {cell}:' if cell else ''}{line}:{column}",
+        remedy=remedy,
+        file=text.file,
+        line=line,
+        column=column,
+        cell=cell,
+    )

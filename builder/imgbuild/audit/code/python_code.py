@@ -1,0 +1,179 @@
+"""A user's Python against a package set: imports and calls, with columns (separate: one check)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.audit.checks import calls, imports
+from imgbuild.audit.checks.findings import SEVERITY_ORDER
+from imgbuild.audit.code import other_sets, overridden
+from imgbuild.audit.code.code_set import CODE, CodeSet
+from imgbuild.audit.code.locate import CodeTree
+from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.other_sets import Elsewhere, OtherSet
+from imgbuild.audit.main_path import policy
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.audit.source.facts import ModuleFacts
+from imgbuild.report import Evidence, Finding, Relation, Severity
+
+# The code of each kind of finding that the checks make; data/audit/code_kinds.yaml explains them.
+CODES = {
+    Relation.PACKAGE: "IMG101",
+    Relation.MODULE: "IMG101",
+    Relation.NAME: "IMG101",
+    Relation.KEYWORD: "IMG102",
+    Relation.ARGUMENT: "IMG103",
+    Relation.ATTRIBUTE: "IMG104",
+    Relation.SUBSCRIPT: "IMG105",
+    Relation.REGISTERED: "IMG106",
+}
+SYNTAX = "IMG107"
+# Files that are not run in an image: what they import need not be there.
+_DEVELOPMENT = re.compile(
+    r"(?:^|/)(?:tests?/|docs?/|test_[^/]*\.py$|[^/]*_test\.py$"
+    r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
+)
+_PREFIX = f"{CODE} 0 "
+
+
+def check(
+    package_set: ImportablePackages,
+    packages: Sequence[str],
+    texts: Sequence[CodeText],
+    facts: Mapping[str, ModuleFacts],
+    others: Sequence[OtherSet] = (),
+    unread: Sequence[str] = (),
+) -> list[CodeFinding]:
+    """What fails in the Python files `texts`, whose facts are `facts`, with these packages.
+
+    `unread` are packages that are installed and were not read.
+    """
+    code = CodeSet(package_set, texts, facts, unread)
+    path = code.path()
+    # Any package may be at fault, not only those that the audit of a package set walks.
+    rules = msgspec.structs.replace(policy.load(), walk=frozenset(packages))
+    places = {text.file: text for text in code.code.values()}
+    by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
+    for finding in (*imports.check(code, path), *calls.check(code, path, rules)):
+        evidence = finding.evidence
+        if evidence is not None and not _is_local(evidence, places):
+            by_file.setdefault(evidence.file, []).append((finding, evidence))
+    look = _Elsewhere(code, others)
+    findings = [
+        each for file, group in by_file.items() for each in _of_file(look, places[file], group)
+    ]
+    broken = [
+        CodeFinding(
+            check="code",
+            code=SYNTAX,
+            severity=Severity.WARNING,
+            message=f"cannot be parsed: {each.broken}",
+            where=f"{file}:1:1",
+            file=file,
+            line=1,
+        )
+        for file, each in facts.items()
+        if each.broken
+    ]
+    return _unique([*findings, *overridden.check(code, others), *broken])
+
+
+def _unique(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
+    """Each finding once, as severe as it is anywhere: a program's statements are read twice."""
+    unique: dict[tuple[str, str, str], CodeFinding] = {}
+    for finding in sorted(findings, key=lambda finding: SEVERITY_ORDER[finding.severity]):
+        unique.setdefault((finding.where, finding.code, finding.message), finding)
+    return list(unique.values())
+
+
+def _is_local(evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
+    """Whether the subject is the user's: a relative import, or of a file next to the script.
+
+    Python imports such a file first. A package that no package set has may lie in a folder above.
+    """
+    root = re.split(r"[.:(]", evidence.subject, maxsplit=1)[0]
+    here = Path(places[evidence.file].root)
+    folders = [here, *here.parents] if evidence.relation is Relation.PACKAGE else [here]
+    return not root or any(
+        Path(folder, name).exists()
+        for folder in folders
+        for name in (f"{root}.py", root, f"src/{root}")
+        if folder is here or folder.parent != folder
+    )
+
+
+class _Elsewhere:
+    """What there is instead, looked up once for each thing that is missing."""
+
+    def __init__(self, code: CodeSet, others: Sequence[OtherSet]) -> None:
+        self.code = code
+        self._others = others
+        self._memory: dict[tuple[str, str, str], Elsewhere] = {}
+
+    def find(self, evidence: Evidence) -> Elsewhere:
+        """As `other_sets.find`."""
+        key = (evidence.relation, evidence.subject, evidence.other)
+        if key not in self._memory:
+            self._memory[key] = other_sets.find(self.code, evidence, self._others)
+        return self._memory[key]
+
+
+def _of_file(
+    look: _Elsewhere, text: CodeText, group: Sequence[tuple[Finding, Evidence]]
+) -> list[CodeFinding]:
+    """The findings of one file, whose tree is dropped after them."""
+    tree = CodeTree(text)
+    return [_finding(look, finding, evidence, text, tree) for finding, evidence in group]
+
+
+def _finding(
+    look: _Elsewhere, finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree
+) -> CodeFinding:
+    """A finding of a check, as one of the user's code."""
+    severity = finding.severity
+    if evidence.relation is Relation.PACKAGE and severity is Severity.ERROR:
+        if _DEVELOPMENT.search(text.file):
+            severity = Severity.NOTE
+        elif not tree.always_runs(evidence.line):
+            severity = Severity.WARNING
+    if severity is Severity.ERROR and tree.may_be_guarded(
+        evidence.line, lambda module: look.code.owner(module) == CODE
+    ):
+        severity = Severity.WARNING
+    # Notes are many, and are not shown unless they are asked for: their trees are not read.
+    note = severity is Severity.NOTE
+    line, column = (evidence.line, 1) if note else tree.place(evidence)
+    cell, line = text.place(line)
+    elsewhere = Elsewhere() if note else look.find(evidence)
+    return CodeFinding(
+        check="code",
+        code=CODES[evidence.relation],
+        severity=severity,
+        message=finding.message.removeprefix(_PREFIX),
+        where=f"{text.file}:{f'cell {cell}:' if cell else ''}{line}:{column}",
+        remedy=_remedy(evidence, elsewhere),
+        evidence=msgspec.structs.replace(evidence, package="", version="", line=line),
+        file=text.file,
+        line=line,
+        column=column,
+        cell=cell,
+        instead=elsewhere.instead,
+        since=elsewhere.since,
+        targets=elsewhere.targets,
+    )
+
+
+def _remedy(evidence: Evidence, elsewhere: Elsewhere) -> str:
+    """What to do: the name that there is now, or the version and the target that has this one."""
+    parts = [f"use {elsewhere.instead}"] if elsewhere.instead else []
+    if elsewhere.targets:
+        shown = ", ".join(elsewhere.targets[:2])
+        what = f"{evidence.other} {elsewhere.having} has it" if evidence.other else "it is there"
+        parts.append(f"{what} (target {shown})")
+    elif evidence.relation is Relation.PACKAGE:
+        parts.append(f"add the package that provides {evidence.subject}")
+    return ", or ".join(parts)

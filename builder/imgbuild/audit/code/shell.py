@@ -1,0 +1,210 @@
+"""Commands of shell scripts: words with their places. A light reader; nothing is expanded."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+_ENDS = frozenset(";|&\n")
+_HEREDOC = re.compile(r"<<(-?)\s*(['\"]?)(\w+)\2")
+_REDIRECT = re.compile(r"\d*[<>]+&?\d*|&>>?")
+_KEYWORDS = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"))
+_SHELLS = frozenset(("bash", "sh", "zsh"))
+_NESTED = 3  # levels of `bash -c "…"` that are read
+
+
+class Word(msgspec.Struct, frozen=True):
+    """A word without its quotes; `literal` if nothing in it is expanded."""
+
+    text: str
+    line: int
+    column: int
+    literal: bool = True
+
+
+Command = tuple[Word, ...]
+
+
+def commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Command]:
+    """The simple commands of a script, in order, those of `bash -c '…'` after their own."""
+    for words in _Reader(source, line).commands():
+        command = tuple(itertools.dropwhile(lambda word: word.text in _KEYWORDS, words))
+        if not command:
+            continue
+        yield command
+        names = [word.text.rpartition("/")[2] for word in command]
+        for at, word in enumerate(command[:-1]):
+            is_shell = not _SHELLS.isdisjoint(names[:at])
+            if depth < _NESTED and is_shell and re.fullmatch(r"-\w*c", word.text):
+                yield from commands(
+                    command[at + 1].text, line=command[at + 1].line, depth=depth + 1
+                )
+
+
+class _Reader:
+    """Reads characters of a script."""
+
+    def __init__(self, source: str, line: int) -> None:
+        self._source = source
+        self._at = 0
+        self._line = line
+        self._start = 0  # of the line
+        self._heredocs: list[tuple[str, bool]] = []
+
+    def commands(self) -> Iterator[Command]:
+        """The commands of the script."""
+        words: list[Word] = []
+        while self._at < len(self._source):
+            character = self._source[self._at]
+            if character in " \t\r":
+                self._at += 1
+            elif self._source.startswith("\\\n", self._at):
+                self._at += 1
+                self._newline()
+            elif character == "#":
+                end = self._source.find("\n", self._at)
+                self._at = len(self._source) if end < 0 else end
+            elif match := _HEREDOC.match(self._source, self._at):
+                self._heredocs.append((match[3], bool(match[1])))
+                self._at = match.end()
+            elif match := _REDIRECT.match(self._source, self._at):
+                self._at = match.end()
+                self._spaces()
+                if not match[0][-1].isdigit() and self._more():
+                    self._word()
+            elif character in _ENDS or character in "()":
+                yield tuple(words)
+                words = []
+                self._end(character)
+            else:
+                words.append(self._word())
+        yield tuple(words)
+
+    def _more(self) -> bool:
+        return self._at < len(self._source) and self._source[self._at] not in "\n;|&"
+
+    def _spaces(self) -> None:
+        while self._at < len(self._source) and self._source[self._at] in " \t":
+            self._at += 1
+
+    def _newline(self) -> None:
+        self._at += 1
+        self._line += 1
+        self._start = self._at
+
+    def _end(self, character: str) -> None:
+        if character != "\n":
+            self._at += 1
+            return
+        self._newline()
+        for name, tabs in self._heredocs:
+            while self._at < len(self._source):
+                end = self._source.find("\n", self._at)
+                end = len(self._source) if end < 0 else end
+                text = self._source[self._at : end]
+                self._at = end
+                if end < len(self._source):
+                    self._newline()
+                if (text.lstrip("\t") if tabs else text) == name:
+                    break
+        self._heredocs.clear()
+
+    def _word(self) -> Word:
+        """The word that begins here."""
+        line, column = self._line, self._at - self._start + 1
+        parts: list[str] = []
+        literal = True
+        while self._at < len(self._source):
+            character = self._source[self._at]
+            if character in " \t\r" or character in _ENDS or character in "<>":
+                break
+            if character in "()":
+                if character == "(" and parts and parts[-1].endswith("="):
+                    self._skip("(", ")")  # an array
+                    literal = False
+                    continue
+                break
+            if character == "'":
+                parts.append(self._quoted())
+            elif character == '"':
+                text, plain = self._double()
+                parts.append(text)
+                literal = literal and plain
+            elif character == "\\":
+                if self._source.startswith("\\\n", self._at):
+                    self._at += 1
+                    self._newline()
+                    break
+                parts.append(self._source[self._at + 1 : self._at + 2])
+                self._at += 2
+            elif character in "$`":
+                self._expansion()
+                literal = False
+            else:
+                literal = literal and character not in "*?"
+                parts.append(character)
+                self._at += 1
+        if self._at - self._start + 1 == column and line == self._line:
+            self._at += 1  # a character that begins no word
+        return Word("".join(parts), line, column, literal)
+
+    def _quoted(self) -> str:
+        end = self._source.find("'", self._at + 1)
+        end = len(self._source) if end < 0 else end
+        text = self._source[self._at + 1 : end]
+        self._advance(end + 1)
+        return text
+
+    def _double(self) -> tuple[str, bool]:
+        self._at += 1
+        parts: list[str] = []
+        literal = True
+        while self._at < len(self._source) and self._source[self._at] != '"':
+            character = self._source[self._at]
+            if character == "\\":
+                escaped = self._source[self._at + 1 : self._at + 2]
+                parts.append("" if escaped == "\n" else escaped)
+                self._advance(self._at + 2)
+            elif character in "$`":
+                self._expansion()
+                literal = False
+            else:
+                parts.append(character)
+                self._advance(self._at + 1)
+        self._at += 1
+        return "".join(parts), literal
+
+    def _expansion(self) -> None:
+        """Skip `$NAME`, `${…}`, `$(…)` or a command in backquotes."""
+        if self._source[self._at] == "`":
+            end = self._source.find("`", self._at + 1)
+            self._advance(len(self._source) if end < 0 else end + 1)
+            return
+        self._at += 1
+        following = self._source[self._at : self._at + 1]
+        if following in ("{", "("):
+            self._skip(following, {"{": "}", "(": ")"}[following])
+        else:
+            match = re.compile(r"\w+|.?").match(self._source, self._at)
+            self._at = match.end() if match else self._at
+
+    def _skip(self, opening: str, closing: str) -> None:
+        depth = 0
+        while self._at < len(self._source):
+            character = self._source[self._at]
+            depth += (character == opening) - (character == closing)
+            self._advance(self._at + 1)
+            if depth == 0:
+                return
+
+    def _advance(self, end: int) -> None:
+        """Go on to `end`, counting lines."""
+        end = min(end, len(self._source))
+        lines = self._source.count("\n", self._at, end)
+        if lines:
+            self._line += lines
+            self._start = self._source.rfind("\n", self._at, end) + 1
+        self._at = end

@@ -1,0 +1,49 @@
+"""The sources of packages that checks search: whole packages, or some of their files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.errors import FetchFailed
+
+
+class PackageSources:
+    """Sources of packages, each read once. Empty where a package is not at hand and not fetched."""
+
+    def __init__(self, package_set: PackageSet) -> None:
+        self.package_set = package_set
+        self._texts: dict[str, tuple[bytes, ...] | None] = {}
+
+    def texts(self, package: str) -> tuple[bytes, ...] | None:
+        """The sources of all modules of a package; None if it is not installed or not at hand."""
+        if package not in self._texts:
+            self._texts[package] = None
+            wheel = self.package_set.wheels.get(package)
+            if wheel is not None:
+                with contextlib.suppress(FetchFailed):
+                    tops = {name.partition(".")[0] for name in wheel.sources}
+                    tops &= {package.replace("-", "_"), *_TOPS.get(package, ())}
+                    self._texts[package] = tuple(wheel.text(top).source for top in sorted(tops))
+        return self._texts[package]
+
+    def files(self, package: str, patterns: Iterable[str]) -> Mapping[str, bytes]:
+        """Path → content of the Python files of a package that match one of `patterns`."""
+        wheel = self.package_set.wheels.get(package)
+        if wheel is None:
+            return {}
+        try:
+            paths = [
+                path
+                for path in wheel.files
+                if path.endswith(".py") and any(fnmatchcase(path, each) for each in patterns)
+            ]
+            return wheel.read(paths)
+        except FetchFailed:
+            return {}
+
+
+# Packages whose modules have other names.
+_TOPS = {"flashinfer-python": ("flashinfer",)}

@@ -1,0 +1,181 @@
+"""`imgbuild audit`: findings as lines, and the options about a user's code (separate: size)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.audit.code.model import CodeReport
+from imgbuild.cache.context import Context
+from imgbuild.cli._output import count
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import OUTPUT, SELECT, option
+from imgbuild.errors import InputError, NothingSelected
+from imgbuild.lock import lock_file
+from imgbuild.matrix.select import Selected
+from imgbuild.pipeline import audit_code
+from imgbuild.pipeline.audit_code import Code
+from imgbuild.pipeline.session import Session
+from imgbuild.report import Finding, Report, Severity, Unread
+from imgbuild.system.console import console
+
+INDENT = "    "
+
+
+class Format(enum.StrEnum):
+    """How findings are written."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+    GITHUB = "github"
+
+
+CODE_SUFFIXES = (".py", ".ipynb", ".sh")
+CodePaths = Annotated[
+    list[Path] | None,
+    option(
+        "--code",
+        "Audit the code at this path against the packages: Python, notebooks, shell scripts, YAML;"
+        " repeatable.",
+        metavar="PATH",
+        panel=SELECT,
+        often=True,
+    ),
+]
+Replace = Annotated[
+    list[str] | None,
+    option(
+        "--replace",
+        "A fork in place of a package of the target: NAME=PATH of a checkout, or NAME=git+URL@REV;"
+        " its code is audited, too; repeatable.",
+        metavar="NAME=FORK",
+        panel=SELECT,
+    ),
+]
+OutputFormat = Annotated[
+    Format | None,
+    option(
+        "--output-format",
+        "How findings are written: SARIF 2.1 for code scanning, github for annotations in a"
+        " workflow. Default: text; json is the same as --json.",
+        panel=OUTPUT,
+    ),
+]
+
+
+def unread_line(entry: Unread) -> str:
+    return f"{'not read' if entry.required else 'not looked at'}: {entry.what}: {entry.why}"
+
+
+def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
+    """The findings in a user's code, one line each, and what was not read."""
+    for finding in report.findings:
+        if notes or finding.severity is not Severity.NOTE:
+            kind = "" if finding.severity is Severity.ERROR else f" {finding.severity}:"
+            remedy = f": {finding.remedy}" if finding.remedy else ""
+            yield f"{finding.where}: {finding.code}{kind} {finding.message}{remedy}"
+    yield from map(unread_line, report.unread)
+
+
+def audit_targets(
+    session: Session, selected: Sequence[Selected], inputs: Inputs, code: Code
+) -> list[Report]:
+    """The reports on a user's code, one for each target and architecture."""
+    return [
+        audit_code.audit_locked(
+            lock_file.read_lock(session.project.images, item.name), arch, inputs, code
+        )
+        for item in selected
+        for arch in item.arches
+    ]
+
+
+def refuse_paths(selection: Selection) -> None:
+    """InputError for a file of code that is named like a target."""
+    for name in selection.named:
+        is_pin = "@" in name or "==" in name
+        if not is_pin and ("/" in name or Path(name).suffix in CODE_SUFFIXES):
+            message = f"{name} is not a target"
+            hint = f"to audit code: imgbuild audit TARGET --code {name}"
+            raise (
+                InputError(message, hint=hint)
+                if Path(name).exists()
+                else NothingSelected(f"no target matches {name}", hint=hint)
+            )
+
+
+def read_code(
+    paths: Sequence[Path] | None, replaced: Sequence[str] | None, *, again: bool, offline: bool
+) -> Code | None:
+    """The code of `--code` and the forks of `--replace`; None without both."""
+    if not paths and not replaced:
+        return None
+    context = Context.open(console, offline=offline)
+    forks = [audit_code.read_fork(text, context) for text in replaced or ()]
+    return audit_code.read_code(paths or (), again=again, forks=forks)
+
+
+def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
+    """Reports as text: errors and warnings first, with `notes` the notes, then what was not read.
+
+    Findings with one subject are shown once, at the first of their places.
+
+    The counts come last; of several reports, each has them as its heading.
+    """
+    for report in reports:
+        if len(reports) > 1:
+            yield _counts(report)
+        if isinstance(report, CodeReport):
+            yield from code_lines(report, notes=notes)
+            if len(reports) == 1:
+                yield _counts(report)
+            continue
+        groups: dict[tuple[str, ...], list[Finding]] = {}
+        for finding in report.findings:
+            if notes or finding.severity is not Severity.NOTE:
+                groups.setdefault(_subject(finding), []).append(finding)
+        for group in groups.values():
+            yield from _words(group)
+        for entry in report.unread:
+            yield unread_line(entry)
+        if len(reports) == 1:
+            yield _counts(report)
+
+
+def _counts(report: Report) -> str:
+    counts = ", ".join(
+        count(sum(finding.severity is severity for finding in report.findings), severity)
+        for severity in Severity
+    )
+    read = f" in {count(report.files, 'file')} of code" if isinstance(report, CodeReport) else ""
+    return f"{report.target} {report.arch}: {counts}{read}"
+
+
+def _subject(finding: Finding) -> tuple[str, ...]:
+    """What a finding is about; several places may have the same."""
+    evidence = finding.evidence
+    if evidence is None or not evidence.subject:
+        return (finding.severity, finding.check, finding.message, finding.where)
+    return (
+        finding.severity,
+        finding.check,
+        evidence.relation,
+        evidence.package,
+        evidence.other,
+        evidence.subject,
+    )
+
+
+def _words(group: Sequence[Finding]) -> Iterator[str]:
+    """The first finding of a group, and how many more places have the same."""
+    finding, *more = group
+    yield f"{finding.severity}: {finding.message} [{finding.check}]"
+    if finding.where:
+        also = f" and {count(len(more), 'more place')}; --json lists them" if more else ""
+        yield f"{INDENT}at {finding.where}{also}"
+    if finding.remedy:
+        yield f"{INDENT}{finding.remedy}"

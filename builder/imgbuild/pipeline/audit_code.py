@@ -1,0 +1,385 @@
+"""Audits a user's code against the packages of a lock, of pins or of an environment.
+
+A report is kept by the content of all files and by the package set.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from imgbuild import codec, project_paths
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.audit.code import check
+from imgbuild.audit.code.code_files import find_files, fork_texts
+from imgbuild.audit.code.code_set import roots_of
+from imgbuild.audit.code.model import CodeFinding, CodeReport, CodeText, Fork
+from imgbuild.audit.code.other_sets import OtherSet
+from imgbuild.audit.code.reading import texts_key
+from imgbuild.audit.main_path import policy
+from imgbuild.audit.packages.library import Library, LibraryWheel, pack, unpack
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
+from imgbuild.audit.source.facts import ModuleFacts, Opaque
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, LockStale
+from imgbuild.index.remote_wheel import LATER, Blocks
+from imgbuild.lock import addresses, lock_file
+from imgbuild.lock.addresses import GitAddress
+from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.resolution import Wheel
+from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
+from imgbuild.pipeline.session import Session
+from imgbuild.plan.plan import omitted
+from imgbuild.project_paths import Project
+from imgbuild.report import Severity, Unread
+from imgbuild.solve import git_tree
+from imgbuild.system.code_digest import code_digest
+from imgbuild.system.console import console
+from imgbuild.values import Arch, normalize, sha256
+from imgbuild.wheel.sdist import members
+
+KEPT = "code-report"
+JUDGING = "imgbuild.audit.code.check"
+SECONDS = 0.8  # that `errors_of_project` may take
+SMALL = 400_000  # bytes of code that can be read in that time
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """The user's files, read once for all package sets; `again` ignores reports that are kept.
+
+    `forks` take the place of packages of locked targets.
+    """
+
+    texts: tuple[CodeText, ...]
+    again: bool = False
+    forks: tuple[Fork, ...] = ()
+
+
+def read_code(paths: Iterable[Path], *, again: bool = False, forks: Iterable[Fork] = ()) -> Code:
+    """The files at and below `paths`; InputError for a path that does not exist."""
+    return Code(texts=find_files(paths), again=again, forks=tuple(forks))
+
+
+def read_fork(text: str, context: Context) -> Fork:
+    """The fork that `NAME=PATH` or `NAME=git+URL@REV` names; InputError if it is none of them."""
+    name, _, place = text.partition("=")
+    if not name or not place:
+        message = f"--replace {text}: not a package and its fork"
+        hint = "for example: --replace verl=../verl, --replace verl=git+https://…@REV"
+        raise InputError(message, hint=hint)
+    package = normalize(name)
+    if not place.startswith("git+"):
+        return Fork(package=package, texts=fork_texts(Path(place), package))
+    try:
+        address = addresses.read(place)
+    except ValueError as error:
+        message = f"--replace {name}: {error}"
+        raise InputError(message, hint="for example: git+https://HOST/PATH@REV") from error
+    if not isinstance(address, GitAddress):
+        message = f"--replace {name}: not the address of a git repository"
+        raise InputError(message, hint="for example: git+https://HOST/PATH@REV")
+    address = git_tree.resolved(address, context)
+    tree = git_tree.fetched(address, context)
+    archive = context.store.file(tree.sha256)
+    if archive is None:
+        message = f"{addresses.shown(place)} was removed from the cache while it was in use"
+        raise IntegrityError(message, hint="run the same command again")
+    with context.store.scratch() as folder:
+        for member, content in members(archive, name):
+            if member.kind == "file" and member.path.endswith(".py"):
+                path = folder / name / Path(*Path(member.path).parts[1:])
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"".join(content()))
+        texts = fork_texts(folder / name, package)
+        shown = [
+            msgspec.structs.replace(text, file=text.file.removeprefix(f"{folder}/"))
+            for text in texts
+        ]
+    return Fork(package=package, texts=tuple(shown))
+
+
+def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeReport:
+    """The findings in `code` for the packages that `lock` has for `arch`.
+
+    LockStale if it holds nothing for `arch`; FetchFailed if code of a package is not available.
+    """
+    resolution = lock.arch.get(arch)
+    if resolution is None:
+        message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
+        raise LockStale(message, hint=f"imgbuild lock {lock.target}")
+    wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
+    ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
+    store = inputs.store
+    with Library(store, Blocks(ranges)) as library:
+        # A package that would have to be built first is not read: that can take an hour.
+        at_hand = Library(store, published=library.published, ahead=False)
+        built = {build.wheel.sha256 for build in resolution.built}
+        unread = [
+            wheel.package
+            for wheel in wheels.values()
+            if wheel.sha256 in built and not _at_hand(at_hand, wheel)
+        ]
+        forks = _forks(lock, wheels.values(), code)
+        left_out = {*unread, *(fork.package for fork in forks)}
+        read = [wheel for wheel in wheels.values() if wheel.package not in left_out]
+        code = msgspec.structs.replace(code, forks=forks)
+        packages = CodePackages(
+            installed={wheel.package: wheel.sha256 for wheel in read},
+            machine=(lock.base.python, arch, ""),
+            open=lambda: _open(lock, arch, read, library, lambda wheel: _place(store, wheel)),
+            others=lambda: other_sets(lock.target, library),
+            others_key=_others_key(),
+            unread=tuple(unread),
+        )
+        return audit_code(packages, code, store, target=lock.target)
+
+
+def _forks(lock: Lock, wheels: Iterable[Wheel], code: Code) -> tuple[Fork, ...]:
+    """The forks of `code` with the versions that they replace; InputError for another package."""
+    versions = {wheel.package: wheel.version for wheel in wheels}
+    for fork in code.forks:
+        if fork.package not in versions:
+            message = f"--replace {fork.package}: {lock.target} does not have this package"
+            raise InputError(message, hint="name a package of the target; imgbuild show lists them")
+    return tuple(
+        msgspec.structs.replace(fork, version=versions[fork.package]) for fork in code.forks
+    )
+
+
+class CodePackages(msgspec.Struct, frozen=True, kw_only=True):
+    """A package set that is opened only if there is no report for it yet.
+
+    `installed` is package → sha256, `machine` the Python, the architecture and what else decides.
+    `others` are sets that are read for what fits instead; `others_key` changes with them. `unread`
+    are packages that are installed and were not read.
+    """
+
+    installed: Mapping[str, str]
+    machine: tuple[str, ...]
+    open: Callable[[], PackageSet]
+    others: Callable[[], Sequence[OtherSet]] = tuple
+    others_key: str = ""
+    unread: tuple[str, ...] = ()
+
+
+def opened(package_set: PackageSet) -> CodePackages:
+    """An open package set."""
+    return CodePackages(
+        installed={name: each.wheel.sha256 for name, each in package_set.wheels.items()},
+        machine=(package_set.python, package_set.arch, str(package_set.partial)),
+        open=lambda: package_set,
+    )
+
+
+def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str) -> CodeReport:
+    """The findings in `code` for `packages`: kept ones, or new ones, which are kept."""
+    key_parts = [
+        *(code_digest(JUDGING, alone=__name__), packages.machine, packages.installed),
+        *(packages.others_key, packages.unread, texts_key(code.texts)),
+        {fork.package: (fork.version, texts_key(fork.texts)) for fork in code.forks},
+    ]
+    key = sha256(codec.compact(key_parts))
+    cached = store.fact(KEPT, key) if not code.again else None
+    report = unpack(cached, CodeReport) if cached is not None else None
+    if report is None:
+        count = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
+        with console.step(f"auditing {count} files of code for {target}"):
+            findings = check.check(
+                packages.open(),
+                code.texts,
+                store,
+                packages.others(),
+                packages.unread,
+                code.forks,
+            )
+        report = CodeReport(
+            target=target,
+            arch=packages.machine[1],
+            tier="code",
+            findings=tuple(findings),
+            files=count,
+            unread=tuple(Unread(what=name, why="it is not built yet") for name in packages.unread),
+        )
+        store.put_fact(KEPT, key, pack(report))
+    return msgspec.structs.replace(report, target=target)
+
+
+def _place(store: Store, wheel: Wheel) -> Path | str:
+    return store.file(wheel.sha256) or _address(wheel)
+
+
+def _address(wheel: Wheel) -> str:
+    """The address of a wheel without a look for its file: facts at hand need none."""
+    return f"{LATER}{wheel.sha256}"
+
+
+def _open(
+    lock: Lock,
+    arch: Arch,
+    wheels: Sequence[Wheel],
+    library: Library,
+    place: Callable[[Wheel], Path | str] = _address,
+    *,
+    partial_set: bool = False,
+    kind: type[PackageSet] = PackageSet,
+) -> PackageSet:
+    return open_package_set(
+        wheels,
+        library,
+        python=lock.base.python,
+        arch=arch,
+        glibc=lock.base.glibc,
+        locate=place,
+        partial=partial_set,
+        omit=omitted(lock.drop, wheels),
+        kind=kind,
+    )
+
+
+# -- targets of which only facts at hand are read
+
+
+class PackagesAtHand(PackageSet):
+    """A package set of which no file is fetched: a module whose facts are missing is unknown.
+
+    After `deadline`, of `time.monotonic`, it raises TimeoutError.
+    """
+
+    deadline = math.inf
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        """As of a `PackageSet`."""
+        if time.monotonic() > self.deadline:
+            raise TimeoutError
+        try:
+            return super().module(name)
+        except FetchFailed:
+            return Opaque(name, "unknown")
+
+    def mentioning(self, package: str, word: str) -> tuple[str, ...]:
+        """As of a `PackageSet`; NotAtHandError where sources would be searched."""
+        try:
+            return super().mentioning(package, word)
+        except FetchFailed as error:
+            raise NotAtHandError(self.owner(package) or package) from error
+
+    def read(self, package: str, path: str) -> bytes | None:
+        """As of a `PackageSet`; NotAtHandError for a file that would be fetched."""
+        try:
+            return super().read(package, path)
+        except FetchFailed as error:
+            raise NotAtHandError(package) from error
+
+    def read_ahead(self, package: str) -> None:
+        """Nothing is read that is not needed."""
+
+
+class NotAtHandError(Exception):
+    """The facts of a package that a check needs as a whole are not in the cache."""
+
+
+def findings_at_hand(
+    lock: Lock, arch: Arch, store: Store, code: Code, deadline: float = math.inf
+) -> tuple[list[CodeFinding], list[str]]:
+    """All findings from facts at hand, and the packages that the code imports and that lack them.
+
+    TimeoutError after `deadline`, of `time.monotonic`. Nothing is fetched.
+    """
+    library = Library(store, ahead=False)
+    wheels = wheels_of(lock.arch[arch])
+    unread = {wheel.package for wheel in wheels if not _at_hand(library, wheel)}
+    every: list[CodeFinding] | None = None
+    while every is None:
+        here = [wheel for wheel in wheels if wheel.package not in unread]
+        package_set = _open(lock, arch, here, library, kind=PackagesAtHand)
+        if isinstance(package_set, PackagesAtHand):
+            package_set.deadline = deadline
+        try:
+            every = check.check(package_set, code.texts, library.store, (), sorted(unread))
+        except NotAtHandError as error:
+            unread.add(str(error))
+    imported = check.imported(code.texts, library.store)
+    return every, sorted(name for name in unread if roots_of(name) & imported)
+
+
+def errors_of_project(session: Session, name: str, arch: Arch) -> list[CodeFinding]:
+    """The errors in a project's code that are known within a second from facts at hand."""
+    try:
+        lock = lock_file.read_lock(session.project.images, name)
+        deadline = time.monotonic() + SECONDS
+        code = Code(texts=find_files([session.project.root], deadline=deadline))
+        small = sum(len(text.source) for text in code.texts) <= SMALL
+        if not small or arch not in lock.arch:
+            return []
+        every, _ = findings_at_hand(lock, arch, Store.open(), code, deadline)
+    except (ImgbuildError, OSError, TimeoutError):
+        return []  # what else is wrong is said where it matters
+    return [each for each in every if each.severity is Severity.ERROR]
+
+
+# -- what other targets have
+
+
+def _others_key() -> str:
+    """Changes with the locks of `other_sets`."""
+    locks = [
+        path.read_bytes()
+        for project in (project_paths.catalogue(), project_paths.find(None))
+        for path in sorted(project.images.glob("*/lock.json"))
+    ]
+    return sha256(b"".join(locks))
+
+
+def other_sets(target: str, library: Library) -> list[OtherSet]:
+    """The locked targets of the project and of the catalogue but `target`, of this machine.
+
+    Each has the packages that users' code is about, as far as their facts are at hand.
+    """
+    library = Library(library.store, published=library.published, ahead=False)
+    sets = {}
+    projects = [project_paths.catalogue(), project_paths.find(None)]
+    for project in projects:
+        for name in project.locked_targets():
+            if name != target:
+                lock = _readable(project, name)
+                if lock is not None and Arch.X86_64 in lock.arch:
+                    sets[name] = _other(lock, library)
+    return list(sets.values())
+
+
+def _readable(project: Project, name: str) -> Lock | None:
+    try:
+        return lock_file.read_lock(project.images, name)
+    except ImgbuildError:
+        return None
+
+
+def _other(lock: Lock, library: Library) -> OtherSet:
+    walked = policy.load().walk
+    wheels = [wheel for wheel in wheels_of(lock.arch[Arch.X86_64]) if wheel.package in walked]
+    opened: Callable[[], PackageSet] = partial(_opened, lock, wheels, library, {})
+    return OtherSet(lock.target, {wheel.package: wheel.version for wheel in wheels}, opened)
+
+
+def _opened(
+    lock: Lock, wheels: Sequence[Wheel], library: Library, memory: dict[str, PackageSet]
+) -> PackageSet:
+    """The package set of the wheels whose facts are at hand."""
+    if "" not in memory:
+        here = [wheel for wheel in wheels if _at_hand(library, wheel)]
+        memory[""] = _open(lock, Arch.X86_64, here, library, partial_set=True)
+    return memory[""]
+
+
+def _at_hand(library: Library, wheel: Wheel) -> bool:
+    library_wheel: LibraryWheel = library.wheel(wheel, _address(wheel))
+    try:
+        return bool(library_wheel.index.files)
+    except FetchFailed:
+        return False

@@ -1,0 +1,92 @@
+"""What is known of a user's code from facts in the cache: which targets run it, and warnings.
+
+The audit is imported only where there is code, so that `run` and `list` start without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from imgbuild.cache.store import Store
+from imgbuild.lock import lock_file, published
+from imgbuild.pipeline.session import Session
+from imgbuild.report import Severity
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+
+if TYPE_CHECKING:
+    from imgbuild.audit.code.model import CodeFinding
+
+SHOWN = 3  # errors that `warn` prints
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the packages of a target run a user's code, as far as facts at hand say.
+
+    `unread` are packages that the code imports and that were not read.
+    """
+
+    target: str
+    arch: Arch
+    state: Literal["runs", "fails", "not known"]
+    errors: int
+    warnings: int
+    findings: tuple[CodeFinding, ...]
+    unread: tuple[str, ...] = ()
+
+
+def fits(
+    session: Session, names: Sequence[str], arches: Sequence[Arch], paths: Sequence[Path]
+) -> list[Fit]:
+    """For each locked target of `names` whether it runs the code at `paths`, best first.
+
+    Nothing is fetched.
+    """
+    from imgbuild.pipeline import audit_code
+
+    code, store = audit_code.read_code(paths), Store.open()
+    locked = set(session.project.locked_targets())
+    results = []
+    for name in names:
+        lock = lock_file.read_lock(session.project.images, name) if name in locked else None
+        for arch in lock.arch if lock is not None else ():
+            if lock is not None and arch in arches:
+                every, unread = audit_code.findings_at_hand(lock, arch, store, code)
+                results.append(_fit(name, arch, every, unread))
+    order = {"runs": 0, "not known": 1, "fails": 2}
+    return sorted(
+        results,
+        key=lambda fit: (order[fit.state], bool(fit.unread), fit.errors, fit.warnings),
+    )
+
+
+def _fit(target: str, arch: Arch, every: Sequence[CodeFinding], unread: Sequence[str]) -> Fit:
+    findings = tuple(each for each in every if each.severity is not Severity.NOTE)
+    errors = sum(each.severity is Severity.ERROR for each in findings)
+    state: Literal["runs", "fails", "not known"] = "not known" if unread else "runs"
+    return Fit(
+        target=target,
+        arch=arch,
+        state="fails" if errors else state,
+        errors=errors,
+        warnings=len(findings) - errors,
+        findings=findings,
+        unread=tuple(unread),
+    )
+
+
+def warn(session: Session, name: str, arch: Arch) -> None:
+    """Warn of errors in a project's code, if that is known within a second."""
+    if published.project_row(session.matrix, name) is None:
+        return
+    from imgbuild.pipeline import audit_code
+
+    errors = audit_code.errors_of_project(session, name, arch)
+    for finding in errors[:SHOWN]:
+        console.warn(f"{finding.where}: {finding.code} {finding.message}")
+    if errors[SHOWN:]:
+        console.warn(f"{len(errors) - SHOWN} more: imgbuild audit {name}")

@@ -1,0 +1,101 @@
+"""Findings of audits for programs: SARIF 2.1.0 for code scanning, and GitHub's annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import imgbuild
+from imgbuild import codec
+from imgbuild.audit.code import kinds
+from imgbuild.audit.code.model import CodeFinding
+from imgbuild.report import Finding, Report, Severity
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+# What GitHub reads in messages, and in properties, as part of the command.
+_MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
+
+
+def text(reports: Sequence[Report], form: str, *, notes: bool) -> str:
+    """The findings as `form`: "sarif" or "github"; notes only with `notes`."""
+    if form == "sarif":
+        return codec.encode(sarif(reports, notes=notes)).decode()
+    return "\n".join(workflow_commands(reports, notes=notes))
+
+
+def _shown(reports: Iterable[Report], *, notes: bool) -> Iterator[tuple[Report, Finding]]:
+    for report in reports:
+        for finding in report.findings:
+            if notes or finding.severity is not Severity.NOTE:
+                yield report, finding
+
+
+def _words(report: Report, finding: Finding) -> str:
+    remedy = f": {finding.remedy}" if finding.remedy else ""
+    return f"{finding.message}{remedy} [{report.target} {report.arch}]"
+
+
+def workflow_commands(reports: Iterable[Report], *, notes: bool) -> Iterator[str]:
+    """Workflow commands of GitHub Actions, one for each finding."""
+    for report, finding in _shown(reports, notes=notes):
+        properties = {"title": finding.check}
+        if isinstance(finding, CodeFinding):
+            properties = {
+                "file": finding.file,
+                # In a notebook lines count within cells, which GitHub does not show.
+                **({} if finding.cell else {"line": str(finding.line), "col": str(finding.column)}),
+                "title": finding.code,
+            }
+        shown = ",".join(f"{key}={_escaped(value, _PROPERTY)}" for key, value in properties.items())
+        words = _escaped(_words(report, finding), _MESSAGE)
+        yield f"::{_COMMANDS[finding.severity]} {shown}::{words}"
+
+
+def _escaped(value: str, table: Mapping[str, str]) -> str:
+    return "".join(table.get(character, character) for character in value)
+
+
+def sarif(reports: Iterable[Report], *, notes: bool) -> dict[str, Any]:
+    """One run of SARIF 2.1.0 with all findings; a finding in a wheel has no place in a file."""
+    results = [_result(report, finding) for report, finding in _shown(reports, notes=notes)]
+    listed = kinds.load()
+    rules = [
+        {
+            "id": rule,
+            **(
+                {
+                    "shortDescription": {"text": listed[rule].title},
+                    "fullDescription": {"text": listed[rule].text.strip()},
+                }
+                if rule in listed
+                else {}
+            ),
+        }
+        for rule in sorted({result["ruleId"] for result in results})
+    ]
+    driver = {
+        "name": "imgbuild",
+        "version": imgbuild.__version__,
+        "rules": rules,
+    }
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _result(report: Report, finding: Finding) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": finding.check,
+        "level": str(finding.severity),
+        "message": {"text": _words(report, finding)},
+    }
+    if isinstance(finding, CodeFinding):
+        physical: dict[str, Any] = {"artifactLocation": {"uri": quote(finding.file)}}
+        if not finding.cell:
+            region = {"startLine": finding.line, "startColumn": finding.column}
+            physical["region"] = region
+        result["ruleId"] = finding.code
+        result["locations"] = [{"physicalLocation": physical}]
+    return result

@@ -1,0 +1,45 @@
+"""A small project whose one lock holds wheels that are in the cache, for `imgbuild audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from imgbuild import codec
+from imgbuild.cache.store import Store
+from imgbuild.lock import lock_file
+from imgbuild.lock.resolution import Resolution, Wheel
+from imgbuild.matrix.load import load
+from imgbuild.values import Arch
+from tests.support import samples
+from tests.support.matrix_text import RIGHT
+
+TARGET = "cu124-vllm"
+
+
+class Project:
+    """A matrix and a lock in the folder of the test, wheels in the cache."""
+
+    def __init__(self, folder: Path, packages: Mapping[str, Mapping[str, str]]) -> None:
+        self.folder = folder
+        (folder / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
+        store = Store.open()
+        self.wheels: dict[str, Wheel] = {}
+        for package, files in packages.items():
+            data = {path: text.encode() for path, text in files.items()}
+            path = samples.write_wheel(folder, package, "1.0", data)
+            self.wheels[package] = samples.add(store, path, package)
+        store.release()
+        resolution = Resolution(
+            wheels=tuple(self.wheels[name] for name in sorted(self.wheels)),
+            debs=(samples.deb("g++"),),
+        )
+        lock = lock_file.make_lock(load(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution})
+        codec.write(lock_file.lock_path(folder / "images", TARGET), lock)
+
+    def edit(self, old: str, new: str) -> None:
+        """Replace what stands once in the matrix."""
+        path = self.folder / "matrix.yaml"
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new), encoding="utf-8")

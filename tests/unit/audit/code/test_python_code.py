@@ -1,0 +1,152 @@
+"""A user's Python against a package set: what is reported, where, and what is not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from imgbuild.report import Severity
+from tests.support.audited_code import Findings, shown
+
+SCRIPT = """\
+from trl import SFTTrainer, SFTConfig, load
+args = SFTConfig("out", evaluation_strategy="no")
+if __name__ == "__main__":
+    trainer = SFTTrainer("model", tokenizer=None,
+                         args=args)
+    trainer.train_it()
+    trainer.train(resume=True, start=1)
+    load()
+"""
+
+
+def test_calls_of_a_script_are_reported_with_line_column_and_the_new_name(audit: Findings) -> None:
+    findings = audit({"train.py": SCRIPT})
+    assert shown(findings) == [
+        "IMG102 2:25 eval_strategy",
+        "IMG102 4:35 processing_class",
+        "IMG104 6:5 train",
+        "IMG102 7:32",
+        "IMG103 8:5",
+    ]
+    assert {each.severity for each in findings} == {Severity.ERROR}
+    assert findings[0].where.endswith("train.py:2:25")
+
+
+def test_missing_imports_are_errors_at_the_top_and_warnings_where_they_may_not_run(
+    audit: Findings,
+) -> None:
+    findings = audit(
+        {
+            "train.py": "import deepspeed\nfrom trl import Gone\n"
+            "if __name__ == '__main__':\n    import apex\n"
+            "args = None\nif args.wandb:\n    import wandb\n"
+            "def main():\n    import mlflow\n"
+        }
+    )
+    assert [(each.code, each.line, each.severity) for each in findings] == [
+        ("IMG101", 1, Severity.ERROR),
+        ("IMG101", 2, Severity.ERROR),
+        ("IMG101", 4, Severity.ERROR),
+        ("IMG101", 7, Severity.WARNING),
+        ("IMG101", 9, Severity.WARNING),
+    ]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "try:\n    import deepspeed\nexcept ImportError:\n    deepspeed = None\n",
+        "from base import is_flash_available\nif is_flash_available():\n    import flash_attn\n",
+        "import trl\nif hasattr(trl, 'Gone'):\n    trl.Gone()\n",
+        (
+            "import inspect\nfrom trl import load\n"
+            "if 'token' in inspect.signature(load).parameters:\n    load('x', token=1)\n"
+        ),
+        (
+            "from importlib.metadata import version\nfrom packaging.version import Version\n"
+            "from trl import load\n"
+            "if Version(version('trl')) >= Version('1.0'):\n    load('x', token=1)\n"
+        ),
+        "from trl import load\nsettings = {}\nload('x', **settings)\n",
+    ],
+)
+def test_guarded_code_is_not_reported(audit: Findings, script: str) -> None:
+    assert audit({"train.py": script}) == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "def main():\n    if has_new():\n        from trl import Gone\n",
+        "def main():\n    if not has_new():\n        return\n    from trl import Gone\n",
+    ],
+)
+def test_a_condition_of_the_user_that_is_not_understood_makes_a_warning(
+    audit: Findings, script: str
+) -> None:
+    asks = "import pathlib\ndef has_new():\n    return 'Gone' in pathlib.Path('x').read_text()\n"
+    findings = audit({"train.py": asks + script})
+    assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]
+
+
+def test_modules_of_the_user_are_not_missing_packages(audit: Findings) -> None:
+    assert (
+        audit(
+            {
+                "project/pyproject.toml": "",
+                "project/src/mine/__init__.py": "",
+                "project/src/mine/data.py": "from mine import tools\nfrom . import other\n",
+                "project/scripts/train.py": "import helpers\nimport mine.data\n",
+                "project/scripts/helpers.py": "import scripts.train\n",
+            }
+        )
+        == []
+    )
+
+
+def test_a_script_called_like_a_package_hides_it_from_its_neighbours_alone(audit: Findings) -> None:
+    findings = audit(
+        {
+            "a/trl.py": "X = 1\n",
+            "a/run.py": "from trl import X\n",
+            "b/run.py": "from trl import X\n",
+        }
+    )
+    assert [each.where.rpartition("code/")[2] for each in findings] == ["b/run.py:1:17"]
+
+
+def test_a_notebook_is_read_by_cells_without_magics(audit: Findings) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["from trl import Gone\n"]},
+        {"cell_type": "code", "source": ["%pip install trl\n", "!ls\n", "import trl\n"]},
+        {"cell_type": "code", "source": ["# a comment\n", "trl.load('x', token=1)\n"]},
+    ]
+    findings = audit({"train.ipynb": json.dumps({"cells": cells})})
+    assert shown(findings) == ["IMG102 2:15"]
+    assert findings[0].where.endswith("train.ipynb:cell 3:2:15")
+
+
+def test_development_files_may_import_packages_that_an_image_lacks(audit: Findings) -> None:
+    tests = "import pytest\nimport trl\ntrl.gone()\n"
+    assert shown(audit({"tests/test_train.py": tests})) == ["IMG101 3:1"]
+
+
+def test_a_file_that_cannot_be_parsed_is_a_warning(audit: Findings) -> None:
+    findings = audit({"train.py": "def (:\n"})
+    assert [(each.code, each.severity) for each in findings] == [("IMG107", Severity.WARNING)]
+
+
+def test_a_method_that_takes_less_than_its_base_passes_is_an_error(audit: Findings) -> None:
+    script = (
+        "from trl import SFTTrainer\n\n\nclass Mine(SFTTrainer):\n"
+        "    def compute_loss(self, model, inputs):\n        return 0\n\n\n"
+        "class Right(SFTTrainer):\n"
+        "    def compute_loss(self, model, inputs, **kwargs):\n        return 0\n"
+    )
+    findings = audit({"train.py": script})
+    assert [(each.code, each.line, each.severity) for each in findings] == [
+        ("IMG109", 5, Severity.ERROR)
+    ]
+    assert "num_items_in_batch" in findings[0].message

@@ -1,0 +1,175 @@
+"""Environment variables, command lines and overrides in a user's scripts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import audited
+from tests.support.audited_code import Findings, shown
+
+ARGUMENTS = """
+class EngineArgs:
+    model: str = "m"
+    tensor_parallel_size: int = 1
+
+def add(parser):
+    parser.add_argument("--dtype", choices=["auto", "half"])
+    parser.add_argument("--enable-lora", action="store_true")
+"""
+SERVE = """
+def subparser_init(subparsers):
+    return subparsers.add_parser("serve", help="serve a model")
+"""
+CUDA = """
+def backend(selected):
+    return selected in (_Backend.FLASH_ATTN, _Backend.FLASHINFER)
+"""
+ENVS = 'import os\nBACKEND = os.getenv("VLLM_ATTENTION_BACKEND")\nV1 = os.getenv("VLLM_USE_V1")\n'
+MAIN = """
+import hydra
+
+@hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)
+def main(config):
+    pass
+"""
+TRAINER = """
+defaults:
+  - rollout@actor_rollout_ref.rollout: vllm
+  - _self_
+trainer:
+  epochs: 3
+  resume: false
+  extra: null
+"""
+PACKAGES: dict[str, audited.Files] = {
+    "vllm==0.8.5": {
+        "vllm/__init__.py": "",
+        "vllm/envs.py": ENVS,
+        "vllm/platforms/__init__.py": "",
+        "vllm/platforms/cuda.py": CUDA,
+        "vllm/engine/arg_utils.py": ARGUMENTS,
+        "vllm/entrypoints/openai/api_server.py": "",
+        "vllm/entrypoints/cli/serve.py": SERVE,
+    },
+    "verl==0.6": {
+        "verl/__init__.py": "",
+        "verl/trainer/__init__.py": "",
+        "verl/trainer/main_ppo.py": MAIN,
+        "verl/trainer/config/ppo_trainer.yaml": TRAINER,
+        "verl/trainer/config/rollout/vllm.yaml": "name: vllm\ngpu_memory_utilization: 0.5\n",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("export VLLM_ATTENTON_BACKEND=FLASHINFER", "IMG201 1:8 VLLM_ATTENTION_BACKEND"),
+        ("VLLM_GONE=1 python train.py", "IMG201 1:1"),
+        ("docker run -e VLLM_USE_V2=1 image", "IMG201 1:15 VLLM_USE_V1"),
+        ("export VLLM_ATTENTION_BACKEND=TORCH_SDPA", "IMG202 1:8"),
+        ("vllm serve m --tensor-paralel-size 2", "IMG301 1:14 --tensor-parallel-size"),
+        ("vllm serve m \\\n  --enable_lorra", "IMG301 2:3 --enable_lora"),
+        ("vllm srve m", "IMG302 1:6 serve"),
+        ("vllm serve m --dtype bfloat17", "IMG303 1:22 one of auto, half"),
+        ("srun bash -c 'vllm serve m --nothing'", "IMG301 1:14"),
+        ("python3 -m vllm.entrypoints.openai.api_servr",
+         "IMG304 1:12 vllm.entrypoints.openai.api_server"),
+        ("python -m verl.trainer.main_ppo actor_rollout_ref.rollout.nme=x",
+         "IMG401 1:33 actor_rollout_ref.rollout.name"),
+        ("python -m verl.trainer.main_ppo trainer.epochs=many", "IMG402 1:33"),
+        ("python -m verl.trainer.main_ppo +trainer.epochs=2", "IMG403 1:33 trainer.epochs"),
+    ],
+)  # fmt: skip
+def test_what_a_script_sets_and_runs_is_compared_with_the_source(
+    audit: Findings, line: str, expected: str
+) -> None:
+    assert shown(audit({"run.sh": f"{line}\n"}, PACKAGES)) == [expected]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export VLLM_ATTENTION_BACKEND=$BACKEND VLLM_USE_V1=1 MY_VLLM_X=1",
+        "export VLLM_MINE=1; echo $VLLM_MINE",
+        "vllm serve m --tensor-parallel 2 --no-enable-lora --tensor_parallel_size=2 $MORE",
+        "vllm serve m --dtype $TYPE",
+        "pip install vllm --upgrade-strategy eager",
+        "cd vllm --nothing",
+        "cat <<END\nvllm serve m --nothing\nEND",
+        "# vllm serve m --nothing",
+        (
+            "python -m verl.trainer.main_ppo trainer.epochs=2 trainer.resume=True +trainer.new=1 "
+            "trainer.extra.x=1 trainer.epochs=${N} rollout=vllm hydra.run.dir=x ++trainer.epochs=1"
+        ),
+        "python -m verl.trainer.main_ppo --config-path=/mine --config-name=x trainer.nothing=1",
+        "python train.py --nothing",
+        "python -m mine.module --nothing",
+    ],
+)
+def test_what_the_source_has_or_may_have_is_not_reported(audit: Findings, line: str) -> None:
+    assert audit({"run.sh": f"{line}\n"}, PACKAGES) == []
+
+
+def test_variables_are_read_in_python_yaml_and_dockerfiles(audit: Findings) -> None:
+    findings = audit(
+        {
+            "a.py": "import os\nos.environ['VLLM_GONE'] = '1'\n"
+            "os.environ['VLLM_READ'] = '1'\nprint(os.environ['VLLM_READ'])\n",
+            "b.yaml": "env:\n  VLLM_USE_V2: 1\n  - name: VLLM_GONE2\n",
+            "Dockerfile": "FROM x\nARG VLLM_REPO=1\nENV VLLM_USE_V3=1\n",
+        },
+        PACKAGES,
+    )
+    assert [(each.file.rpartition("/")[2], each.line) for each in findings] == [
+        ("Dockerfile", 3),
+        ("a.py", 2),
+        ("b.yaml", 2),
+        ("b.yaml", 3),
+    ]
+
+
+SETTINGS = """
+from dataclasses import dataclass
+
+
+@dataclass
+class BaseConfig:
+    compute_environment: str
+    distributed_type: str
+    num_processes: int
+
+    @classmethod
+    def from_yaml_file(cls, path):
+        raise ValueError(f"The config file at {path} had unknown keys")
+"""
+ACCELERATE: dict[str, audited.Files] = {
+    "accelerate==1.8": {
+        "accelerate/__init__.py": "",
+        "accelerate/commands/__init__.py": "",
+        "accelerate/commands/config/__init__.py": "",
+        "accelerate/commands/config/config_args.py": SETTINGS,
+    }
+}
+
+
+def test_files_of_accelerate_and_deepspeed_are_compared_with_what_they_take(
+    audit: Findings,
+) -> None:
+    files = {
+        "a.yaml": "compute_environment: x\ndistributed_type: NO\nnum_proceses: 2\n"
+        "num_processes: many\ndeepspeed_config:\n  zero_stage: 4\n",
+        "b.json": '{"zero_optimization":\n {"stage": 5},\n "fp16": {"enabled": true},\n'
+        ' "bf16": {"enabled": true}}\n',
+        "c.json": '{"zero_optimization": {"stage": 2}, "fp16": {"enabled": "auto"}}\n',
+        "d.yaml": "num_proceses: 2\n",
+    }
+    findings = audit(files, ACCELERATE)
+    assert shown(findings) == [
+        "IMG404 3:1 num_processes",
+        "IMG405 4:1",
+        "IMG404 5:1",
+        "IMG405 6:3",
+        "IMG405 2:4",
+        "IMG405 4:3",
+    ]

@@ -1,0 +1,313 @@
+"""imgbuild audit --code and list --runs on a small project: output, formats, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from imgbuild import codec
+from imgbuild.cache.store import Store
+from imgbuild.lock import lock_file
+from imgbuild.lock.resolution import Resolution
+from imgbuild.pipeline import code_at_hand
+from imgbuild.pipeline.session import open_session
+from imgbuild.values import Arch
+from tests.support import extended, samples, wheels
+from tests.support.audited_project import TARGET, Project
+from tests.support.inprocess_project import Command
+
+TRL = """\
+class SFTTrainer:
+    def __init__(self, model, processing_class=None):
+        self.model = model
+"""
+PACKAGES = {"trl": {"trl/__init__.py": TRL}, "vllm": {"vllm/__init__.py": "class LLM: ...\n"}}
+BAD = "from trl import SFTTrainer\nSFTTrainer('m', tokenizer=1)\ndef later():\n    import wandb\n"
+PASSES = "train.py:2:17: IMG102 passes tokenizer= to trl.SFTTrainer, which trl 1.0 does not take"
+IMPORTS = (
+    "train.py:4:5: IMG101 warning: imports wandb, which no package in this package set provides"
+)
+# What SARIF 2.1.0 says of the objects that are written, with nothing else allowed.
+TEXT = {
+    "type": "object",
+    "properties": {"text": {"type": "string", "minLength": 1}},
+    "required": ["text"],
+    "additionalProperties": False,
+}
+PHYSICAL = {
+    "type": "object",
+    "properties": {
+        "artifactLocation": {
+            "type": "object",
+            "properties": {"uri": {"type": "string", "pattern": "^[^ ]+$"}},
+            "required": ["uri"],
+            "additionalProperties": False,
+        },
+        "region": {
+            "type": "object",
+            "properties": {
+                "startLine": {"type": "integer", "minimum": 1},
+                "startColumn": {"type": "integer", "minimum": 1},
+            },
+            "required": ["startLine"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["artifactLocation"],
+    "additionalProperties": False,
+}
+RESULT = {
+    "type": "object",
+    "properties": {
+        "ruleId": {"type": "string"},
+        "level": {"enum": ["none", "note", "warning", "error"]},
+        "message": TEXT,
+        "locations": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"physicalLocation": PHYSICAL},
+                "required": ["physicalLocation"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["message"],
+    "additionalProperties": False,
+}
+RULE = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "shortDescription": TEXT,
+        "fullDescription": TEXT,
+    },
+    "required": ["id"],
+    "additionalProperties": False,
+}
+DRIVER = {
+    "type": "object",
+    "properties": {
+        "name": {"const": "imgbuild"},
+        "version": {"type": "string"},
+        "rules": {"type": "array", "items": RULE, "uniqueItems": True},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+SARIF = {
+    "type": "object",
+    "properties": {
+        "$schema": {"type": "string", "pattern": "sarif-2\\.1\\.0"},
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "tool": {
+                        "type": "object",
+                        "properties": {"driver": DRIVER},
+                        "required": ["driver"],
+                        "additionalProperties": False,
+                    },
+                    "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+                    "results": {"type": "array", "items": RESULT},
+                },
+                "required": ["tool"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["version", "runs"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def imgbuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """The command in a project with a script that is wrong."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    Project(tmp_path, PACKAGES)
+    (tmp_path / "train.py").write_text(BAD)
+    return Command(monkeypatch, capsys)
+
+
+def test_errors_are_lines_with_place_and_code_and_end_with_4(imgbuild: Command) -> None:
+    answer = imgbuild("audit", TARGET, "--code", "train.py")
+    assert answer.status == 4
+    assert answer.stdout.splitlines() == [
+        f"{PASSES}: use processing_class",
+        f"{IMPORTS}: add the package that provides wandb",
+        f"{TARGET} x86_64: 1 error, 1 warning, 0 notes in 1 file of code",
+    ]
+    assert "imgbuild explain" in answer.stderr
+
+
+def test_corrected_code_is_audited_again_and_passes(imgbuild: Command, tmp_path: Path) -> None:
+    assert imgbuild("audit", TARGET, "--code", "train.py").status == 4
+    (tmp_path / "train.py").write_text(BAD.replace("tokenizer", "processing_class"))
+    assert imgbuild("audit", TARGET, "--code", "train.py").status == 0
+
+
+@pytest.mark.parametrize("words", [("--json",), ("--output-format", "json")])
+def test_json_has_all_parts_of_a_finding(imgbuild: Command, words: tuple[str, ...]) -> None:
+    answer = imgbuild("audit", TARGET, "--code", "train.py", *words)
+    report: dict[str, Any] = json.loads(answer.stdout)[0]
+    finding = report["findings"][0]
+    assert answer.status == 4
+    assert (report["target"], report["files"]) == (TARGET, 1)
+    assert {name: finding[name] for name in ("code", "file", "line", "column", "instead")} == {
+        "code": "IMG102",
+        "file": "train.py",
+        "line": 2,
+        "column": 17,
+        "instead": "processing_class",
+    }
+
+
+def test_sarif_has_the_form_of_2_1_0_with_the_rules_that_results_name(imgbuild: Command) -> None:
+    answer = imgbuild("audit", TARGET, "--code", "train.py", "--output-format", "sarif")
+    document = json.loads(answer.stdout)
+    jsonschema.validate(document, SARIF)
+    run = document["runs"][0]
+    assert answer.status == 4
+    assert [(each["ruleId"], each["level"]) for each in run["results"]] == [
+        ("IMG102", "error"),
+        ("IMG101", "warning"),
+    ]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["IMG101", "IMG102"]
+    assert all("shortDescription" in rule for rule in run["tool"]["driver"]["rules"])
+
+
+def test_github_gets_a_workflow_command_for_each_finding(imgbuild: Command, tmp_path: Path) -> None:
+    (tmp_path / "a,b.py").write_text("from trl import Gone\n")
+    words = ("--code", "train.py", "--code", "a,b.py", "--output-format", "github")
+    lines = imgbuild("audit", TARGET, *words).stdout.splitlines()
+    assert [line.partition("::imports")[0].partition("::passes")[0] for line in lines] == [
+        "::error file=a%2Cb.py,line=1,col=17,title=IMG101",
+        "::error file=train.py,line=2,col=17,title=IMG102",
+        "::warning file=train.py,line=4,col=5,title=IMG101",
+    ]
+
+
+def test_a_file_in_place_of_a_target_is_named_with_the_option(imgbuild: Command) -> None:
+    answer = imgbuild("audit", "train.py")
+    assert answer.status == 2
+    assert "imgbuild audit TARGET --code train.py" in answer.stderr
+
+
+def test_a_path_that_does_not_exist_is_an_error(imgbuild: Command) -> None:
+    answer = imgbuild("audit", TARGET, "--code", "gone.py")
+    assert answer.status == 2
+    assert "gone.py: no such file or folder" in answer.stderr
+
+
+def test_a_fork_takes_the_place_of_its_package_and_is_audited(
+    imgbuild: Command, tmp_path: Path
+) -> None:
+    fork = tmp_path / "fork" / "trl" / "__init__.py"
+    fork.parent.mkdir(parents=True)
+    fork.write_text(TRL.replace("processing_class", "tokenizer") + "from vllm import Gone\n")
+    answer = imgbuild("audit", TARGET, "--code", "train.py", "--replace", "trl=fork")
+    assert [line.partition(" ")[0] for line in answer.stdout.splitlines()] == [
+        "fork/trl/__init__.py:4:18:",
+        "train.py:4:5:",
+        TARGET,
+    ]
+    assert imgbuild("audit", TARGET, "--replace", "verl=fork").status == 2
+
+
+def test_an_environment_and_code_are_compared(imgbuild: Command, tmp_path: Path) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    info = site / "trl-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "trl").mkdir()
+    (site / "trl" / "__init__.py").write_text(TRL)
+    (info / "METADATA").write_bytes(wheels.metadata("trl", "1.0"))
+    (info / "RECORD").write_text("trl/__init__.py,,\ntrl-1.0.dist-info/METADATA,,\n")
+    words = ("--environment", str(site), "--python", "3.11", "--code", "train.py", "--offline")
+    answer = imgbuild("audit", *words)
+    assert answer.status == 4
+    assert answer.stdout.startswith("train.py:2:17: IMG102 ")
+
+
+def test_list_says_which_targets_run_code_and_what_stops_the_others(
+    imgbuild: Command, tmp_path: Path
+) -> None:
+    unknown = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
+    assert unknown.stdout.splitlines() == [f"{TARGET}  not known: trl not read"]
+    imgbuild("audit", TARGET, "--code", "train.py")
+    assert imgbuild("list", "--runs", "train.py", "--arch", "x86_64").stdout.splitlines() == [
+        f"{TARGET}  fails: 1 error",
+        f"    {PASSES}",
+    ]
+    (tmp_path / "good.py").write_text("from trl import SFTTrainer\nSFTTrainer('m')\n")
+    runs = imgbuild("list", "--runs", "good.py", "--arch", "x86_64", "--json")
+    assert [(each["target"], each["state"]) for each in json.loads(runs.stdout)] == [
+        (TARGET, "runs")
+    ]
+
+
+ROW = """\
+version: 1
+published:
+  small:
+    lock: published/small
+    from: ../project
+targets:
+  ours:
+    extends: small
+    summary: our image
+    as_of: 2025-07-01
+"""
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """The command in a user's project with one locked target and a script that is wrong."""
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    store = Store.open()
+    sources = {name: text.encode() for name, text in PACKAGES["trl"].items()}
+    wheel = samples.add(store, samples.write_wheel(tmp_path, "trl", "1.0", sources), "trl")
+    store.release()
+    folder = tmp_path / "project"
+    folder.mkdir()
+    matrix = extended.read(extended.repository(folder, ROW, samples.lock(wheel)))
+    lock = lock_file.make_lock(matrix, "ours", {Arch.X86_64: Resolution(wheels=(wheel,))})
+    codec.write(lock_file.lock_path(folder / "images", "ours"), lock)
+    (folder / "train.py").write_text(BAD)
+    monkeypatch.chdir(folder)
+    return Command(monkeypatch, capsys)
+
+
+def test_audit_reads_the_code_of_a_project(project: Command) -> None:
+    answer = project("audit", "--select", "imports", "--json")
+    packages, code = json.loads(answer.stdout)
+    assert answer.status == 4
+    assert packages["findings"] == []
+    assert [(each["file"].rpartition("/")[2], each["code"]) for each in code["findings"]] == [
+        ("train.py", "IMG102"),
+        ("train.py", "IMG101"),
+    ]
+
+
+def test_errors_in_a_projects_code_are_warnings_once_the_packages_are_known(
+    project: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = open_session(None)
+    code_at_hand.warn(session, "ours", Arch.X86_64)
+    assert capsys.readouterr().err == ""
+    project("audit", "--select", "imports")
+    code_at_hand.warn(session, "ours", Arch.X86_64)
+    assert "train.py:2:17: IMG102 passes tokenizer=" in capsys.readouterr().err
