@@ -1,0 +1,101 @@
+"""A log as a value: its events in order, its facts, what NCCL's watchdogs report, how it ended."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from imgbuild.diagnose.exceptions import ExceptionReader, LoggedException
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.prefixes import LogLine
+from imgbuild.diagnose.watchdog import Watchdogs
+
+MOST_EVENTS = 8000
+MOST_FACTS = 6000  # lines in which versions are looked for
+# The end of a run, or of a process of it.
+ENDED = re.compile(
+    r"exit(?:ed|ing|code| code| status)?.{0,40}(?:code|status)?.{0,12}[1-9]\d{0,2}\b|core dumped|\bkilled\b|"
+    r"SIG(?:KILL|SEGV|ABRT|BUS|TERM)|failed|ELIFECYCLE|non-zero|Aborted|Segmentation fault",
+    re.IGNORECASE,
+)
+SHAPE = re.compile(r"\d+")
+
+
+class Event(msgspec.Struct, kw_only=True):
+    """A line or an exception that rules are matched with."""
+
+    number: int
+    source: str
+    text: str
+    level: str = ""
+    exception: int | None = None
+
+
+class Log(msgspec.Struct, kw_only=True):
+    """All that is known of a log; `lines` is the number of its lines that were read."""
+
+    events: list[Event]
+    exceptions: list[LoggedException]
+    facts: Facts
+    watchdogs: Watchdogs
+    last: list[LogLine]
+    lines: int
+    number: int
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of all events."""
+        return [event.text for event in self.events]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the log shows that a process failed: a traceback, a level, how it ended."""
+        return (
+            any(exception.traced and not exception.warns for exception in self.exceptions)
+            or any(event.level == "E" for event in self.events)
+            or any(ENDED.search(line.text) for line in self.last)
+        )
+
+
+def parse(lines: Iterable[LogLine]) -> Log:
+    """The log of `lines`."""
+    reader, facts, watchdogs = ExceptionReader(), Facts(), Watchdogs()
+    events: list[Event] = []
+    shapes: Counter[str] = Counter()
+    last: list[LogLine] = []
+    count = number = fact_lines = 0
+    for line in lines:
+        count, number = count + 1, line.number
+        before = len(reader.exceptions)
+        traced = reader.take(line)
+        if line.text.strip():
+            last.append(line)
+            del last[:-25]
+        if (line.hit or count < 3000) and fact_lines < MOST_FACTS:
+            fact_lines += 1
+            facts.take(line)
+        if line.hit and not traced:
+            watchdogs.take(line)
+        if len(reader.exceptions) > before:
+            exception = reader.exceptions[-1]
+            events.append(
+                Event(number=line.number, source=line.source, text="", level=exception.level,
+                      exception=before)
+            )  # fmt: skip
+        if not traced and line.hit:
+            shape = SHAPE.sub("0", line.text)
+            shapes[shape] += 1
+            if shapes[shape] <= 3 and len(events) < MOST_EVENTS:
+                events.append(
+                    Event(number=line.number, source=line.source, text=line.text, level=line.level)
+                )
+    for event in events:
+        if event.exception is not None:
+            event.text = reader.exceptions[event.exception].text
+    return Log(
+        events=events, exceptions=reader.exceptions, facts=facts, watchdogs=watchdogs, last=last,
+        lines=count, number=number,
+    )  # fmt: skip
