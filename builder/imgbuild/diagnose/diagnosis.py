@@ -179,7 +179,7 @@ def _lines(value: Log, event: Event) -> tuple[ShownLine, ...]:
         frame = next((each for each in frames if not each.package), None)
         if frame is not None:
             text = f'File "{frame.file}", line {frame.line}, in {frame.name}'
-            shown.append(ShownLine(max(event.number - 1, 1), text))
+            shown.append(ShownLine(frame.number, text))
     text = event.text.split("\n", 1)[0]
     shown.append(ShownLine(event.number, text if len(text) <= SHOWN else f"{text[:SHOWN]}…"))
     return tuple(shown)

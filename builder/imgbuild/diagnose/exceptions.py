@@ -53,11 +53,12 @@ WRAPPING_MESSAGES = re.compile(
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A place in a traceback."""
+    """A place in a traceback; `number` is the line of the log."""
 
     file: str
     line: int
     name: str
+    number: int
 
     @property
     def package(self) -> str:
@@ -72,7 +73,7 @@ class LoggedException(msgspec.Struct, kw_only=True):
     """An exception in a log, at the line that names it.
 
     `cause` and `context` are the numbers of exceptions, in the order of the log, that it is chained
-    to. `traced`: frames lead to it.
+    to. `traced`: frames lead to it, or it begins a line. Otherwise a sentence repeats it.
     """
 
     number: int
@@ -143,7 +144,7 @@ class ExceptionReader:
                 trace.frames, trace.open, trace.indent = [], True, None
             trace.last = None
             trace.frames.append(
-                Frame(frame["file"], int(frame["line"]), frame["name"] or "<module>")
+                Frame(frame["file"], int(frame["line"]), frame["name"] or "<module>", line.number)
             )
             del trace.frames[:-MOST_FRAMES]
             return True
@@ -185,7 +186,7 @@ class ExceptionReader:
                     frames=tuple(trace.frames),
                     cause=trace.cause,
                     context=trace.context,
-                    traced=bool(trace.frames or trace.open),
+                    traced=line.level not in ("I", "W") or bool(trace.frames),
                     level=line.level,
                 )
             )
