@@ -84,9 +84,11 @@ def _order(reason: Reason, event: Event) -> tuple[int, ...]:
 def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
     texts = value.texts[:MOST_TEXTS]
     failed = value.failed
+    explained: set[int | None] = set()
     for event in value.events:
         reason = _of_event(value, event, texts, failed=failed)
         if reason is not None and (failed or not reason.failed):
+            explained.add(event.exception)
             yield reason, event
     if (stopped := process_reasons.hang(value)) is not None:
         reason, number = stopped
@@ -97,7 +99,8 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
         text = f"watchdog at line {number}"
         event = next((e for e in value.events if e.number == number), Event(number=number, source="", text=text))
         yield (_as_consequence(reason) if earlier else reason), event
-    if (first := _first(value)) is not None:
+    first = _first(value)
+    if first is not None and first[1].exception not in explained:
         yield first
 
 
@@ -120,7 +123,7 @@ def _of_event(value: Log, event: Event, texts: Sequence[str], *, failed: bool) -
             )  # fmt: skip
     variable = python_reasons.variable(event.text, value.facts)
     if variable is not None:
-        return variable
+        return variable if failed or value.script else None
     if exception is not None and (exception.warns or _handled(value, event.number)):
         return None
     if exception is None and not failed:

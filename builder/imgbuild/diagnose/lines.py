@@ -38,6 +38,7 @@ SIGNALS = tuple(
         *("export ", "driver version", "site-packages", "already in use", "exceed", "gated", "nan"),
         *("worker", "version", "conflict", "not ", "bus ", "limit", "stuck", "no matching", "exit"),
         *("==", "none)", "missing", "corrupt", "expired", "unknown", "lost", "dead", "reset"),
+        *("attribute", "argument", "keyword", "import name", "too ", "less than", "exclude"),
     )
 )
 TRACE = (b"traceback", b'file "', b"the above exception", b"during handling", b"rror:")
@@ -207,4 +208,4 @@ class LineReader:
             self._lines += 1
             if self._lines > MOST_LINES:
                 return
-        yield parse(self._number, raw.decode("utf-8", "replace"), hit=hit)
+        yield parse(self._number, raw.decode("utf-8", "replace"), hit=hit or whole)

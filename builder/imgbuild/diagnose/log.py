@@ -17,9 +17,9 @@ MOST_EVENTS = 8000
 MOST_FACTS = 6000  # lines in which versions are looked for
 # The end of a run, or of a process of it.
 ENDED = re.compile(
-    r"exit(?:ed|ing|code| code| status)?.{0,40}(?:code|status)?.{0,12}[1-9]\d{0,2}\b|core dumped|\bkilled\b|"
-    r"SIG(?:KILL|SEGV|ABRT|BUS|TERM)|failed|ELIFECYCLE|non-zero|Aborted|Segmentation fault",
-    re.IGNORECASE,
+    r"(?i:exit(?:ed)? ?(?:with|code|status).{0,20}[1-9]\d{0,2}\b)|exitcode ?: ?-?[1-9]|core dumped|^\W*Killed\b|"
+    r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|^error:|\berror: )|^Aborted\b|"
+    r"make: \*\*\*|ELIFECYCLE"
 )
 SHAPE = re.compile(r"\d+")
 
@@ -51,12 +51,18 @@ class Log(msgspec.Struct, kw_only=True):
         return [event.text for event in self.events]
 
     @property
+    def script(self) -> bool:
+        """Whether it is a script rather than a log: most of its lines set variables or comment."""
+        lines = [line.text.lstrip() for line in self.last if line.text.strip()]
+        return 2 * sum(line.startswith(("export ", "#", "ENV ")) for line in lines) >= len(lines)
+
+    @property
     def failed(self) -> bool:
         """Whether the log shows that a process failed: a traceback, a level, how it ended."""
         return (
             any(exception.traced and not exception.warns for exception in self.exceptions)
             or any(event.level == "E" for event in self.events)
-            or any(ENDED.search(line.text) for line in self.last)
+            or any(ENDED.search(line.text) for line in self.last if line.level not in ("I", "W"))
         )
 
 

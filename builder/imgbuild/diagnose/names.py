@@ -47,6 +47,7 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     arguments: Mapping[str, Group] = {}
     names: Mapping[str, Group] = {}
     modules: Group = {}
+    members: Mapping[str, Group] = {}
     environment: Group = {}
 
     def lookup(self, group: Group, name: str) -> str | None:
@@ -159,6 +160,32 @@ def argument(callee: str, name: str) -> Existence | None:
             package=package.package, spec="", first=package.first, last=package.last,
             instead=near[0] if near else "",
         )  # fmt: skip
+    return None
+
+
+# What a class is derived from, by the end of its name, for members that it inherits.
+BASES = {
+    "Tokenizer": "PreTrainedTokenizerBase", "TokenizerFast": "PreTrainedTokenizerBase",
+    "TokenizersBackend": "PreTrainedTokenizerBase", "ForCausalLM": "PreTrainedModel", "Model": "PreTrainedModel",
+    "ForConditionalGeneration": "PreTrainedModel", "Config": "PretrainedConfig", "Processor": "ProcessorMixin",
+    "Cache": "DynamicCache", "Trainer": "Trainer", "Arguments": "TrainingArguments",
+}  # fmt: skip
+
+
+def member(owner: str, name: str) -> Existence | None:
+    """Where the class `owner` has a method or field; None if nothing is known of it."""
+    above = next((base for end, base in BASES.items() if owner.endswith(end)), owner)
+    for each in dict.fromkeys((owner, above)):
+        for package in load().values():
+            group = {**package.members.get(each, {})}
+            spec = package.lookup(group, name) or package.lookup(
+                package.arguments.get(each, {}), name
+            )
+            if spec is not None:
+                return Existence(
+                    package=package.package, spec=spec, first=package.first, last=package.last,
+                    instead=RENAMED.get((each, name), "") if "<" in spec else "",
+                )  # fmt: skip
     return None
 
 

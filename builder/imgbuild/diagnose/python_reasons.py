@@ -58,6 +58,8 @@ INVENTED = (  # pattern, what is true, what to do
         "remove it from the script",
     ),
 )
+# Variables of plugins, and those that users' own code may read.
+OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(r"(?:^|\s|;)(?:export\s+|ENV\s+|-e\s+|set\s+)(?P<name>VLLM_[A-Z0-9_]+)=(?P<value>\S*)")
 
 
@@ -83,11 +85,10 @@ def variable(text: str, facts: Facts) -> Reason | None:
     match = SETS.search(text)
     if match is None or (existence := names.variable(match["name"])) is None:
         return None
-    version = facts.versions.get(existence.package, "")
-    name = match["name"]
+    name, version = match["name"], facts.versions.get(existence.package, "")
     if version and existence.fits(version):
         return None
-    if not existence.spec and not existence.instead:
+    if not existence.spec and not existence.instead and OTHER_VARIABLES.match(name):
         return None
     confidence = "medium" if version or not existence.spec else "low"
     cure = f"write {existence.instead}" if existence.instead else "remove it"
@@ -213,7 +214,7 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
         package = names.distribution(module)
         cause = f"the installed {package} has no {name} in {module}"
     else:
-        existence = names.argument(owner, name)
+        existence = names.member(owner, name)
         if existence is not None and existence.spec:
             return _of(existence, f"{owner}.{name}", f"do not use {name}", "IMG905", facts)
         package = "the package that defines it"
