@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.binaries import gpus, libraries
-from imgbuild.diagnose import pairs
+from imgbuild.diagnose import names, pairs
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 
@@ -101,13 +101,19 @@ def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
     elif new:
         cause += ": it needs the C++11 ABI (__cxx11), which torch's wheels on PyPI have from 2.7.0 on"
     cure = f"install the torch that this {package} was built for, or a build of {package} for the installed torch"
+    exported = names.symbol(symbol)
+    if exported is not None and not old:
+        cause += f": {symbol} is in torch{exported.spec} only"
+        cure = f"install torch{exported.spec}, of which this {package} was built for one, or another {package}"
     if package == "vllm" and version is not None and (build := known.torch_of(version)):
         cause = (
             f"vllm {version} was compiled for torch {build.version}"
             + (f"; installed is {torch}" if torch is not None else "")
-            + (f", and the C++ ABI of std::string is another since torch 2.7.0" if old else "")
+            + (", and the C++ ABI of std::string is another since torch 2.7.0" if old else "")
         )  # fmt: skip
         cure = f"install torch=={build.version} torchvision=={build.torchvision}"
+    elif package == "vllm" and exported is not None and exported.spec.startswith(">=2.1"):
+        cure += "; vllm 0.20 to 0.26 goes with torch 2.11.0, 0.27 to 0.32 with 2.13.0"
     elif package == "vllm" and torch is not None and (spec := known.vllm_for(torch)):
         cure = f"install vllm{spec}, which goes with torch {torch}"
     elif package == "vllm" and old:

@@ -77,7 +77,7 @@ def _findings(value: Log) -> Iterator[Finding]:
 def _order(reason: Reason, event: Event) -> tuple[int, ...]:
     return (
         ROLES[reason.role], event.level in ("I", "W"), CONFIDENCE[reason.confidence],
-        SOURCES[reason.source], event.number,
+        SOURCES[reason.source], -(reason.priority // 25), event.number,
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def _of_event(value: Log, event: Event, texts: Sequence[str], *, failed: bool) -
             return Reason(
                 code=rule.code, cause=rules.filled(rule.cause, groups), role=rule.role,
                 cure=rules.filled(rule.cure, groups), confidence=rule.confidence, source="rule",
-                failed=rule.failed or event.level in ("I", "W"),
+                failed=rule.failed or (event.level in ("I", "W") and not rule.warns), priority=rule.priority,
             )  # fmt: skip
     variable = python_reasons.variable(event.text, value.facts)
     if variable is not None:

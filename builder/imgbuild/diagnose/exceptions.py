@@ -33,6 +33,7 @@ LIKELY = re.compile(
 )
 # In the middle of a line: what a warning or a log call repeats of an exception.
 QUOTED = re.compile(r"\b(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?:: |\((?=['\"]))['\"]?(?P<message>.{3,})")
+RAISE = re.compile(r"raise (?P<type>[A-Za-z_][\w.]{0,120})(?:\((?P<message>.*))?")
 CAUSE = "The above exception was the direct cause of the following exception"
 CONTEXT = "During handling of the above exception, another exception occurred"
 # What passes on the failure of another process or thread.
@@ -117,6 +118,7 @@ class _Trace(msgspec.Struct):
     context: int | None = None
     last: int | None = None  # the exception whose message may go on
     continuation: int = 0
+    code: str = ""  # the line of code below the latest frame
 
 
 class ExceptionReader:
@@ -160,7 +162,24 @@ class ExceptionReader:
                 trace.context = index
             trace.last = None
             return True
-        return self._named(line, text, trace) or self._continued(line, text, trace)
+        if self._named(line, text, trace):
+            return True
+        if trace.open and trace.frames and text:
+            trace.code = text
+        return self._continued(line, text, trace)
+
+    def close(self) -> None:
+        """Count tracebacks that the end of the log cuts off: what their last line raises."""
+        for source, trace in self._traces.items():
+            match = RAISE.match(trace.code) if trace.open and trace.frames else None
+            if match is not None and len(self.exceptions) < self._limit:
+                self.exceptions.append(
+                    LoggedException(
+                        number=trace.frames[-1].number, source=source, type=match["type"],
+                        message=(match["message"] or "").rstrip(")"), frames=tuple(trace.frames),
+                        cause=trace.cause, context=trace.context,
+                    )
+                )  # fmt: skip
 
     def _named(self, line: LogLine, text: str, trace: _Trace) -> bool:
         """Whether the line names an exception."""

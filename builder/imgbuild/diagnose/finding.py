@@ -42,3 +42,4 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     role: Role = "cause"
     source: Literal["rule", "facts", "first"] = "facts"
     failed: bool = False
+    priority: int = 0

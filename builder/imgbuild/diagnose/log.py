@@ -47,8 +47,9 @@ class Log(msgspec.Struct, kw_only=True):
 
     @property
     def texts(self) -> list[str]:
-        """The texts of all events."""
-        return [event.text for event in self.events]
+        """The texts of all events, and the files of tracebacks."""
+        files = {frame.file for exception in self.exceptions for frame in exception.frames}
+        return [*(event.text for event in self.events), *sorted(files)]
 
     @property
     def script(self) -> bool:
@@ -98,6 +99,11 @@ def parse(lines: Iterable[LogLine]) -> Log:
                 events.append(
                     Event(number=line.number, source=line.source, text=line.text, level=line.level)
                 )
+    before = len(reader.exceptions)
+    reader.close()
+    for index in range(before, len(reader.exceptions)):
+        cut = reader.exceptions[index]
+        events.append(Event(number=cut.number, source=cut.source, text="", exception=index))
     for event in events:
         if event.exception is not None:
             event.text = reader.exceptions[event.exception].text

@@ -49,6 +49,7 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     modules: Group = {}
     members: Mapping[str, Group] = {}
     environment: Group = {}
+    symbols: Group = {}
 
     def lookup(self, group: Group, name: str) -> str | None:
         """The versions that have `name`; None if it is not in the group."""
@@ -232,6 +233,18 @@ def variable(name: str) -> Existence | None:
         package=package.package, spec=spec or "", first=package.first, last=package.last,
         instead=near[0] if near else "",
     )  # fmt: skip
+
+
+def symbol(name: str) -> Existence | None:
+    """Which versions of torch export a symbol of its libraries libc10 and libc10_cuda.
+
+    None for a symbol that all of them have, or that is another library's.
+    """
+    package = load().get("torch")
+    spec = package.lookup(package.symbols, name) if package is not None else None
+    if package is None or spec is None:
+        return None
+    return Existence(package="torch", spec=spec, first=package.first, last=package.last)
 
 
 def distribution(module: str) -> str:

@@ -28,7 +28,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     `match`: patterns, of which one must be in an event. `also`: each must be in some event of the
     log; `unless`: none may be. `frames`: a pattern that a frame of the exception must match.
     `packages`: ranges that a package must be in if the log names its version. `failed`: the log
-    must show a failure otherwise, since the text alone is no proof of one. `priority`: of two rules
+    must show a failure otherwise, since the text alone is no proof of one. `warns`: a warning alone
+    counts. `priority`: of two rules
     for an event the higher counts. `role`: whether it is a cause, a consequence of another failure
     elsewhere, or a text about one.
     """
@@ -44,6 +45,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     packages: Mapping[str, str] = {}
     arm: bool | None = None
     failed: bool = False
+    warns: bool = False
     role: Role = "cause"
     confidence: Confidence = "high"
     priority: int = 50
