@@ -15,7 +15,7 @@ from imgbuild.diagnose.finding import Reason
 SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol: (?P<symbol>\w+)")
 LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 SYMBOL_VERSION = re.compile(
-    r"version [`'](?P<name>(?P<kind>GLIBC|GLIBCXX|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)' not found(?: \(required by (?P<file>[^)]+)\))?"
+    r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)' not found(?: \(required by (?P<file>[^)]+)\))?"
 )
 OLD_STRING = re.compile(r"(?:S[sS]|RKSs|KSs)(?:[a-zA-Z0-9_]|$)")
 CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imgbuild.diagnose import binary_reasons, flight, lines, log, process_reasons, python_reasons, rules
-from imgbuild.diagnose.exceptions import root
+from imgbuild.diagnose.exceptions import LIKELY, root
 from imgbuild.diagnose.finding import Finding, Findings, Reason, ShownLine
 from imgbuild.diagnose.log import Event, Log
 from imgbuild.errors import InputError
@@ -76,7 +76,7 @@ def _findings(value: Log) -> Iterator[Finding]:
 
 def _order(reason: Reason, event: Event) -> tuple[int, ...]:
     return (
-        ROLES[reason.role], event.level in ("I", "W"), CONFIDENCE[reason.confidence],
+        ROLES[reason.role], reason.weak, CONFIDENCE[reason.confidence],
         SOURCES[reason.source], -(reason.priority // 25), event.number,
     )  # fmt: skip
 
@@ -114,26 +114,29 @@ def _of_event(value: Log, event: Event, texts: Sequence[str], *, failed: bool) -
     """What the rules, or else the facts say of an event."""
     exception = None if event.exception is None else value.exceptions[event.exception]
     frames = [f"{f.package or f.file}:{f.file}:{f.name}" for f in exception.frames] if exception else []
+    if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
+        return unreal
     for rule, groups in rules.matches(event.text, frames):
         if rule.applies(value.facts, texts):
+            weak = event.level in ("I", "W") and not rule.warns
             return Reason(
                 code=rule.code, cause=rules.filled(rule.cause, groups), role=rule.role,
                 cure=rules.filled(rule.cure, groups), confidence=rule.confidence, source="rule",
-                failed=rule.failed or (event.level in ("I", "W") and not rule.warns), priority=rule.priority,
+                failed=rule.failed or weak, priority=rule.priority, weak=weak,
             )  # fmt: skip
     variable = python_reasons.variable(event.text, value.facts)
     if variable is not None:
         return variable if failed or value.script else None
     if exception is not None and (exception.warns or _handled(value, event.number)):
         return None
-    if exception is None and not failed:
+    if exception is None and not failed and (not value.short or event.level in ("I", "W")):
         return None
     reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(event.text, value.facts)
     if reason is None or (exception is not None and exception.traced):
         return reason
     weak = event.level in ("I", "W")
     return Reason(
-        code=reason.code, cause=reason.cause, cure=reason.cure, role=reason.role, failed=True,
+        code=reason.code, cause=reason.cause, cure=reason.cure, role=reason.role, failed=True, weak=weak,
         confidence="medium" if weak and reason.confidence == "high" else reason.confidence,
     )  # fmt: skip
 
@@ -142,7 +145,10 @@ def _handled(value: Log, number: int) -> bool:
     """Whether the log goes on for long after a line, and does not end with a failure."""
     if value.number - number < AFTERWARDS:
         return False
-    return not any(log.ENDED.search(line.text) or line.level == "E" for line in value.last)
+    return not any(
+        log.ENDED.search(line.text) or line.level == "E" or LIKELY.match(line.text)
+        for line in value.last
+    )
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:

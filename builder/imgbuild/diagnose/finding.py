@@ -43,3 +43,4 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["rule", "facts", "first"] = "facts"
     failed: bool = False
     priority: int = 0
+    weak: bool = False  # from a warning that the program survived

@@ -22,9 +22,10 @@ HEAD = 3000  # lines at the begin, with the versions and settings of the run, th
 WINDOW = 40  # lines after the begin of a traceback, or a frame of it, that are all read
 REPEATS = 12  # lines that differ in digits only
 MOST_SHAPES = 200_000  # of which it is counted how often they occur
-MOST_LINES = 150_000  # that are read between the head and the last two blocks
+MOST_LINES = 60_000  # that are read between the head and the last two blocks
 LARGEST = 4 << 30  # bytes of the unpacked log
 LAST_LINES = 40
+DIGITS = b"0123456789"
 
 # A line that reports a failure has one of these, in lower case.
 SIGNALS = tuple(
@@ -37,7 +38,7 @@ SIGNALS = tuple(
         *("required", "requires", "unrecognized", "no module", "could not", "nccl work", "unexpected"),
         *("export ", "driver version", "site-packages", "already in use", "exceed", "gated", "nan"),
         *("worker", "version", "conflict", "not ", "bus ", "limit", "stuck", "no matching", "exit"),
-        *("==", "none)", "missing", "corrupt", "expired", "unknown", "lost", "dead", "reset"),
+        *("==", "none)", "missing", "corrupt", "expired", "unknown", "warn", "lost", "dead", "reset"),
         *("attribute", "argument", "keyword", "import name", "too ", "less than", "exclude"),
     )
 )
@@ -126,7 +127,7 @@ def _encoding(first: bytes) -> str | None:
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     sample = first[:2048]
-    if len(sample) > 16 and sample[1::2].count(0) > 0.8 * len(sample) / 2:
+    if len(sample) > 16 and sample[1::2].count(0) > 0.4 * len(sample) > 4 * sample[::2].count(0):
         return "utf-16-le"
     return None
 
@@ -144,7 +145,7 @@ class LineReader:
         self._number = 0
         self._window = 0
         self._lines = 0
-        self._shapes: Counter[bytes] = Counter()
+        self._shapes: Counter[int] = Counter()
         self._last: deque[bytes] = deque()  # the latest two blocks, which are read in any case
 
     def feed(self, block: bytes) -> Iterator[LogLine]:
@@ -165,6 +166,9 @@ class LineReader:
         low = block.lower()
         present = tuple(word for word in SIGNALS if word in low)
         count = block.count(b"\n")
+        if self._lines > MOST_LINES and not last:
+            self._number += count
+            return
         plain = block.isascii()
         near_end = whole_from is not None and self._number + count > whole_from
         if not present and plain and self._number > HEAD and not self._window and not near_end:
@@ -173,12 +177,16 @@ class LineReader:
         lines = block.split(b"\n")
         if not lines[-1]:
             lines.pop()
+        split_lines = b"\r" in block
+        shapes = self._shapes.get
         for raw in lines:
             self._number += 1
             whole = self._number <= HEAD or (
                 whole_from is not None and self._number > whole_from
             )
-            if b"\r" in raw:
+            if not whole and shapes(hash(raw.translate(None, DIGITS)), 0) >= REPEATS:
+                continue
+            if split_lines and b"\r" in raw:
                 for part in raw.split(b"\r")[-50:]:
                     if part:
                         yield from self._line(part, present, whole=whole, last=last)
@@ -190,6 +198,12 @@ class LineReader:
     ) -> Iterator[LogLine]:
         if len(raw) > LONGEST:
             raw = raw[: LONGEST // 2] + raw[-LONGEST // 2 :]
+        shape = hash(raw.translate(None, DIGITS))
+        times = self._shapes[shape]
+        if times >= REPEATS and not whole:
+            return
+        if times or len(self._shapes) < MOST_SHAPES:
+            self._shapes[shape] = times + 1
         low = raw.lower()
         hit = any(word in low for word in present) or not raw.isascii()
         if hit and any(word in low for word in TRACE):
@@ -198,12 +212,6 @@ class LineReader:
             self._window -= 1
         elif not hit and not whole:
             return
-        shape = raw.translate(None, b"0123456789")
-        times = self._shapes[shape]
-        if times >= REPEATS and not whole:
-            return
-        if times or len(self._shapes) < MOST_SHAPES:
-            self._shapes[shape] = times + 1
         if not whole and not last:
             self._lines += 1
             if self._lines > MOST_LINES:

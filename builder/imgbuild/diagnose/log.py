@@ -21,6 +21,9 @@ ENDED = re.compile(
     r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|^error:|\berror: )|^Aborted\b|"
     r"make: \*\*\*|ELIFECYCLE"
 )
+LONG = 600  # characters; of longer lines, `MOST_LONG` are examined whole
+MOST_LONG = 200
+SHORT = 30  # lines
 SHAPE = re.compile(r"\d+")
 
 
@@ -58,6 +61,11 @@ class Log(msgspec.Struct, kw_only=True):
         return 2 * sum(line.startswith(("export ", "#", "ENV ")) for line in lines) >= len(lines)
 
     @property
+    def short(self) -> bool:
+        """Whether it is an excerpt, which shows no more than its failure."""
+        return self.number <= SHORT
+
+    @property
     def failed(self) -> bool:
         """Whether the log shows that a process failed: a traceback, a level, how it ended."""
         return (
@@ -73,7 +81,7 @@ def parse(lines: Iterable[LogLine]) -> Log:
     events: list[Event] = []
     shapes: Counter[str] = Counter()
     last: list[LogLine] = []
-    count = number = fact_lines = 0
+    count = number = fact_lines = long_lines = 0
     for line in lines:
         count, number = count + 1, line.number
         before = len(reader.exceptions)
@@ -96,8 +104,10 @@ def parse(lines: Iterable[LogLine]) -> Log:
             shape = SHAPE.sub("0", line.text)
             shapes[shape] += 1
             if shapes[shape] <= 3 and len(events) < MOST_EVENTS:
+                long_lines += len(line.text) > LONG
+                text = line.text if long_lines <= MOST_LONG else line.text[:LONG]
                 events.append(
-                    Event(number=line.number, source=line.source, text=line.text, level=line.level)
+                    Event(number=line.number, source=line.source, text=text, level=line.level)
                 )
     before = len(reader.exceptions)
     reader.close()

@@ -89,7 +89,7 @@ def parse(number: int, raw: str, *, hit: bool = True) -> LogLine:
                     labels.append(label.strip())
                 letter = groups.get("glog") or groups.get("ray")
                 word = groups.get("level") or groups.get("actions")
-                level = LEVELS[letter] if letter else WORDS.get(word or "", level)
+                level = LEVELS[letter] if letter and not groups.get("ray") else WORDS.get(word or "", level)
                 text = text[match.end() :]
                 break
         else:

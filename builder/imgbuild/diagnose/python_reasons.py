@@ -65,14 +65,14 @@ SETS = re.compile(r"(?:^|\s|;)(?:export\s+|ENV\s+|-e\s+|set\s+)(?P<name>VLLM_[A-
 
 def reason(text: str, facts: Facts) -> Reason | None:
     """A cause for an error, from the names in it."""
-    for function in (_invented, _keyword, _import, _module, _attribute, _positional, _flag, _hydra):
+    for function in (_keyword, _import, _module, _attribute, _positional, _flag, _hydra):
         answer = function(text, facts)
         if answer is not None:
             return answer
     return None
 
 
-def _invented(text: str, _facts: Facts) -> Reason | None:
+def invented(text: str) -> Reason | None:
     """Names that exist in no release, in a line that uses them."""
     for pattern, cause, cure in INVENTED:
         if re.search(pattern, text):
