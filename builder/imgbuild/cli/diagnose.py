@@ -50,7 +50,9 @@ def diagnose(files: FILES = None) -> None:
     if names == [Path("-")]:
         if sys.stdin.isatty():
             message = "diagnose reads a log from stdin, and stdin is a terminal"
-            raise InputError(message, hint="imgbuild diagnose FILE, or COMMAND 2>&1 | imgbuild diagnose")
+            raise InputError(
+                message, hint="imgbuild diagnose FILE, or COMMAND 2>&1 | imgbuild diagnose"
+            )
         result = diagnosis.diagnose(sys.stdin.buffer, "stdin")
     else:
         result = diagnosis.of_paths(names)
@@ -60,7 +62,7 @@ def diagnose(files: FILES = None) -> None:
 def _lines(result: Findings) -> Iterator[str]:
     if not result.findings:
         yield "no failure found"
-        yield "to report one: the whole log from its start, and the output of imgbuild doctor --collect"
+        yield "a report needs the log from its start, and the output of imgbuild doctor --collect"
         return
     for finding in result.findings:
         yield from _finding(finding)

@@ -37,7 +37,11 @@ def explain(code: CODE) -> None:
         hint = f"did you mean {near}?" if near else "docs/reference/failures.md lists the codes"
         message = f"{code}: no finding has this code"
         raise InputError(message, hint=hint)
-    lines = [f"{explanation.code}: {explanation.title}", "", *textwrap.wrap(explanation.text, WIDTH)]
+    lines = [
+        f"{explanation.code}: {explanation.title}",
+        "",
+        *textwrap.wrap(explanation.text, WIDTH),
+    ]
     if explanation.example:
         lines += ["", "Example:", *(f"  {line}" for line in explanation.example.splitlines())]
     answer(explanation, lines)

@@ -15,18 +15,12 @@ from imgbuild.diagnose.finding import Reason
 SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol: (?P<symbol>\w+)")
 LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 SYMBOL_VERSION = re.compile(
-    r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)' not found(?: \(required by (?P<file>[^)]+)\))?"
+    r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
+    r" not found(?: \(required by (?P<file>[^)]+)\))?"
 )
 OLD_STRING = re.compile(r"(?:S[sS]|RKSs|KSs)(?:[a-zA-Z0-9_]|$)")
+OF_CUDA = re.compile(r"lib(?:cudart|cublas\w*|nvrtc|nvJitLink)\.so\.(1[123])")
 CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)
-SYSTEM = {
-    "libGL.so.1": "libgl1", "libglib-2.0.so.0": "libglib2.0-0", "libgomp.so.1": "libgomp1",
-    "libibverbs.so.1": "libibverbs1", "librdmacm.so.1": "librdmacm1", "libnuma.so.1": "libnuma1",
-    "libaio.so.1": "libaio1", "libmpi.so.40": "libopenmpi3", "libsndfile.so.1": "libsndfile1",
-    "libstdc++.so.6": "libstdc++6", "libxcb.so.1": "libxcb1", "libSM.so.6": "libsm6",
-    "libXext.so.6": "libxext6", "libffi.so.7": "libffi7", "libsqlite3.so.0": "libsqlite3-0",
-    "libcrypt.so.1": "libcrypt1", "libssl.so.1.1": "libssl1.1", "libssl.so.3": "libssl3",
-}  # fmt: skip
 
 
 def package_of(file: str) -> str:
@@ -36,7 +30,11 @@ def package_of(file: str) -> str:
             top = file.rpartition(mark)[2].partition("/")[0]
             return re.split(r"[.-]", top)[0].replace("_", "-")
     base = file.rpartition("/")[2]
-    known = {"flash_attn_2_cuda": "flash-attn", "flash_attn_3_cuda": "flash-attn", "torchvision": "torchvision"}
+    known = {
+        "flash_attn_2_cuda": "flash-attn",
+        "flash_attn_3_cuda": "flash-attn",
+        "torchvision": "torchvision",
+    }
     return next((package for mark, package in known.items() if base.startswith(mark)), "")
 
 
@@ -55,34 +53,45 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
     owner = libraries.load().owner(symbol)
     if "nvJitLink" in symbol or "nvJitLink" in text:
         return Reason(
-            code="IMG901", cause="an older libnvJitLink is loaded than CUDA's libraries were built for"
+            code="IMG901",
+            cause="an older libnvJitLink is loaded than CUDA's libraries were"
+            " built for"
             f" (symbol {symbol})",
-            cure="unset LD_LIBRARY_PATH, which puts another CUDA first, or install nvidia-nvjitlink-cu12"
-            " of torch's CUDA release", confidence="high",
-        )  # fmt: skip
+            cure="unset LD_LIBRARY_PATH, which puts another CUDA first, or install"
+            " nvidia-nvjitlink-cu12"
+            " of torch's CUDA release",
+            confidence="high",
+        )
     if symbol.startswith("nccl"):
         return Reason(
-            code="IMG901", cause=f"the NCCL that is loaded is older than torch was built for: it has no {symbol}",
+            code="IMG901",
+            cause=f"the NCCL that is loaded is older than torch was built for: it has no {symbol}",
             cure="install the nvidia-nccl-cu12 that torch requires, and remove a system NCCL from"
-            " LD_LIBRARY_PATH and LD_PRELOAD", confidence="high",
-        )  # fmt: skip
+            " LD_LIBRARY_PATH and LD_PRELOAD",
+            confidence="high",
+        )
     if re.match(r"cu(?:blas|dnn|sparse|solver|rand|fft)", symbol) or symbol.startswith("cuda"):
         return Reason(
-            code="IMG901", cause=f"{package} finds a CUDA library of another release: it has no {symbol}",
+            code="IMG901",
+            cause=f"{package} finds a CUDA library of another release: it has no {symbol}",
             cure="unset LD_LIBRARY_PATH, and install the nvidia packages that torch requires",
-        )  # fmt: skip
+        )
     if symbol.startswith(("Py", "_Py")):
         return Reason(
-            code="IMG901", cause=f"{package} was compiled for another version of Python (symbol {symbol})",
-            cure=f"install the wheel of {package} for this Python: pip install --force-reinstall --no-cache-dir {package}",
-        )  # fmt: skip
+            code="IMG901",
+            cause=f"{package} was compiled for another version of Python (symbol {symbol})",
+            cure=f"install the wheel of {package} for this Python: pip install --force-reinstall"
+            f" --no-cache-dir {package}",
+        )
     if owner == "torch":
         return _torch_symbol(package, symbol, facts)
     return Reason(
-        code="IMG901", cause=f"{package} needs the symbol {symbol}, which no loaded library has: its"
+        code="IMG901",
+        cause=f"{package} needs the symbol {symbol}, which no loaded library has:"
+        f" its"
         " files are of versions that do not belong together",
         cure=f"reinstall {package} and what it links with, at versions that belong together",
-    )  # fmt: skip
+    )
 
 
 def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
@@ -97,33 +106,48 @@ def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
     if torch is not None:
         cause = cause.replace("the installed one", f"the installed {torch}")
     if old:
-        cause += ": it needs the old C++ ABI (std::string as Ss), which torch's wheels have up to 2.6.0 only"
+        cause += (
+            ": it needs the old C++ ABI (std::string as Ss), which torch's wheels have up to"
+            " 2.6.0 only"
+        )
     elif new:
-        cause += ": it needs the C++11 ABI (__cxx11), which torch's wheels on PyPI have from 2.7.0 on"
-    cure = f"install the torch that this {package} was built for, or a build of {package} for the installed torch"
+        cause += (
+            ": it needs the C++11 ABI (__cxx11), which torch's wheels on PyPI have from 2.7.0 on"
+        )
+    cure = (
+        f"install the torch that this {package} was built for, or a build of {package} for the"
+        f" installed torch"
+    )
     exported = names.symbol(symbol)
     if exported is not None and not old:
         cause += f": {symbol} is in torch{exported.spec} only"
-        cure = f"install torch{exported.spec}, of which this {package} was built for one, or another {package}"
+        cure = (
+            f"install torch{exported.spec}, of which this {package} was built for one, or another"
+            f" {package}"
+        )
     if package == "vllm" and version is not None and (build := known.torch_of(version)):
         cause = (
             f"vllm {version} was compiled for torch {build.version}"
             + (f"; installed is {torch}" if torch is not None else "")
             + (", and the C++ ABI of std::string is another since torch 2.7.0" if old else "")
-        )  # fmt: skip
+        )
         cure = f"install torch=={build.version} torchvision=={build.torchvision}"
     elif package == "vllm" and exported is not None and exported.spec.startswith(">=2.1"):
         cure += "; vllm 0.20 to 0.26 goes with torch 2.11.0, 0.27 to 0.32 with 2.13.0"
     elif package == "vllm" and torch is not None and (spec := known.vllm_for(torch)):
         cure = f"install vllm{spec}, which goes with torch {torch}"
     elif package == "vllm" and old:
-        cure = "install torch==2.6.0 torchvision==0.21.0 with vllm>=0.8,<0.9, or a vllm>=0.9 with its own torch"
+        cure = (
+            "install torch==2.6.0 torchvision==0.21.0 with vllm>=0.8,<0.9, or a vllm>=0.9 with"
+            " its own torch"
+        )
     elif package in ("torchvision", "torchaudio") and torch and (build := known.build(torch)):
         cure = f"install torchvision=={build.torchvision}, which goes with torch {torch}"
     elif package == "flash-attn":
         cure = (
             "install a flash-attn wheel whose name has the installed torch and C++ ABI (torch2.X,"
-            " cxx11abiTRUE from torch 2.7 on), or build it: pip install --no-build-isolation flash-attn"
+            " cxx11abiTRUE from torch 2.7 on), or build it: pip install --no-build-isolation"
+            " flash-attn"
         )
     return Reason(code="IMG901", cause=cause, cure=cure, confidence="high")
 
@@ -136,50 +160,60 @@ def _library(text: str, facts: Facts) -> Reason | None:
     table = libraries.load()
     if table.is_driver(library):
         return Reason(
-            code="IMG906", cause=f"{library} belongs to the NVIDIA driver, and the container has none of it",
-            cure="start the container with GPUs: docker run --gpus all (nvidia-container-toolkit), apptainer"
-            " exec --nv", confidence="high",
-        )  # fmt: skip
+            code="IMG906",
+            cause=f"{library} belongs to the NVIDIA driver, and the container has none of it",
+            cure="start the container with GPUs: docker run --gpus all"
+            " (nvidia-container-toolkit), apptainer"
+            " exec --nv",
+            confidence="high",
+        )
     if library.startswith("libtorch_cuda"):
         return Reason(
-            code="IMG906", cause="the installed torch is a CPU build, which has no libtorch_cuda.so",
-            cure="install a CUDA build of torch (on arm64 from PyPI: torch>=2.11.0 with vllm>=0.20.0; else from"
-            " the index of the CUDA release)", confidence="high",
-        )  # fmt: skip
-    if system := SYSTEM.get(library):
+            code="IMG906",
+            cause="the installed torch is a CPU build, which has no libtorch_cuda.so",
+            cure="install a CUDA build of torch (on arm64 from PyPI: torch>=2.11.0 with"
+            " vllm>=0.20.0; else from"
+            " the index of the CUDA release)",
+            confidence="high",
+        )
+    if system := names.table().system_libraries.get(library):
         return Reason(
-            code="IMG906", cause=f"the image lacks the system library {library}",
-            cure=f"install {system}: apt-get install -y {system}", confidence="high",
-        )  # fmt: skip
+            code="IMG906",
+            cause=f"the image lacks the system library {library}",
+            cure=f"install {system}: apt-get install -y {system}",
+            confidence="high",
+        )
+    cuda = OF_CUDA.search(library)
+    if cuda is not None:
+        return _cuda_library(library, cuda[1], facts)
     provider = table.provider(library)
-    major = re.search(r"\.so\.(\d+)", library)
-    cuda = major[1] if major and library.startswith(("libcudart", "libcublas", "libnvrtc", "libnvJitLink")) else ""
-    installed = facts.version("torch")
-    cause = f"{library} is not installed"
-    cure = f"install {provider}, or add its folder to LD_LIBRARY_PATH" if provider else (
-        f"install the package that has {library}, or add its folder to LD_LIBRARY_PATH"
-    )  # fmt: skip
-    if cuda in ("11", "12", "13"):
-        cause = f"something here was built for CUDA {cuda}, whose {library} is not installed"
-        if installed is not None and (build := pairs.load().build(installed)):
-            cause += f": torch {installed} brings CUDA {build.cuda}"
-        cure = f"use packages of one CUDA release: a build for torch's CUDA, or a torch for CUDA {cuda}"
-        version = facts.version("vllm")
-        if cuda == "13":
-            cure += "; vllm's wheels on PyPI are CUDA 13 from 0.20.0 (torch>=2.11.0), CUDA 12 up to 0.19.1"
-        elif version is not None and cuda == "12":
-            cure += "; vllm<=0.19.1 is built for CUDA 12"
-        elif cuda == "12":
-            cure += "; torch's wheels on PyPI are CUDA 12 up to 2.10.0, CUDA 13 from 2.11.0"
+    cause, cure = f"{library} is not installed", "add its folder to LD_LIBRARY_PATH"
+    cure = f"install {provider or 'the package that has it'}, or {cure}"
     if library.startswith("libcudnn"):
-        cause, cure = f"{library} of cuDNN is not on the library path", "install the nvidia-cudnn package that torch requires, and unset LD_LIBRARY_PATH"
-    if library.startswith(("libtorch", "libc10")):
+        cause = f"{library} of cuDNN is not on the library path"
+        cure = "install the nvidia-cudnn package that torch requires, and unset LD_LIBRARY_PATH"
+    elif library.startswith(("libtorch", "libc10")):
         cause = f"the installed torch has no {library}, or none is installed"
         cure = "install the torch that the package was built for"
-    if library.startswith("libpython"):
+    elif library.startswith("libpython"):
         cause = f"{library} is not installed: the program was built for that Python"
-        cure = "install the shared library of that Python (apt-get install libpython3.X), or reinstall the package for this Python"
-    return Reason(code="IMG906", cause=cause, cure=cure, confidence="high" if provider or cuda else "medium")
+        cure = "install libpython3.X of that version, or reinstall the package for this Python"
+    return Reason(
+        code="IMG906", cause=cause, cure=cure, confidence="high" if provider else "medium"
+    )
+
+
+def _cuda_library(library: str, major: str, facts: Facts) -> Reason:
+    """A library of the CUDA release `major`."""
+    cause = f"something here was built for CUDA {major}, whose {library} is not installed"
+    installed = facts.version("torch")
+    if installed is not None and (build := pairs.load().build(installed)):
+        cause += f": torch {installed} brings CUDA {build.cuda}"
+    cure = (
+        f"use packages of one CUDA release: a build for torch's CUDA, or a torch for CUDA {major};"
+        " PyPI's wheels are CUDA 13 from torch 2.11.0 and vllm 0.20.0 on, and CUDA 12 before"
+    )
+    return Reason(code="IMG906", cause=cause, cure=cure, confidence="high")
 
 
 def _version(text: str) -> Reason | None:
@@ -191,15 +225,21 @@ def _version(text: str) -> Reason | None:
     by = f" that {package or file} needs" if file else ""
     if kind == "GLIBC":
         return Reason(
-            code="IMG916", cause=f"the system's glibc is older than the {name.replace('_', ' ')}{by}",
-            cure="use an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35), or a version whose"
-            " wheels are for an older one", confidence="high",
-        )  # fmt: skip
+            code="IMG916",
+            cause=f"the system's glibc is older than the {name.replace('_', ' ')}{by}",
+            cure="use an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35), or a"
+            " version whose"
+            " wheels are for an older one",
+            confidence="high",
+        )
     return Reason(
-        code="IMG916", cause=f"the libstdc++ that is loaded is older than the {name}{by}",
-        cure="remove an older libstdc++ (of conda, or in LD_LIBRARY_PATH) from before the system's, or install a newer"
-        " one: conda install -c conda-forge libstdcxx-ng", confidence="high",
-    )  # fmt: skip
+        code="IMG916",
+        cause=f"the libstdc++ that is loaded is older than the {name}{by}",
+        cure="remove an older libstdc++ (of conda, or in LD_LIBRARY_PATH) from before the"
+        " system's, or install a newer"
+        " one: conda install -c conda-forge libstdcxx-ng",
+        confidence="high",
+    )
 
 
 def _cuda(text: str, facts: Facts) -> Reason | None:
@@ -213,9 +253,10 @@ def _cuda(text: str, facts: Facts) -> Reason | None:
         newest = gpus.load().newest(facts.driver)
         cause += f", for CUDA up to {newest})" if newest else ")"
     return Reason(
-        code="IMG907", cause=cause,
-        cure="run it again with CUDA_LAUNCH_BLOCKING=1 to see which call fails; compare the driver with what"
-        " torch needs: imgbuild doctor", confidence="low",
-    )  # fmt: skip
-
-
+        code="IMG907",
+        cause=cause,
+        cure="run it again with CUDA_LAUNCH_BLOCKING=1 to see which call fails; compare the"
+        " driver with what"
+        " torch needs: imgbuild doctor",
+        confidence="low",
+    )

@@ -43,7 +43,9 @@ def of_rule(rule: Rule) -> Explanation:
     """The explanation of a rule: cause, cure, sources, and its example."""
     parts = [f"Cause: {plain(rule.cause)}.", f"Cure: {plain(rule.cure)}."]
     if rule.role == "consequence":
-        parts.append("It follows from another failure, which is listed before it if the log has it.")
+        parts.append(
+            "It follows from another failure, which is listed before it if the log has it."
+        )
     if rule.sources:
         parts.append(f"Sources: {', '.join(rule.sources)}.")
     return Explanation(code=rule.code, title=rule.title, text=" ".join(parts), example=rule.example)

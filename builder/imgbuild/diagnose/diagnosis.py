@@ -7,8 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from imgbuild.diagnose import binary_reasons, flight, lines, log, process_reasons, python_reasons, rules
-from imgbuild.diagnose.exceptions import LIKELY, root
+from imgbuild.diagnose import (
+    binary_reasons,
+    flight,
+    lines,
+    log,
+    process_reasons,
+    python_reasons,
+    rules,
+)
+from imgbuild.diagnose.exceptions import root
 from imgbuild.diagnose.finding import Finding, Findings, Reason, ShownLine
 from imgbuild.diagnose.log import Event, Log
 from imgbuild.errors import InputError
@@ -19,7 +27,6 @@ SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
-AFTERWARDS = 150  # lines after an exception without another failure: it was handled
 # Errors that code expects and handles: the exception that follows says more.
 LOOKUPS = ("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError")
 
@@ -35,9 +42,11 @@ def of_paths(paths: Sequence[Path]) -> Findings:
     InputError for a file that cannot be read.
     """
     files = [
-        file for path in paths
-        for file in (sorted(path.iterdir()) if path.is_dir() else [path]) if not file.is_dir()
-    ]  # fmt: skip
+        file
+        for path in paths
+        for file in (sorted(path.iterdir()) if path.is_dir() else [path])
+        if not file.is_dir()
+    ]
     dumps: list[flight.RankDump] = []
     answers: list[Finding] = []
     for file in files:
@@ -69,24 +78,32 @@ def _findings(value: Log) -> Iterator[Finding]:
             continue
         seen.add(reason.cause)
         yield Finding(
-            code=reason.code, cause=reason.cause, lines=_lines(value, event), cure=reason.cure,
+            code=reason.code,
+            cause=reason.cause,
+            lines=_lines(value, event),
+            cure=reason.cure,
             confidence=reason.confidence,
-        )  # fmt: skip
+        )
 
 
 def _order(reason: Reason, event: Event) -> tuple[int, ...]:
     return (
-        ROLES[reason.role], reason.weak, CONFIDENCE[reason.confidence],
-        SOURCES[reason.source], -(reason.priority // 25), event.number,
-    )  # fmt: skip
+        ROLES[reason.role],
+        reason.weak,
+        CONFIDENCE[reason.confidence],
+        SOURCES[reason.source],
+        -(reason.priority // 25),
+        event.number,
+    )
 
 
 def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
     texts = value.texts[:MOST_TEXTS]
     failed = value.failed
     explained: set[int | None] = set()
+    allowed: dict[str, bool] = {}
     for event in value.events:
-        reason = _of_event(value, event, texts, failed=failed)
+        reason = _of_event(value, event, texts, allowed, failed=failed)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
             yield reason, event
@@ -97,7 +114,10 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
             for exception in value.exceptions
         )
         text = f"watchdog at line {number}"
-        event = next((e for e in value.events if e.number == number), Event(number=number, source="", text=text))
+        event = next(
+            (e for e in value.events if e.number == number),
+            Event(number=number, source="", text=text),
+        )
         yield (_as_consequence(reason) if earlier else reason), event
     first = _first(value)
     if first is not None and first[1].exception not in explained:
@@ -110,44 +130,53 @@ def _as_consequence(reason: Reason) -> Reason:
     )
 
 
-def _of_event(value: Log, event: Event, texts: Sequence[str], *, failed: bool) -> Reason | None:
-    """What the rules, or else the facts say of an event."""
+def _of_event(
+    value: Log, event: Event, texts: Sequence[str], allowed: dict[str, bool], *, failed: bool
+) -> Reason | None:
+    """What the rules, or else the facts say of an event. `allowed` keeps which rules apply."""
     exception = None if event.exception is None else value.exceptions[event.exception]
-    frames = [f"{f.package or f.file}:{f.file}:{f.name}" for f in exception.frames] if exception else []
+    frames = (
+        [f"{f.package or f.file}:{f.file}:{f.name}" for f in exception.frames] if exception else []
+    )
     if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
         return unreal
     for rule, groups in rules.matches(event.text, frames):
-        if rule.applies(value.facts, texts):
+        if rule.code not in allowed:
+            allowed[rule.code] = rule.applies(value.facts, texts)
+        if allowed[rule.code]:
             weak = event.level in ("I", "W") and not rule.warns
             return Reason(
-                code=rule.code, cause=rules.filled(rule.cause, groups), role=rule.role,
-                cure=rules.filled(rule.cure, groups), confidence=rule.confidence, source="rule",
-                failed=rule.failed or weak, priority=rule.priority, weak=weak,
-            )  # fmt: skip
+                code=rule.code,
+                cause=rules.filled(rule.cause, groups),
+                role=rule.role,
+                cure=rules.filled(rule.cure, groups),
+                confidence=rule.confidence,
+                source="rule",
+                failed=rule.failed or weak,
+                priority=rule.priority,
+                weak=weak,
+            )
     variable = python_reasons.variable(event.text, value.facts)
     if variable is not None:
         return variable if failed or value.script else None
-    if exception is not None and (exception.warns or _handled(value, event.number)):
+    if exception is not None and (exception.warns or value.handled(event.number)):
         return None
     if exception is None and not failed and (not value.short or event.level in ("I", "W")):
         return None
-    reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(event.text, value.facts)
+    reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(
+        event.text, value.facts
+    )
     if reason is None or (exception is not None and exception.traced):
         return reason
     weak = event.level in ("I", "W")
     return Reason(
-        code=reason.code, cause=reason.cause, cure=reason.cure, role=reason.role, failed=True, weak=weak,
+        code=reason.code,
+        cause=reason.cause,
+        cure=reason.cure,
+        role=reason.role,
+        failed=True,
+        weak=weak,
         confidence="medium" if weak and reason.confidence == "high" else reason.confidence,
-    )  # fmt: skip
-
-
-def _handled(value: Log, number: int) -> bool:
-    """Whether the log goes on for long after a line, and does not end with a failure."""
-    if value.number - number < AFTERWARDS:
-        return False
-    return not any(
-        log.ENDED.search(line.text) or line.level == "E" or LIKELY.match(line.text)
-        for line in value.last
     )
 
 
@@ -158,17 +187,23 @@ def _first(value: Log) -> tuple[Reason, Event] | None:
             continue
         if exception.name in LOOKUPS and _follows(value, index):
             continue
-        if _handled(value, exception.number):
+        if value.handled(exception.number):
             continue
         frame = next((f for f in reversed(exception.frames) if not f.package), None)
         place = frame or (exception.frames[-1] if exception.frames else None)
         where = f" ({place.file}:{place.line})" if place else ""
         text = re.sub(r"\s+", " ", exception.text)[:300]
         reason = Reason(
-            code="IMG999", cause=f"the first exception is {text}{where}", confidence="low", source="first",
-            cure="no rule has this failure; imgbuild doctor --collect lists what a report of it needs",
-        )  # fmt: skip
-        return reason, Event(number=exception.number, source=exception.source, text=exception.text, exception=index)
+            code="IMG999",
+            cause=f"the first exception is {text}{where}",
+            confidence="low",
+            source="first",
+            cure="no rule has this failure; imgbuild doctor --collect lists what a report of it"
+            " needs",
+        )
+        return reason, Event(
+            number=exception.number, source=exception.source, text=exception.text, exception=index
+        )
     return None
 
 
@@ -181,7 +216,7 @@ def _follows(value: Log, index: int) -> bool:
 
 
 def _lines(value: Log, event: Event) -> tuple[ShownLine, ...]:
-    """The line of an event; before it the innermost frame of its exception outside site-packages."""
+    """The line of an event; before it the innermost frame outside site-packages."""
     shown = []
     if event.exception is not None:
         frames: Iterable = reversed(value.exceptions[event.exception].frames)

@@ -19,20 +19,30 @@ MOST_CONTINUATION = 12  # lines of a message after its first
 MOST_SOURCES = 4096
 
 HEADER = re.compile(r"Traceback \(most recent call last\)")
-FRAME = re.compile(r'\s{0,60}File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<name>.{1,120}))?')
-RICH_FRAME = re.compile(r"\s{0,20}(?P<file>/[^\s:]{1,300}\.py):(?P<line>\d{1,7}) in (?P<name>[\w<>.]{1,120})")
+FRAME = re.compile(
+    r'\s{0,60}File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in'
+    r" (?P<name>.{1,120}))?"
+)
+RICH_FRAME = re.compile(
+    r"\s{0,20}(?P<file>/[^\s:]{1,300}\.py):(?P<line>\d{1,7}) in"
+    r" (?P<name>[\w<>.]{1,120})"
+)
 NAMED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?P<wrapped>\(\w{1,80}\))?"
     r"(?::\s?(?P<message>.*))?$"
 )
 # Names that are those of exceptions wherever they begin a line.
 LIKELY = re.compile(
-    r"(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|TimeoutExpired|"
+    r"(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
+    r"TimeoutExpired|"
     r"NotFound|Failed|Failure|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible)"
     r"(?:\(\w{1,80}\))?(?::|$)"
 )
 # In the middle of a line: what a warning or a log call repeats of an exception.
-QUOTED = re.compile(r"\b(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?:: |\((?=['\"]))['\"]?(?P<message>.{3,})")
+QUOTED = re.compile(
+    r"\b(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?:: |"
+    r"\((?=['\"]))['\"]?(?P<message>.{3,})"
+)
 RAISE = re.compile(r"raise (?P<type>[A-Za-z_][\w.]{0,120})(?:\((?P<message>.*))?")
 CAUSE = "The above exception was the direct cause of the following exception"
 CONTEXT = "During handling of the above exception, another exception occurred"
@@ -44,9 +54,12 @@ WRAPPERS = re.compile(
     r"BrokenPipeError|ConnectionResetError|EOFError|CancelledError|DistBackendError"
 )
 WRAPPING_MESSAGES = re.compile(
-    r"Engine core initialization failed|Engine process failed to start|EngineCore (?:failed|died|encountered)|"
-    r"[Ss]ee root cause above|[Ss]ee stack trace|WorkerProc (?:failed to start|initialization failed)|"
-    r"(?:Failed to import|Could not import module).{0,200}(?:because of the following|look up to see|Are this object)|"
+    r"Engine core initialization failed|Engine process failed to start|EngineCore (?:failed|died|"
+    r"encountered)|"
+    r"[Ss]ee root cause above|[Ss]ee stack trace|WorkerProc (?:failed to start|initialization"
+    r" failed)|"
+    r"(?:Failed to import|Could not import module).{0,200}(?:because of the following|look up to"
+    r" see|Are this object)|"
     r"DataLoader worker .{0,60}exited unexpectedly|Caught \w+ in |Background loop has errored|"
     r"Cancelled by|Server (?:is )?(?:died|not running)|EngineCore .{0,40}died|"
     r"The actor (?:is dead|died)|TCPStore.{0,80}(?:Broken pipe|closed)|Rank \d+ .{0,60}terminated"
@@ -111,7 +124,7 @@ class LoggedException(msgspec.Struct, kw_only=True):
 class _Trace(msgspec.Struct):
     """The traceback that a source is writing."""
 
-    frames: list[Frame] = []  # noqa: RUF012 - msgspec copies it
+    frames: list[Frame] = []
     indent: int | None = None
     open: bool = False
     cause: int | None = None
@@ -153,9 +166,13 @@ class ExceptionReader:
         if text.startswith((CAUSE, CONTEXT)):
             last = len(self.exceptions) - 1
             index = next(
-                (i for i in range(last, max(last - 50, -1), -1)
-                 if self.exceptions[i].source == line.source), None,
-            )  # fmt: skip
+                (
+                    i
+                    for i in range(last, max(last - 50, -1), -1)
+                    if self.exceptions[i].source == line.source
+                ),
+                None,
+            )
             if text.startswith(CAUSE):
                 trace.cause = index
             else:
@@ -175,11 +192,15 @@ class ExceptionReader:
             if match is not None and len(self.exceptions) < self._limit:
                 self.exceptions.append(
                     LoggedException(
-                        number=trace.frames[-1].number, source=source, type=match["type"],
-                        message=(match["message"] or "").rstrip(")"), frames=tuple(trace.frames),
-                        cause=trace.cause, context=trace.context,
+                        number=trace.frames[-1].number,
+                        source=source,
+                        type=match["type"],
+                        message=(match["message"] or "").rstrip(")"),
+                        frames=tuple(trace.frames),
+                        cause=trace.cause,
+                        context=trace.context,
                     )
-                )  # fmt: skip
+                )
 
     def _named(self, line: LogLine, text: str, trace: _Trace) -> bool:
         """Whether the line names an exception."""
@@ -222,11 +243,14 @@ class ExceptionReader:
         if len(self.exceptions) < self._limit:
             self.exceptions.append(
                 LoggedException(
-                    number=line.number, source=line.source, type=match["type"],
-                    message=match["message"].rstrip("'\")")[:MOST_MESSAGE], traced=False,
+                    number=line.number,
+                    source=line.source,
+                    type=match["type"],
+                    message=match["message"].rstrip("'\")")[:MOST_MESSAGE],
+                    traced=False,
                     level=line.level or "W",
                 )
-            )  # fmt: skip
+            )
         return False
 
     def _continued(self, line: LogLine, text: str, trace: _Trace) -> bool:
@@ -238,6 +262,13 @@ class ExceptionReader:
             trace.last = None
             return False
         exception = self.exceptions[trace.last]
+        if (
+            not line.text[:1].isspace()
+            and exception.message
+            and not exception.message.endswith(":")
+        ):
+            trace.last = None  # the next line of the log
+            return False
         if len(exception.message) < MOST_MESSAGE:
             exception.message = f"{exception.message}\n{text}"[:MOST_MESSAGE].lstrip("\n")
         return False
@@ -245,7 +276,9 @@ class ExceptionReader:
 
 def _is_code(text: str, indent: int | None) -> bool:
     """Whether a line below a frame whose header is absent is code and not an exception."""
-    return indent is None and not re.match(r"[A-Z]\w*(?:\.\w+)*(?::|$)|(?:\w+\.)+[A-Z]\w*(?::|$)", text)
+    return indent is None and not re.match(
+        r"[A-Z]\w*(?:\.\w+)*(?::|$)|(?:\w+\.)+[A-Z]\w*(?::|$)", text
+    )
 
 
 def root(exceptions: list[LoggedException], index: int) -> Iterator[int]:

@@ -3,45 +3,54 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.diagnose.exceptions import Frame
+from imgbuild.diagnose.names import table
 from imgbuild.diagnose.prefixes import LogLine
 from imgbuild.values import normalize
 
-PACKAGES = (
-    "accelerate apex bitsandbytes cuda-python datasets deepspeed fastapi flash-attn flash-attn-4 "
-    "flashinfer-python flashinfer-cubin huggingface-hub liger-kernel llamafactory megatron-core ms-swift "
-    "numpy nvidia-cudnn-cu12 nvidia-nccl-cu12 outlines pandas peft prometheus-fastapi-instrumentator "
-    "protobuf pyarrow pydantic ray safetensors scipy sentence-transformers setuptools sgl-kernel sglang "
-    "tensordict tokenizers torch torchao torchaudio torchvision transformer-engine transformers triton "
-    "trl unsloth unsloth-zoo verl vllm xformers xgrammar openrlhf axolotl click wandb"
-).split()
-_NAMES = "|".join(
-    re.escape(name).replace(r"\-", "[-_]") for name in sorted(PACKAGES, key=len, reverse=True)
-)
 VERSION = r"\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:\.?(?:post|dev|rc|a|b)\d{1,8})?(?:\+[\w.]{1,30})?"
-# torch==2.9.0, torch 2.9.0+cu128, torch version: 2.9.0, torch-2.9.0.dist-info, "torch": "2.9.0"
-STATED = re.compile(
-    rf"(?<![\w./-])(?P<name>{_NAMES})[`'\"]?(?P<sep>==|-| {{1,30}}| ?[:@] ?| version:? ?(?:is )?)"
-    rf"[`'\"(v]{{0,2}}(?P<version>{VERSION})(?![\w-])(?P<rest>\.dist-info|-cp|-py)?",
-    re.IGNORECASE,
-)
+
+
+@lru_cache(maxsize=1)
+def stated() -> re.Pattern[str]:
+    """A version of a package: torch==2.9.0, torch 2.9.0+cu128, torch-2.9.0.dist-info."""
+    names = "|".join(
+        re.escape(name).replace(r"\-", "[-_]")
+        for name in sorted(table().packages.split(), key=len, reverse=True)
+    )
+    return re.compile(
+        rf"(?<![\w./-])(?P<name>{names})[`'\"]?(?P<sep>==|-| {{1,30}}| ?[:@] ?| version:? ?)"
+        rf"(?:is )?[`'\"(v]{{0,2}}(?P<version>{VERSION})(?![\w-])(?P<rest>\.dist-info|-cp|-py)?",
+        re.IGNORECASE,
+    )
+
+
 VLLM_BANNER = re.compile(rf"(?:vLLM (?:API server )?version |LLM engine \(v)(?P<version>{VERSION})")
-TORCH_BANNER = re.compile(rf"(?:PyTorch version: |torch\.__version__:? |you have torch )(?P<version>{VERSION})")
-PYTHON = re.compile(r"(?:python|Python ?(?:version:? )?|cpython-|cp)(3\.\d{1,2}|3\d{1,2}(?=-))(?:\.\d+)?")
+TORCH_BANNER = re.compile(
+    rf"(?:PyTorch version: |torch\.__version__:? |you have torch"
+    rf" )(?P<version>{VERSION})"
+)
+PYTHON = re.compile(
+    r"(?:python|Python ?(?:version:? )?|cpython-|cp)(3\.\d{1,2}|"
+    r"3\d{1,2}(?=-))(?:\.\d+)?"
+)
 DRIVER = re.compile(r"Driver Version: ?(\d{3}\.\d{2,3}(?:\.\d{2})?)")
 DRIVER_CUDA = re.compile(r"(?:CUDA Version: ?(\d{2}\.\d)\b|found version (\d{2})0(\d)0\b)")
-CAPABILITY = re.compile(r"(?:sm_|[Cc]ompute capability:? |CUDA capability (?:sm_)?)(\d{1,2})\.?(\d)\b")
+CAPABILITY = re.compile(
+    r"(?:sm_|[Cc]ompute capability:? |CUDA capability"
+    r" (?:sm_)?)(\d{1,2})\.?(\d)\b"
+)
 ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
 
 
 class Facts(msgspec.Struct):
     """What the log says; an empty text for what it does not."""
 
-    versions: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
+    versions: dict[str, str] = {}
     python: str = ""
     driver: str = ""
     driver_cuda: str = ""
@@ -51,7 +60,7 @@ class Facts(msgspec.Struct):
     def take(self, line: LogLine) -> None:
         """Read a line."""
         text = line.text
-        for match in STATED.finditer(text):
+        for match in stated().finditer(text):
             if match["sep"] == "-" and not match["rest"] and ".whl" not in text:
                 continue
             if re.search(r"requires|Because|depends on|from versions|need", text[: match.start()]):
@@ -80,8 +89,3 @@ class Facts(msgspec.Struct):
             return Version(self.versions[normalize(package)])
         except (KeyError, InvalidVersion):
             return None
-
-
-def packages(frames: tuple[Frame, ...]) -> list[str]:
-    """The packages of a traceback, the innermost first, each once."""
-    return list(dict.fromkeys(frame.package for frame in reversed(frames) if frame.package))

@@ -1,14 +1,14 @@
 """PyTorch's flight-recorder dumps: which ranks never entered a collective, or entered another.
 
-A dump is the pickle or the JSON of `torch.distributed`'s trace of one rank; its rank is the number at
-the end of the file's name, as PyTorch writes it.
+A dump is the pickle or the JSON of `torch.distributed`'s trace of one rank; its rank is the number
+at the end of the file's name, as PyTorch writes it.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import pickle  # noqa: S403 - read by `_PlainUnpickler`, which makes no objects of classes
+import pickle
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -34,7 +34,7 @@ class CollectiveCall(msgspec.Struct, frozen=True):
 
 
 class RankDump(msgspec.Struct, frozen=True):
-    """The collectives of a rank by process group, the latest last; `groups` has the groups' ranks."""
+    """The collectives of a rank by process group, in order; `groups` has the groups' ranks."""
 
     rank: int
     calls: Mapping[str, tuple[CollectiveCall, ...]]
@@ -68,10 +68,22 @@ def read(data: bytes, name: str) -> RankDump:
             value = _PlainUnpickler(io.BytesIO(data)).load()
         else:
             value = json.loads(data)
-    except (pickle.UnpicklingError, ValueError, EOFError, IndexError, KeyError, AttributeError,
-            TypeError, MemoryError, RecursionError, OverflowError) as error:  # fmt: skip
+    except (
+        pickle.UnpicklingError,
+        ValueError,
+        EOFError,
+        IndexError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        MemoryError,
+        RecursionError,
+        OverflowError,
+    ) as error:
         message = f"{name}: not a flight-recorder dump: {type(error).__name__}: {error}"
-        raise InputError(message, hint="give the files that TORCH_FR_DUMP_TEMP_FILE names") from error
+        raise InputError(
+            message, hint="give the files that TORCH_FR_DUMP_TEMP_FILE names"
+        ) from error
     entries = value.get("entries") if isinstance(value, dict) else None
     if not isinstance(entries, list):
         message = f"{name}: not a flight-recorder dump: it has no list entries"
@@ -121,9 +133,10 @@ def findings(dumps: Iterable[RankDump]) -> list[Finding]:
     for label in labels:
         members = next((d.groups[label] for d in by_rank.values() if d.groups.get(label)), ())
         states = {
-            rank: dump.calls.get(label, ()) for rank, dump in by_rank.items()
+            rank: dump.calls.get(label, ())
+            for rank, dump in by_rank.items()
             if label in dump.calls or rank in members
-        }  # fmt: skip
+        }
         answers += _different(label, states) or _behind(label, states, members)
     return answers
 
@@ -135,8 +148,10 @@ def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> 
         for call in calls:
             by_number.setdefault(call.sequence, {})[rank] = call
     for number, calls_of in sorted(by_number.items()):
-        kinds = {rank: (call.operation, call.sizes if "all_reduce" in call.operation else "")
-                 for rank, call in calls_of.items()}  # fmt: skip
+        kinds = {
+            rank: (call.operation, call.sizes if "all_reduce" in call.operation else "")
+            for rank, call in calls_of.items()
+        }
         if len(set(kinds.values())) < 2:
             continue
         lines = tuple(
@@ -146,12 +161,17 @@ def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> 
         return [
             Finding(
                 code="IMG909",
-                cause=f"the ranks entered different collectives as number {number} of group {label}: "
-                + "; ".join(sorted({f"{call.operation} {call.sizes}" for call in calls_of.values()})[:4]),
-                lines=lines[:8], confidence="high",
-                cure="let every rank take the same path: data of the same length on each, no step that only some skip",
+                cause=f"the ranks entered different collectives as number {number} of group"
+                f" {label}: "
+                + "; ".join(
+                    sorted({f"{call.operation} {call.sizes}" for call in calls_of.values()})[:4]
+                ),
+                lines=lines[:8],
+                confidence="high",
+                cure="let every rank take the same path: data of the same length on each, no step"
+                " that only some skip",
             )
-        ]  # fmt: skip
+        ]
     return []
 
 
@@ -167,19 +187,32 @@ def _behind(
     missing = sorted(rank for rank, number in last.items() if number < most)
     waiting = next(calls[-1] for calls in states.values() if calls and calls[-1].sequence == most)
     first = min((last[rank] for rank in missing), default=most) + 1
-    ahead = next((call for calls in states.values() for call in calls if call.sequence == first), waiting)
+    ahead = next(
+        (call for calls in states.values() for call in calls if call.sequence == first), waiting
+    )
     who = ", ".join(map(str, missing[:16] or absent[:16]))
     plural = "ranks" if len(missing or absent) > 1 else "rank"
     if missing:
-        cause = f"{plural} {who} never entered collective {ahead.sequence} ({ahead.operation}) of group {label}; the others wait in it"
+        cause = (
+            f"{plural} {who} never entered collective {ahead.sequence} ({ahead.operation}) of"
+            f" group {label}; the others wait in it"
+        )
     else:
-        cause = f"{plural} {who} of group {label} wrote no dump; the others wait in collective {most} ({waiting.operation})"
+        cause = (
+            f"{plural} {who} of group {label} wrote no dump; the others wait in collective {most}"
+            f" ({waiting.operation})"
+        )
     lines = tuple(
-        ShownLine(rank, f"rank {rank}: last collective {number}") for rank, number in sorted(last.items())
+        ShownLine(rank, f"rank {rank}: last collective {number}")
+        for rank, number in sorted(last.items())
     )
     return [
         Finding(
-            code="IMG909", cause=cause, lines=lines[:8], confidence="high" if missing else "medium",
-            cure=f"look at what {plural} {who} did then (py-spy dump --pid PID): an exception, another branch, a slow step",
+            code="IMG909",
+            cause=cause,
+            lines=lines[:8],
+            confidence="high" if missing else "medium",
+            cure=f"look at what {plural} {who} did then (py-spy dump --pid PID): an exception,"
+            f" another branch, a slow step",
         )
-    ]  # fmt: skip
+    ]

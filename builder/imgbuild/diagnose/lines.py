@@ -19,6 +19,7 @@ from imgbuild.errors import InputError
 BLOCK = 1 << 20  # bytes
 LONGEST = 1 << 14  # bytes of a line that are read; of a longer one its begin and its end
 HEAD = 3000  # lines at the begin, with the versions and settings of the run, that are all read
+EXCERPT = 200  # lines at the begin that are matched with all rules, whatever their words
 WINDOW = 40  # lines after the begin of a traceback, or a frame of it, that are all read
 REPEATS = 12  # lines that differ in digits only
 MOST_SHAPES = 200_000  # of which it is counted how often they occur
@@ -34,11 +35,39 @@ SIGNALS = tuple(
         *("rror", "xception", "traceback", "fail", "fatal", "abort", "kill", "oom", "out of"),
         *("memory", "undefined", "signal", "timed out", "timeout", "no such", "cannot", "can't"),
         *("not found", "unable", "denied", "refused", "core dumped", "mismatch", "unsupported"),
-        *("incompatib", "no space", "support", "panic", "critical", 'file "', "watchdog", "invalid"),
-        *("required", "requires", "unrecognized", "no module", "could not", "nccl work", "unexpected"),
+        *(
+            "incompatib",
+            "no space",
+            "support",
+            "panic",
+            "critical",
+            'file "',
+            "watchdog",
+            "invalid",
+        ),
+        *(
+            "required",
+            "requires",
+            "unrecognized",
+            "no module",
+            "could not",
+            "nccl work",
+            "unexpected",
+        ),
         *("export ", "driver version", "site-packages", "already in use", "exceed", "gated", "nan"),
         *("worker", "version", "conflict", "not ", "bus ", "limit", "stuck", "no matching", "exit"),
-        *("==", "none)", "missing", "corrupt", "expired", "unknown", "warn", "lost", "dead", "reset"),
+        *(
+            "==",
+            "none)",
+            "missing",
+            "corrupt",
+            "expired",
+            "unknown",
+            "warn",
+            "lost",
+            "dead",
+            "reset",
+        ),
         *("attribute", "argument", "keyword", "import name", "too ", "less than", "exclude"),
     )
 )
@@ -162,7 +191,9 @@ class LineReader:
         for block in last:
             yield from self._read(block, last=True, whole_from=last_number - LAST_LINES)
 
-    def _read(self, block: bytes, *, last: bool, whole_from: int | None = None) -> Iterator[LogLine]:
+    def _read(
+        self, block: bytes, *, last: bool, whole_from: int | None = None
+    ) -> Iterator[LogLine]:
         low = block.lower()
         present = tuple(word for word in SIGNALS if word in low)
         count = block.count(b"\n")
@@ -181,9 +212,7 @@ class LineReader:
         shapes = self._shapes.get
         for raw in lines:
             self._number += 1
-            whole = self._number <= HEAD or (
-                whole_from is not None and self._number > whole_from
-            )
+            whole = self._number <= HEAD or (whole_from is not None and self._number > whole_from)
             if not whole and shapes(hash(raw.translate(None, DIGITS)), 0) >= REPEATS:
                 continue
             if split_lines and b"\r" in raw:
@@ -216,4 +245,6 @@ class LineReader:
             self._lines += 1
             if self._lines > MOST_LINES:
                 return
-        yield parse(self._number, raw.decode("utf-8", "replace"), hit=hit or whole)
+        yield parse(
+            self._number, raw.decode("utf-8", "replace"), hit=hit or self._number <= EXCERPT
+        )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from imgbuild.diagnose.exceptions import ExceptionReader, LoggedException
+from imgbuild.diagnose.exceptions import LIKELY, ExceptionReader, LoggedException
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.prefixes import LogLine
 from imgbuild.diagnose.watchdog import Watchdogs
@@ -17,10 +17,13 @@ MOST_EVENTS = 8000
 MOST_FACTS = 6000  # lines in which versions are looked for
 # The end of a run, or of a process of it.
 ENDED = re.compile(
-    r"(?i:exit(?:ed)? ?(?:with|code|status).{0,20}[1-9]\d{0,2}\b)|exitcode ?: ?-?[1-9]|core dumped|^\W*Killed\b|"
-    r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|^error:|\berror: )|^Aborted\b|"
+    r"(?i:exit(?:ed)? ?(?:with|code|status).{0,20}[1-9]\d{0,2}\b)|exitcode ?: ?-?[1-9]|core"
+    r" dumped|^\W*Killed\b|"
+    r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|"
+    r"^error:|\berror: )|^Aborted\b|"
     r"make: \*\*\*|ELIFECYCLE"
 )
+AFTERWARDS = 150  # lines after an exception without another failure: it was handled
 LONG = 600  # characters; of longer lines, `MOST_LONG` are examined whole
 MOST_LONG = 200
 SHORT = 30  # lines
@@ -65,11 +68,23 @@ class Log(msgspec.Struct, kw_only=True):
         """Whether it is an excerpt, which shows no more than its failure."""
         return self.number <= SHORT
 
+    def handled(self, number: int) -> bool:
+        """Whether the log goes on for long after a line, and does not end with a failure."""
+        if self.number - number < AFTERWARDS:
+            return False
+        return not any(
+            ENDED.search(line.text) or line.level == "E" or LIKELY.match(line.text)
+            for line in self.last
+        )
+
     @property
     def failed(self) -> bool:
         """Whether the log shows that a process failed: a traceback, a level, how it ended."""
         return (
-            any(exception.traced and not exception.warns for exception in self.exceptions)
+            any(
+                exception.traced and not exception.warns and not self.handled(exception.number)
+                for exception in self.exceptions
+            )
             or any(event.level == "E" for event in self.events)
             or any(ENDED.search(line.text) for line in self.last if line.level not in ("I", "W"))
         )
@@ -97,9 +112,14 @@ def parse(lines: Iterable[LogLine]) -> Log:
         if len(reader.exceptions) > before:
             exception = reader.exceptions[-1]
             events.append(
-                Event(number=line.number, source=line.source, text="", level=exception.level,
-                      exception=before)
-            )  # fmt: skip
+                Event(
+                    number=line.number,
+                    source=line.source,
+                    text="",
+                    level=exception.level,
+                    exception=before,
+                )
+            )
         if not traced and line.hit:
             shape = SHAPE.sub("0", line.text)
             shapes[shape] += 1
@@ -118,6 +138,11 @@ def parse(lines: Iterable[LogLine]) -> Log:
         if event.exception is not None:
             event.text = reader.exceptions[event.exception].text
     return Log(
-        events=events, exceptions=reader.exceptions, facts=facts, watchdogs=watchdogs, last=last,
-        lines=count, number=number,
-    )  # fmt: skip
+        events=events,
+        exceptions=reader.exceptions,
+        facts=facts,
+        watchdogs=watchdogs,
+        last=last,
+        lines=count,
+        number=number,
+    )

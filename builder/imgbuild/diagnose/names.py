@@ -18,25 +18,6 @@ from imgbuild.values import normalize
 
 Group = Mapping[str, str]  # versions → names, separated by spaces
 
-# Packages whose configurations extend those of another, whose arguments they take.
-EXTENDS = {"trl": "transformers", "unsloth": "transformers", "verl": "vllm"}
-# Import names that differ from those of the package.
-IMPORT_NAMES = {
-    "flash_attn": "flash-attn", "flashinfer": "flashinfer-python", "sgl_kernel": "sgl-kernel",
-    "cv2": "opencv-python-headless", "yaml": "pyyaml", "PIL": "pillow", "sklearn": "scikit-learn",
-    "google.protobuf": "protobuf", "attr": "attrs", "hydra": "hydra-core", "git": "gitpython",
-    "pynvml": "nvidia-ml-py", "apex": "NVIDIA's apex (built from its git repository)",
-    "transformer_engine": "transformer-engine", "megatron": "megatron-core", "swift": "ms-swift",
-    "unsloth_zoo": "unsloth-zoo", "pkg_resources": "setuptools<81", "distutils": "setuptools",
-    "Crypto": "pycryptodome", "dotenv": "python-dotenv", "zmq": "pyzmq", "dateutil": "python-dateutil",
-    "skimage": "scikit-image", "bs4": "beautifulsoup4", "OpenSSL": "pyopenssl", "tensorrt_llm": "tensorrt-llm",
-    "mpi4py": "mpi4py", "llamafactory": "llamafactory", "deep_gemm": "DeepGEMM (from its git repository)",
-    "deep_ep": "DeepEP (from its git repository)", "fused_layer_norm_cuda": "apex with its CUDA extensions",
-    "qwen_vl_utils": "qwen-vl-utils", "mathruler": "mathruler", "latex2sympy2_extended": "latex2sympy2-extended",
-    "math_verify": "math-verify", "nvidia_smi": "nvidia-ml-py", "flash_attn_interface": "FlashAttention 3 (hopper/)",
-    "flash_attn_2_cuda": "flash-attn", "flash_attn_cuda": "flash-attn<2",
-}  # fmt: skip
-
 
 class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a package had between two versions; an empty range of versions is impossible."""
@@ -58,9 +39,11 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def now(self, group: Group) -> list[str]:
         """The names of a group that the last version has."""
         return [
-            name for spec, names in group.items() if spec == "all" or "<" not in spec
+            name
+            for spec, names in group.items()
+            if spec == "all" or "<" not in spec
             for name in names.split()
-        ]  # fmt: skip
+        ]
 
 
 class Existence(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,20 +99,30 @@ def load() -> dict[str, PackageNames]:
     return {value.package.replace("-", "_"): value for value in values}
 
 
-# Replacements that no two names show by their likeness.
-RENAMED = {
-    ("SFTTrainer", "tokenizer"): "processing_class", ("GRPOTrainer", "tokenizer"): "processing_class",
-    ("DPOTrainer", "tokenizer"): "processing_class", ("Trainer", "tokenizer"): "processing_class",
-    ("RewardTrainer", "tokenizer"): "processing_class", ("PPOTrainer", "tokenizer"): "processing_class",
-    ("SFTConfig", "max_seq_length"): "max_length", ("SFTTrainer", "max_seq_length"): "SFTConfig(max_length=…)",
-    ("SFTTrainer", "dataset_text_field"): "SFTConfig(dataset_text_field=…)",
-    ("SFTTrainer", "packing"): "SFTConfig(packing=…)", ("DPOTrainer", "beta"): "DPOConfig(beta=…)",
-    ("TrainingArguments", "evaluation_strategy"): "eval_strategy",
-    ("TrainingArguments", "no_cuda"): "use_cpu",
-    ("AsyncEngineArgs", "disable_log_requests"): "enable_log_requests",
-    ("SamplingParams", "guided_decoding"): "structured_outputs",
-    ("EngineArgs", "guided_decoding_backend"): "structured_outputs_config",
-}  # fmt: skip
+class InventedName(msgspec.Struct, frozen=True, kw_only=True):
+    """A name that exists in no release: its pattern, what is true, what to do."""
+
+    pattern: str
+    cause: str
+    cure: str
+
+
+class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`data/diagnose/facts/names.yaml`, whose comment describes the parts."""
+
+    packages: str
+    import_names: Mapping[str, str]
+    extends: Mapping[str, str]
+    bases: Mapping[str, str]
+    renamed: Mapping[str, str]
+    system_libraries: Mapping[str, str]
+    invented: tuple[InventedName, ...]
+
+
+@lru_cache(maxsize=1)
+def table() -> Names:
+    """The data of this version of imgbuild."""
+    return yaml_data.load(files.data("diagnose/facts/names.yaml"), Names)
 
 
 def argument(callee: str, name: str) -> Existence | None:
@@ -142,7 +135,7 @@ def argument(callee: str, name: str) -> Existence | None:
         group = package.arguments.get(callee)
         if group is None:
             continue
-        for other in (package, load().get(EXTENDS.get(package.package, ""))):
+        for other in (package, load().get(table().extends.get(package.package, ""))):
             if other is None:
                 continue
             callees = [callee] if other is package else ["TrainingArguments"]
@@ -150,32 +143,33 @@ def argument(callee: str, name: str) -> Existence | None:
                 at = other.arguments.get(each, {})
                 spec = other.lookup(at, name)
                 if spec is not None:
-                    instead = RENAMED.get((each, name)) or RENAMED.get((callee, name)) or ""
+                    instead = (
+                        table().renamed.get(f"{each}.{name}")
+                        or table().renamed.get(f"{callee}.{name}")
+                        or ""
+                    )
                     instead = instead if "<" in spec else ""
                     return Existence(
-                        package=other.package, spec=spec, first=other.first, last=other.last,
+                        package=other.package,
+                        spec=spec,
+                        first=other.first,
+                        last=other.last,
                         instead=instead,
-                    )  # fmt: skip
+                    )
         near = difflib.get_close_matches(name, package.now(group), 1, 0.75)
         return Existence(
-            package=package.package, spec="", first=package.first, last=package.last,
+            package=package.package,
+            spec="",
+            first=package.first,
+            last=package.last,
             instead=near[0] if near else "",
-        )  # fmt: skip
+        )
     return None
-
-
-# What a class is derived from, by the end of its name, for members that it inherits.
-BASES = {
-    "Tokenizer": "PreTrainedTokenizerBase", "TokenizerFast": "PreTrainedTokenizerBase",
-    "TokenizersBackend": "PreTrainedTokenizerBase", "ForCausalLM": "PreTrainedModel", "Model": "PreTrainedModel",
-    "ForConditionalGeneration": "PreTrainedModel", "Config": "PretrainedConfig", "Processor": "ProcessorMixin",
-    "Cache": "DynamicCache", "Trainer": "Trainer", "Arguments": "TrainingArguments",
-}  # fmt: skip
 
 
 def member(owner: str, name: str) -> Existence | None:
     """Where the class `owner` has a method or field; None if nothing is known of it."""
-    above = next((base for end, base in BASES.items() if owner.endswith(end)), owner)
+    above = next((base for end, base in table().bases.items() if owner.endswith(end)), owner)
     for each in dict.fromkeys((owner, above)):
         for package in load().values():
             group = {**package.members.get(each, {})}
@@ -184,9 +178,12 @@ def member(owner: str, name: str) -> Existence | None:
             )
             if spec is not None:
                 return Existence(
-                    package=package.package, spec=spec, first=package.first, last=package.last,
-                    instead=RENAMED.get((each, name), "") if "<" in spec else "",
-                )  # fmt: skip
+                    package=package.package,
+                    spec=spec,
+                    first=package.first,
+                    last=package.last,
+                    instead=table().renamed.get(f"{each}.{name}", "") if "<" in spec else "",
+                )
     return None
 
 
@@ -218,9 +215,13 @@ def module_in(module: str) -> Existence | None:
 def variable(name: str) -> Existence | None:
     """Which versions read a variable; None for one of a package that is not read."""
     package = next(
-        (each for each in load().values()
-         if each.environment and name.startswith(f"{each.package.upper()}_")), None,
-    )  # fmt: skip
+        (
+            each
+            for each in load().values()
+            if each.environment and name.startswith(f"{each.package.upper()}_")
+        ),
+        None,
+    )
     if package is None:
         return None
     spec = package.lookup(package.environment, name)
@@ -230,9 +231,12 @@ def variable(name: str) -> Existence | None:
     if spec is None:
         near = difflib.get_close_matches(name, package.now(package.environment), 1, 0.9)
     return Existence(
-        package=package.package, spec=spec or "", first=package.first, last=package.last,
+        package=package.package,
+        spec=spec or "",
+        first=package.first,
+        last=package.last,
         instead=near[0] if near else "",
-    )  # fmt: skip
+    )
 
 
 def symbol(name: str) -> Existence | None:
@@ -250,7 +254,7 @@ def symbol(name: str) -> Existence | None:
 def distribution(module: str) -> str:
     """The package to install for a module, by its import name."""
     top = module.partition(".")[0]
-    return IMPORT_NAMES.get(module) or IMPORT_NAMES.get(top) or normalize(top)
+    return table().import_names.get(module) or table().import_names.get(top) or normalize(top)
 
 
 def _above(module: str) -> Iterator[str]:

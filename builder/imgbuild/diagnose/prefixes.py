@@ -14,8 +14,9 @@ LONGEST = 4000  # characters of a line that are examined
 ESCAPES = re.compile(
     r"\x1b\[[0-?]{0,40}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|\x1b[@-Z\\^_=>()]?"
 )
-CONTROLS = {number: None for number in (*range(9), *range(11, 32), 127)} | {0xFEFF: None}
+CONTROLS = dict.fromkeys((*range(9), *range(11, 32), 127)) | {0xFEFF: None}
 TIME = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+CLOCK = r"\d\d:\d\d:\d\d"
 LEVEL = r"(?P<level>DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|SEVERE)"
 # Each is tried at the begin of what is left, until none matches: a label is a rank or process.
 PREFIXES = tuple(
@@ -27,15 +28,15 @@ PREFIXES = tuple(
         # torchrun: [rank0]: or [default0]:
         r"\[(?P<label>(?:rank|default|worker|trainer)\d{1,6})\]: ?",
         # glog: [E1120 18:12:33.123456789 ProcessGroupNCCL.cpp:616]
-        r"\[?(?P<glog>[IWEF])\d{4,8} \d\d:\d\d:\d\d\.\d{1,9}\s+(?:\d{1,10} )?"
-        r"[\w./+-]{1,120}:\d{1,6}\] ?",
+        (rf"\[?(?P<glog>[IWEF])\d{{4,8}} {CLOCK}\.\d{{1,9}}\s+(?:\d{{1,10}}"
+        rf" )?[\w./+-]{{1,120}}:\d+\] ?"),
         # Ray's C++: [2026-11-20 18:55:24,123 E 12 12] (raylet) node_manager.cc:3069:
         rf"\[{TIME} (?P<ray>[DIWEFC]) \d+ \d+\] (?:\([\w ]{{1,40}}\) )?(?:[\w./]{{1,80}}:\d+: ?)?",
         rf"\[?{TIME}\]?(?: (?:stdout|stderr) [FP])?(?: ?[|:-] | |:|$)",
         r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\]? ",
         r"##\[(?P<actions>error|warning|group|debug)\]",
         rf"\[?{LEVEL}\]?(?: \d\d-\d\d \d\d:\d\d:\d\d)? \[[\w./<>-]{{1,120}}:\d+(?::\w+)?\] ?",
-        rf"\[{LEVEL}(?:\|[\w./-]{{1,80}}:\d+)?\](?: {TIME} >>)? ?(?:\[[\w.:/<>-]{{1,120}}\] ?)?:? ?",
+        rf"\[{LEVEL}(?:\|[\w./-]{{1,80}}:\d+)?\](?: {TIME} >>)? ?(?:\[[\w.:/<>-]{{1,99}}\] ?)?:? ?",
         rf"\| {LEVEL}\s+\| ",
         rf"{LEVEL}:(?:[\w.]{{1,60}}:)? ?",
         rf"{LEVEL} (?:\[[^\]\n]{{1,80}}\] ?)?(?=[A-Z/\[({{'\"`])",
@@ -48,12 +49,22 @@ PREFIXES = tuple(
         r"\[rank(?P<label>\d{1,5})\] ",
     )
 )
-PROGRAM = re.compile(r"\s{0,40}(?:[│×╰─>]{1,4}|\[(?:stdout|stderr)\]) ")  # pip and uv: output
+# What pip and uv put before the output of a build.
+PROGRAM = re.compile("\\s{0,40}(?:[│\u00d7╰─>]{1,4}|\\[(?:stdout|stderr)\\]) ")
 LEVELS = {"E": "E", "F": "E", "C": "E", "W": "W", "I": "I", "D": "I"}
 WORDS = {
-    "DEBUG": "I", "INFO": "I", "NOTICE": "I", "WARNING": "W", "WARN": "W", "ERROR": "E",
-    "CRITICAL": "E", "FATAL": "E", "SEVERE": "E", "error": "E", "warning": "W",
-}  # fmt: skip
+    "DEBUG": "I",
+    "INFO": "I",
+    "NOTICE": "I",
+    "WARNING": "W",
+    "WARN": "W",
+    "ERROR": "E",
+    "CRITICAL": "E",
+    "FATAL": "E",
+    "SEVERE": "E",
+    "error": "E",
+    "warning": "W",
+}
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -89,11 +100,15 @@ def parse(number: int, raw: str, *, hit: bool = True) -> LogLine:
                     labels.append(label.strip())
                 letter = groups.get("glog") or groups.get("ray")
                 word = groups.get("level") or groups.get("actions")
-                level = LEVELS[letter] if letter and not groups.get("ray") else WORDS.get(word or "", level)
+                level = (
+                    LEVELS[letter]
+                    if letter and not groups.get("ray")
+                    else WORDS.get(word or "", level)
+                )
                 text = text[match.end() :]
                 break
         else:
             break
-    if text.lstrip().startswith(("│", "×", "╰", "[std")):
+    if text.lstrip().startswith(("│", "\u00d7", "╰", "[std")):
         text = PROGRAM.sub("", text).removesuffix("│").rstrip()
     return LogLine(number, " ".join(labels), text.rstrip(), level, hit)

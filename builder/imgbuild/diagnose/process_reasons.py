@@ -23,17 +23,26 @@ def hang(log: Log) -> tuple[Reason, int] | None:
         who = ", ".join(str(each.rank) for each in stopped[:16])
         plural = "ranks" if len(stopped) > 1 else "rank"
         work = max(state.enqueued, state.timed_out)
-        cause = f"{plural} {who} stopped first, after work {work}; the other ranks wait for it in a later collective"
+        cause = (
+            f"{plural} {who} stopped first, after work {work}; the other ranks wait for it in a"
+            f" later collective"
+        )
         confidence = "high"
     elif absent:
         who = ", ".join(map(str, absent[:16]))
-        cause = f"the watchdogs of all ranks but {who} timed out: {who} did not enter the collective"
+        cause = (
+            f"the watchdogs of all ranks but {who} timed out: {who} did not enter the collective"
+        )
     operation = next((state.operation for state in ranks.values() if state.operation), "")
     if operation:
         cause += f" ({operation})"
     return Reason(
-        code="IMG908", cause=cause, confidence="high" if confidence == "high" else "medium",
-        cure="look at that rank's own output for an exception or a slow step; set TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
-        " and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and give the dumps to imgbuild diagnose; if the step is only slow,"
+        code="IMG908",
+        cause=cause,
+        confidence="high" if confidence == "high" else "medium",
+        cure="look at that rank's own output for an exception or a slow step; set"
+        " TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+        " and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and give the dumps to imgbuild diagnose; if the step"
+        " is only slow,"
         " raise the timeout (init_process_group(timeout=…), ddp_timeout)",
-    ), first.number  # fmt: skip
+    ), first.number

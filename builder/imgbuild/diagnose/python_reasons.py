@@ -6,61 +6,53 @@
 from __future__ import annotations
 
 import re
+
 from imgbuild.diagnose import names
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.names import Existence
 
 KEYWORD = re.compile(
-    r"TypeError: (?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
+    r"TypeError: (?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword"
+    r" argument '(?P<name>\w+)'"
 )
 VALIDATED = re.compile(
-    r"validation errors? for (?P<callee>\w+)\s+(?P<name>\w+)\s+(?:Unexpected keyword argument|Extra inputs are not permitted)"
+    r"validation errors? for (?P<callee>\w+)\s+(?P<name>\w+)\s+(?:Unexpected keyword argument|"
+    r"Extra inputs are not permitted)"
 )
 IMPORT = re.compile(
-    r"cannot import name ['\"](?P<name>\w+)['\"] from (?:partially initialized module )?['\"](?P<module>[\w.]+)['\"]"
+    r"cannot import name ['\"](?P<name>\w+)['\"] from (?:partially initialized module"
+    r" )?['\"](?P<module>[\w.]+)['\"]"
     r"(?P<circular>.{0,80}circular import)?"
 )
 MODULE = re.compile(r"No module named ['\"]?(?P<module>[A-Za-z_][\w.]*)")
-PACKAGE_ABSENT = re.compile(r"PackageNotFoundError: (?:No package metadata was found for )?(?P<module>[\w.-]+)")
+PACKAGE_ABSENT = re.compile(
+    r"PackageNotFoundError: (?:No package metadata was found for"
+    r" )?(?P<module>[\w.-]+)"
+)
 ATTRIBUTE = re.compile(
-    r"(?:module '(?P<module>[\w.]+)'|(?:type object )?'(?P<owner>\w+)'(?: object)?|(?P<bare>[A-Z]\w+)) has no attribute '?(?P<name>\w+)'?"
+    r"(?:module '(?P<module>[\w.]+)'|(?:type object )?'(?P<owner>\w+)'(?: object)?|"
+    r"(?P<bare>[A-Z]\w+)) has no attribute '?(?P<name>\w+)'?"
 )
 POSITIONAL = re.compile(
-    r"TypeError: (?P<callee>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: (?P<names>.+)"
+    r"TypeError: (?P<callee>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only)"
+    r" arguments?: (?P<names>.+)"
 )
 FLAG = re.compile(
-    r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nrecognized (?:option|argument)s?:?|unknown option) ['\"]?(?P<flag>--?[A-Za-z][\w-]*)"
+    r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nrecognized (?:option|argument)s?:?|"
+    r"unknown option) ['\"]?(?P<flag>--?[A-Za-z][\w-]*)"
 )
 HYDRA = re.compile(
-    r"(?:Could not override '(?P<key>[\w.@+-]+)'|Key '(?P<struct>[\w.]+)' is not in struct|Missing key (?P<missing>[\w.]+))"
+    r"(?:Could not override '(?P<key>[\w.@+-]+)'|Key '(?P<struct>[\w.]+)' is not in struct|"
+    r"Missing key (?P<missing>[\w.]+))"
 )
 # Names in guides that no release has.
-INVENTED = (  # pattern, what is true, what to do
-    (
-        r"verl\.utils\.check_env|verl\.check_env",
-        "verl has no module check_env, in no release",
-        "leave the call out; imgbuild doctor checks a machine",
-    ),
-    (
-        r"(?:^|[\s$`'\"])verl (?:train|run|launch|serve)\b|(?:directory|executable|command)[: ]+'?verl'?$|\bverl: command not",
-        "verl has no command line; `verl train` and its options are in no release",
-        "start it with: python3 -m verl.trainer.main_ppo KEY=VALUE …",
-    ),
-    (
-        r"\bRLTrainer\b",
-        "neither verl nor trl has a class RLTrainer, in no release",
-        "use trl's GRPOTrainer, or python3 -m verl.trainer.main_ppo",
-    ),
-    (
-        r"\bRAY_BACKEND\b",
-        "Ray reads no variable RAY_BACKEND, in no release",
-        "remove it from the script",
-    ),
-)
 # Variables of plugins, and those that users' own code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
-SETS = re.compile(r"(?:^|\s|;)(?:export\s+|ENV\s+|-e\s+|set\s+)(?P<name>VLLM_[A-Z0-9_]+)=(?P<value>\S*)")
+SETS = re.compile(
+    r"(?:^|\s|;)(?:export\s+|"
+    r"ENV\s+|-e\s+|set\s+)(?P<name>VLLM_[A-Z0-9_]+)=(?P<value>\S*)"
+)
 
 
 def reason(text: str, facts: Facts) -> Reason | None:
@@ -74,9 +66,9 @@ def reason(text: str, facts: Facts) -> Reason | None:
 
 def invented(text: str) -> Reason | None:
     """Names that exist in no release, in a line that uses them."""
-    for pattern, cause, cure in INVENTED:
-        if re.search(pattern, text):
-            return Reason(code="IMG919", cause=cause, cure=cure, confidence="high")
+    for each in names.table().invented:
+        if re.search(each.pattern, text):
+            return Reason(code="IMG919", cause=each.cause, cure=each.cure, confidence="high")
     return None
 
 
@@ -98,9 +90,12 @@ def variable(text: str, facts: Facts) -> Reason | None:
         if name == "VLLM_ATTENTION_BACKEND":
             cure = f"pass attention_backend=… ({option}), or use {existence.cure()}"
     return Reason(
-        code="IMG920", cause=f"{name} does nothing: {existence.says(f'the variable {name}')}",
-        cure=cure, confidence=confidence, role="symptom",
-    )  # fmt: skip
+        code="IMG920",
+        cause=f"{name} does nothing: {existence.says(f'the variable {name}')}",
+        cure=cure,
+        confidence=confidence,
+        role="symptom",
+    )
 
 
 def _keyword(text: str, facts: Facts) -> Reason | None:
@@ -114,10 +109,12 @@ def _keyword(text: str, facts: Facts) -> Reason | None:
     if existence is None:
         target = plain or "the function called"
         return Reason(
-            code="IMG904", cause=f"{target} takes no argument {name} in the installed version",
-            cure=f"remove {name}, or install the version of the package that the caller was written for",
+            code="IMG904",
+            cause=f"{target} takes no argument {name} in the installed version",
+            cure=f"remove {name}, or install the version of the package that the caller was"
+            f" written for",
             confidence="medium" if plain else "low",
-        )  # fmt: skip
+        )
     return _of(existence, what, f"remove {name}", "IMG904", facts)
 
 
@@ -144,9 +141,11 @@ def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -
     if version:
         cause += f" (the log shows {existence.package} {version})"
     return Reason(
-        code=code, cause=cause, cure=", or ".join(cures),
+        code=code,
+        cause=cause,
+        cure=", or ".join(cures),
         confidence="high" if existence.spec else "medium",
-    )  # fmt: skip
+    )
 
 
 def _import(text: str, facts: Facts) -> Reason | None:
@@ -156,17 +155,21 @@ def _import(text: str, facts: Facts) -> Reason | None:
     name, module = match["name"], match["module"]
     if match["circular"]:
         return Reason(
-            code="IMG902", cause=f"importing {name} from {module} is circular: a file of the project"
+            code="IMG902",
+            cause=f"importing {name} from {module} is circular: a file of the"
+            f" project"
             f" has the name of a package, or packages import each other",
-            cure=f"rename files of the project that are called like packages ({module.split('.')[0]}.py)",
-        )  # fmt: skip
+            cure=f"rename files of the project that are called like packages"
+            f" ({module.split('.')[0]}.py)",
+        )
     existence = names.name_in(module, name) or names.module_in(module)
     if existence is not None:
         return _of(existence, f"{module}.{name}", f"do not import {name}", "IMG902", facts)
     package = names.distribution(module)
     return Reason(
         code="IMG902",
-        cause=f"the installed {package} has no {name} in {module}: the importing package was written"
+        cause=f"the installed {package} has no {name} in {module}: the importing package was"
+        f" written"
         " for another version of it",
         cure=f"install the version of {package} that the importing package asks for"
         f" (imgbuild resolve {package} …)",
@@ -185,16 +188,20 @@ def _module(text: str, facts: Facts) -> Reason | None:
     package = names.distribution(module)
     if "." in module:
         return Reason(
-            code="IMG903", cause=f"the installed {package} has no module {module}: the importing"
+            code="IMG903",
+            cause=f"the installed {package} has no module {module}: the importing"
             " package was written for another version of it",
             cure=f"install the version of {package} that the importing package asks for",
-        )  # fmt: skip
+        )
     return Reason(
-        code="IMG903", cause=f"{top} is not installed in the Python that ran this",
-        cure=f"install {package} into that environment (python -m pip install {package.split(' ')[0]})"
-        if " " not in package else f"install {package}",
+        code="IMG903",
+        cause=f"{top} is not installed in the Python that ran this",
+        cure=f"install {package} into that environment (python -m pip install"
+        f" {package.split(' ')[0]})"
+        if " " not in package
+        else f"install {package}",
         confidence="high",
-    )  # fmt: skip
+    )
 
 
 def _attribute(text: str, facts: Facts) -> Reason | None:
@@ -220,7 +227,8 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
         package = "the package that defines it"
         cause = f"{owner} has no attribute {name} in the installed version"
     return Reason(
-        code="IMG905", cause=f"{cause}: the code was written for another version",
+        code="IMG905",
+        cause=f"{cause}: the code was written for another version",
         cure=f"install the version of {package} that the code was written for, or change the code",
     )
 
@@ -230,10 +238,12 @@ def _positional(text: str, _facts: Facts) -> Reason | None:
     if match is None:
         return None
     return Reason(
-        code="IMG915", cause=f"{match['callee']} needs {match['names'].splitlines()[0]} in the installed"
+        code="IMG915",
+        cause=f"{match['callee']} needs {match['names'].splitlines()[0]} in the"
+        f" installed"
         " version, which the caller does not pass",
         cure="pass it, or install the version that the caller was written for",
-    )  # fmt: skip
+    )
 
 
 def _flag(text: str, facts: Facts) -> Reason | None:
@@ -247,9 +257,11 @@ def _flag(text: str, facts: Facts) -> Reason | None:
         if existence is not None and existence.spec:
             return _of(existence, f"the option {flag}", f"remove {flag}", "IMG917", facts)
     return Reason(
-        code="IMG917", cause=f"the program has no option {flag} in the installed version",
-        cure=f"remove {flag}, or see what its --help lists", confidence="medium",
-    )  # fmt: skip
+        code="IMG917",
+        cause=f"the program has no option {flag} in the installed version",
+        cure=f"remove {flag}, or see what its --help lists",
+        confidence="medium",
+    )
 
 
 def _hydra(text: str, _facts: Facts) -> Reason | None:
@@ -258,7 +270,9 @@ def _hydra(text: str, _facts: Facts) -> Reason | None:
         return None
     key = match["key"] or match["struct"] or match["missing"]
     return Reason(
-        code="IMG918", cause=f"the configuration of the installed version has no key {key}",
-        cure=f"remove {key}, add it with +{key}=…, or use the version of verl that the script was written for",
+        code="IMG918",
+        cause=f"the configuration of the installed version has no key {key}",
+        cure=f"remove {key}, add it with +{key}=…, or use the version of verl that the script was"
+        f" written for",
         confidence="high",
-    )  # fmt: skip
+    )

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 from packaging.specifiers import SpecifierSet
 
+from imgbuild.diagnose import literals
 from imgbuild.diagnose.facts import Facts
 from imgbuild.system import files, yaml_data
 
@@ -55,6 +56,11 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     example: str = ""
 
     @property
+    def words(self) -> tuple[tuple[str, frozenset[str]], ...]:
+        """Each pattern of `match`, with texts of which each match has one, in lower case."""
+        return tuple((pattern, literals.required(pattern)) for pattern in self.match)
+
+    @property
     def patterns(self) -> tuple[re.Pattern[str], ...]:
         """`match`, compiled."""
         return _compiled(self.match)
@@ -79,7 +85,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=4096)
 def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern) for pattern in patterns)
 
@@ -91,10 +97,7 @@ def _somewhere(pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
 @lru_cache(maxsize=1)
 def load() -> tuple[Rule, ...]:
     """All rules, those with the highest priority first."""
-    rules = [
-        yaml_data.load(path, Rule)
-        for path in sorted(files.data("diagnose").glob("*.yaml"))
-    ]  # fmt: skip
+    rules = [yaml_data.load(path, Rule) for path in sorted(files.data("diagnose").glob("*.yaml"))]
     return tuple(sorted(rules, key=lambda rule: (-rule.priority, rule.code)))
 
 
@@ -104,10 +107,22 @@ def kinds() -> dict[str, Failure]:
     return yaml_data.load(files.data("diagnose/facts/kinds.yaml"), dict[str, Failure])
 
 
+@lru_cache(maxsize=1)
+def _searched() -> tuple[tuple[Rule, tuple[tuple[str, frozenset[str]], ...]], ...]:
+    """The rules with the words of their patterns."""
+    return tuple((rule, rule.words) for rule in load())
+
+
 def matches(text: str, frames: Sequence[str]) -> Iterator[tuple[Rule, Mapping[str, str]]]:
     """The rules with a pattern in `text`, each with the pattern's groups."""
-    for rule in load():
-        match = next(filter(None, (pattern.search(text) for pattern in rule.patterns)), None)
+    low = text.lower()
+    for rule, words in _searched():
+        match = None
+        for pattern, required in words:
+            if required and not any(word in low for word in required):
+                continue
+            if match := _compiled((pattern,))[0].search(text):
+                break
         if match is None:
             continue
         if rule.frames and not any(re.search(rule.frames, frame) for frame in frames):

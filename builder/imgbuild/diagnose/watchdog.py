@@ -12,11 +12,13 @@ import msgspec
 from imgbuild.diagnose.prefixes import LogLine
 
 TIMEOUT = re.compile(
-    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)"
+    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+),"
+    r" OpType=(?P<op>\w+)"
 )
 RANK = re.compile(r"[\[ (]Rank (\d{1,6})\]")
 PROGRESS = re.compile(
-    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+),? last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+),? last completed (?:NCCL )?work:"
+    r" (?P<completed>-?\d+)"
 )
 SOURCE = re.compile(r"(?:rank|default)[ =]?(\d{1,6})")
 
@@ -35,7 +37,7 @@ class RankState(msgspec.Struct):
 class Watchdogs(msgspec.Struct):
     """The states of the ranks whose watchdog has reported something."""
 
-    ranks: dict[int, RankState] = {}  # noqa: RUF012 - msgspec copies it
+    ranks: dict[int, RankState] = {}
 
     def take(self, line: LogLine) -> None:
         """Read a line."""
@@ -57,7 +59,9 @@ class Watchdogs(msgspec.Struct):
 
     def stopped_first(self) -> list[RankState]:
         """The ranks that stopped before the others, as the works show; none if all are alike."""
-        enqueued = {state.rank: state.enqueued for state in self.ranks.values() if state.enqueued >= 0}
+        enqueued = {
+            state.rank: state.enqueued for state in self.ranks.values() if state.enqueued >= 0
+        }
         if enqueued and min(enqueued.values()) < max(enqueued.values()):
             least = min(enqueued.values())
             return [self.ranks[rank] for rank, work in sorted(enqueued.items()) if work == least]

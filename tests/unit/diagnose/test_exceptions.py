@@ -11,6 +11,7 @@ from imgbuild.diagnose.diagnosis import diagnose
 from imgbuild.diagnose.log import Log
 from imgbuild.diagnose.prefixes import parse
 
+KEYWORD = "TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'"
 TRACE = """\
 Traceback (most recent call last):
   File "/workspace/train.py", line 9, in main
@@ -63,15 +64,23 @@ def test_ranks_that_write_at_the_same_time_have_a_traceback_each() -> None:
         for a, b in zip(TRACE.splitlines(), other.splitlines(), strict=True)
     )
     zero, one = read(text).exceptions
-    assert (zero.source, zero.type, zero.frames[0].file) == ("rank0", "TypeError", "/workspace/train.py")
-    assert (one.source, one.type, one.frames[0].file) == ("rank1", "ValueError", "/workspace/other.py")
+    assert (zero.source, zero.type, zero.frames[0].file) == (
+        "rank0",
+        "TypeError",
+        "/workspace/train.py",
+    )
+    assert (one.source, one.type, one.frames[0].file) == (
+        "rank1",
+        "ValueError",
+        "/workspace/other.py",
+    )
 
 
 def test_the_cause_is_before_what_wraps_it() -> None:
     text = (
         TRACE
         + "\nThe above exception was the direct cause of the following exception:\n\n"
-        + TRACE.replace("TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'",
+        + TRACE.replace(KEYWORD,
                         "RuntimeError: Engine core initialization failed. See root cause above.")
         + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
     )  # fmt: skip

@@ -99,7 +99,16 @@ def test_memory_does_not_grow_with_the_log() -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    [b"\x1b[", b"\x1b]", b"(a ", b'File "', b"Because a depends on ", b"Traceback ", b"aaaa.", b"[E"],
+    [
+        b"\x1b[",
+        b"\x1b]",
+        b"(a ",
+        b'File "',
+        b"Because a depends on ",
+        b"Traceback ",
+        b"aaaa.",
+        b"[E",
+    ],
 )
 def test_hostile_lines_do_no_harm(piece: bytes) -> None:
     assert code(piece * 200_000 + b"\n" + FAILURE) == "IMG504"

@@ -16,7 +16,8 @@ from imgbuild.diagnose.diagnosis import diagnose
          "IMG904", "came with trl 0.18.0", "install trl>=0.18.0"),
         ("TypeError: SFTConfig.__init__() got an unexpected keyword argument 'max_seq_length'",
          "IMG904", "trl 0.20.0 removed", "use max_length"),
-        ("TypeError: AsyncEngineArgs.__init__() got an unexpected keyword argument 'disable_log_requests'",
+        (("TypeError: AsyncEngineArgs.__init__() got an unexpected keyword argument"
+         " 'disable_log_requests'"),
          "IMG904", "vllm 0.10.1 removed", "use enable_log_requests"),
         ("api_server.py: error: unrecognized arguments: --disable-log-requests",
          "IMG917", "vllm 0.10.1 removed", "vllm<0.10.1"),
@@ -29,7 +30,8 @@ from imgbuild.diagnose.diagnosis import diagnose
          "IMG905", "came with torch 2.7.0", "torch>=2.7.0"),
         ("AttributeError: 'DynamicCache' object has no attribute 'seen_tokens'",
          "IMG905", "transformers 4.54.0 removed", "transformers<4.54.0"),
-        ("ImportError: /v/site-packages/vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSsb",
+        (("ImportError: /v/site-packages/vllm/_C.abi3.so: undefined symbol:"
+         " _ZN5torch3jit17parseSchemaOrNameERKSsb"),
          "IMG901", "old C++ ABI", "torch==2.6.0"),
         ("ImportError: /v/site-packages/acme/x.so: undefined symbol: _ZNK3c106SymInt6sym_neERKS0_",
          "IMG901", "is in torch<2.9.0 only", "install torch<2.9.0"),
@@ -37,7 +39,8 @@ from imgbuild.diagnose.diagnosis import diagnose
          "IMG906", "driver", "--gpus all"),
         ("ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
          "IMG906", "libGL.so.1", "libgl1"),
-        ("ImportError: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /x.so)",
+        (("ImportError: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found"
+         " (required by /x.so)"),
          "IMG916", "libstdc++", "LD_LIBRARY_PATH"),
         ("bash: line 1: verl: command not found", "IMG919", "no command line", "main_ppo"),
         ("ModuleNotFoundError: No module named 'verl.utils.check_env'",
@@ -54,10 +57,13 @@ def test_the_versions_of_a_name(text: str, code: str, cause: str, cure: str) -> 
 def test_the_torch_of_a_vllm_that_the_log_names() -> None:
     text = (
         "vllm==0.8.5.post1 torch==2.7.0\n"
-        "ImportError: /v/site-packages/vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSsb\n"
+        "ImportError: /v/site-packages/vllm/_C.abi3.so: undefined symbol:"
+        " _ZN5torch3jit17parseSchemaOrNameERKSsb\n"
     )
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
-    assert finding.cause.startswith("vllm 0.8.5.post1 was compiled for torch 2.6.0; installed is 2.7.0")
+    assert finding.cause.startswith(
+        "vllm 0.8.5.post1 was compiled for torch 2.6.0; installed is 2.7.0"
+    )
     assert finding.cure == "install torch==2.6.0 torchvision==0.21.0"
 
 

@@ -16,11 +16,15 @@ from imgbuild.diagnose.diagnosis import diagnose, of_paths
 from imgbuild.errors import InputError
 
 WATCHDOG = (
-    "[rank{rank}]:[E1120 18:12:33.123456789 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective"
-    " operation timeout: WorkNCCL(SeqNum={work}, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)"
+    "[rank{rank}]:[E1120 18:12:33.123456789 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog"
+    " caught collective"
+    " operation timeout: WorkNCCL(SeqNum={work}, OpType=ALLREDUCE, NumelIn=1, NumelOut=1,"
+    " Timeout(ms)=600000)"
     " ran for 600012 milliseconds before timing out.\n"
-    "[rank{rank}]:[E1120 18:12:33.223456789 ProcessGroupNCCL.cpp:1834] [PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
-    " Exception (either an error or timeout) detected by watchdog at work: {work}, last enqueued NCCL work:"
+    "[rank{rank}]:[E1120 18:12:33.223456789 ProcessGroupNCCL.cpp:1834] [PG ID 0 PG GUID"
+    " 0(default_pg) Rank {rank}]"
+    " Exception (either an error or timeout) detected by watchdog at work: {work}, last enqueued"
+    " NCCL work:"
     " {enqueued}, last completed NCCL work: {completed}.\n"
 )
 
@@ -120,7 +124,8 @@ def test_a_dump_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x80\x04", b"\x80\x04K\x01.", b"{}", b'{"entries": 3}', b"\x80\x04]q\x00(h\x00h\x00e."]
+    "data",
+    [b"\x80\x04", b"\x80\x04K\x01.", b"{}", b'{"entries": 3}', b"\x80\x04]q\x00(h\x00h\x00e."],
 )
 def test_a_damaged_dump_is_an_error(data: bytes) -> None:
     with pytest.raises(InputError, match="not a flight-recorder dump"):

@@ -57,7 +57,9 @@ def test_patterns_do_not_repeat_without_a_bound() -> None:
         f"{rule.code}: {pattern}"
         for rule in RULES
         for pattern in (*rule.match, *rule.also, *rule.unless)
-        if re.search(r"(?<!\\)\.[*+]", re.sub(r"\[(?:\\.|[^\]])+\]", "x", pattern).removesuffix("$")[:-4])
+        if re.search(
+            r"(?<!\\)\.[*+]", re.sub(r"\[(?:\\.|[^\]])+\]", "x", pattern).removesuffix("$")[:-4]
+        )
     ]
     assert not wrong
 
