@@ -20,7 +20,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("plan", "index", "cache"),
     ("registry", "deb", "container"),
     ("solve", "audit", "attest", "sif"),
-    ("assemble", "cves", "learn", "smoke"),
+    ("assemble", "cves", "diagnose", "learn", "smoke"),
     ("resolve", "show", "render", "doctor"),
     ("pipeline", "slurm"),
     ("ci", "publish", "verify"),

@@ -54,6 +54,7 @@ VERBS = {
     "shell": Verb(COMMON, "Open a shell in the image of a target"),
     "resolve": Verb(COMMON, "Find compatible versions for a list of packages"),
     "audit": Verb(COMMON, "Check that targets, versions or installed packages work together"),
+    "diagnose": Verb(COMMON, "Name the first failure in a log: its cause and its cure"),
     "doctor": Verb(COMMON, "Show which targets this machine can run, and why"),
     "load": Verb(IMAGES, "Load images into Docker or podman; what is not built is built"),
     "render": Verb(IMAGES, "Write locked targets as Dockerfiles or in other formats"),
@@ -72,6 +73,7 @@ VERBS = {
     "ci": Verb(
         SITES, "List the jobs of a CI, write them as a shell script, and report their results"
     ),
+    "explain": Verb(SITES, "Explain the code of a finding of diagnose or audit"),
     "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
     "help": Verb(SITES, "Show the help of a command", hidden=True),
 }

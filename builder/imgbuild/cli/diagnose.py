@@ -1,0 +1,78 @@
+"""`imgbuild diagnose`: the first failure in a log, its cause and its cure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imgbuild.cli._help import command
+from imgbuild.cli._output import answer, folded
+from imgbuild.cli._verb import verb
+from imgbuild.diagnose import diagnosis
+from imgbuild.diagnose.finding import Finding, Findings
+from imgbuild.errors import InputError
+
+FILES = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[FILE]...",
+        help="A log, plain or in gzip; or the flight-recorder dumps of all ranks, or a folder of"
+        " these. Default, and -: stdin.",
+        show_default=False,
+    ),
+]
+
+
+@verb
+def diagnose(files: FILES = None) -> None:
+    """Name the first failure in a log: its cause and its cure.
+
+    Any log: ranks interleaved, colours, prefixes of Ray, Slurm, docker and torchrun, truncated,
+    gigabytes. The cause comes from rules of known failures (docs/reference/failures.md), or from
+    facts: in which versions a name exists, which package has a library, which rank stopped first.
+    What only follows from another failure is listed after it. `imgbuild explain CODE` says more.
+
+    Nothing is downloaded. The exit status is 0, whether something is found or not.
+
+    Examples:
+
+        imgbuild diagnose slurm-4711.out
+
+        imgbuild diagnose --json < train.log
+
+        imgbuild diagnose /tmp/nccl_trace_rank_*
+    """
+    names = files or [Path("-")]
+    if names == [Path("-")]:
+        if sys.stdin.isatty():
+            message = "diagnose reads a log from stdin, and stdin is a terminal"
+            raise InputError(
+                message, hint="imgbuild diagnose FILE, or COMMAND 2>&1 | imgbuild diagnose"
+            )
+        result = diagnosis.diagnose(sys.stdin.buffer, "stdin")
+    else:
+        result = diagnosis.of_paths(names)
+    answer(result, folded(_lines(result)))
+
+
+def _lines(result: Findings) -> Iterator[str]:
+    if not result.findings:
+        yield "no failure found"
+        yield "a report needs the log from its start, and the output of imgbuild doctor --collect"
+        return
+    for finding in result.findings:
+        yield from _finding(finding)
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    yield f"{finding.code} {finding.cause} ({finding.confidence} confidence)"
+    for line in finding.lines:
+        yield f"  {line.number}: {line.text}"
+    yield f"  cure: {finding.cure}"
+
+
+COMMAND = command(diagnose)

@@ -1,0 +1,50 @@
+"""`imgbuild explain`: what the code of a finding means."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Annotated
+
+import typer
+
+from imgbuild.cli._help import command
+from imgbuild.cli._output import answer
+from imgbuild.cli._verb import verb
+from imgbuild.diagnose import codes
+from imgbuild.errors import InputError
+from imgbuild.matrix.notes import nearest
+
+CODE = Annotated[str, typer.Argument(metavar="CODE", help="The code of a finding, such as IMG504.")]
+WIDTH = 80
+
+
+@verb
+def explain(code: CODE) -> None:
+    """Explain the code of a finding of `diagnose` or `audit --code`.
+
+    Prints its cause, its cure, and an example. All codes of logs: docs/reference/failures.md.
+
+    Examples:
+
+        imgbuild explain IMG504
+
+        imgbuild explain IMG504 --json
+    """
+    every = codes.every()
+    explanation = every.get(code.upper())
+    if explanation is None:
+        near = nearest(code.upper(), every)
+        hint = f"did you mean {near}?" if near else "docs/reference/failures.md lists the codes"
+        message = f"{code}: no finding has this code"
+        raise InputError(message, hint=hint)
+    lines = [
+        f"{explanation.code}: {explanation.title}",
+        "",
+        *textwrap.wrap(explanation.text, WIDTH),
+    ]
+    if explanation.example:
+        lines += ["", "Example:", *(f"  {line}" for line in explanation.example.splitlines())]
+    answer(explanation, lines)
+
+
+COMMAND = command(explain)

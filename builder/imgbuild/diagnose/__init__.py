@@ -1,0 +1,1 @@
+"""Logs of failed runs: the first failure in a log, its cause and its cure."""

@@ -1,0 +1,262 @@
+"""Causes that follow from symbols, libraries and CUDA errors.
+
+(separate: errors of binaries; those of Python names and processes have modules of their own.)
+"""
+
+from __future__ import annotations
+
+import re
+
+from imgbuild.audit.binaries import gpus, libraries
+from imgbuild.diagnose import names, pairs
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.finding import Reason
+
+SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol: (?P<symbol>\w+)")
+LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+SYMBOL_VERSION = re.compile(
+    r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
+    r" not found(?: \(required by (?P<file>[^)]+)\))?"
+)
+OLD_STRING = re.compile(r"(?:S[sS]|RKSs|KSs)(?:[a-zA-Z0-9_]|$)")
+OF_CUDA = re.compile(r"lib(?:cudart|cublas\w*|nvrtc|nvJitLink)\.so\.(1[123])")
+CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)
+
+
+def package_of(file: str) -> str:
+    """The package of a file below site-packages; "" for others."""
+    for mark in ("site-packages/", "dist-packages/"):
+        if mark in file:
+            top = file.rpartition(mark)[2].partition("/")[0]
+            return re.split(r"[.-]", top)[0].replace("_", "-")
+    base = file.rpartition("/")[2]
+    known = {
+        "flash_attn_2_cuda": "flash-attn",
+        "flash_attn_3_cuda": "flash-attn",
+        "torchvision": "torchvision",
+    }
+    return next((package for mark, package in known.items() if base.startswith(mark)), "")
+
+
+def reason(text: str, facts: Facts) -> Reason | None:
+    """A cause for an error of a library, a symbol or CUDA."""
+    return _symbol(text, facts) or _library(text, facts) or _version(text) or _cuda(text, facts)
+
+
+def _symbol(text: str, facts: Facts) -> Reason | None:
+    match = SYMBOL.search(text)
+    if match is None:
+        return None
+    symbol, file = match["symbol"], match["file"] or ""
+    package = package_of(file)
+    package = {"flash-attn-2-cuda": "flash-attn"}.get(package, package) or "an extension module"
+    owner = libraries.load().owner(symbol)
+    if "nvJitLink" in symbol or "nvJitLink" in text:
+        return Reason(
+            code="IMG901",
+            cause="an older libnvJitLink is loaded than CUDA's libraries were"
+            " built for"
+            f" (symbol {symbol})",
+            cure="unset LD_LIBRARY_PATH, which puts another CUDA first, or install"
+            " nvidia-nvjitlink-cu12"
+            " of torch's CUDA release",
+            confidence="high",
+        )
+    if symbol.startswith("nccl"):
+        return Reason(
+            code="IMG901",
+            cause=f"the NCCL that is loaded is older than torch was built for: it has no {symbol}",
+            cure="install the nvidia-nccl-cu12 that torch requires, and remove a system NCCL from"
+            " LD_LIBRARY_PATH and LD_PRELOAD",
+            confidence="high",
+        )
+    if re.match(r"cu(?:blas|dnn|sparse|solver|rand|fft)", symbol) or symbol.startswith("cuda"):
+        return Reason(
+            code="IMG901",
+            cause=f"{package} finds a CUDA library of another release: it has no {symbol}",
+            cure="unset LD_LIBRARY_PATH, and install the nvidia packages that torch requires",
+        )
+    if symbol.startswith(("Py", "_Py")):
+        return Reason(
+            code="IMG901",
+            cause=f"{package} was compiled for another version of Python (symbol {symbol})",
+            cure=f"install the wheel of {package} for this Python: pip install --force-reinstall"
+            f" --no-cache-dir {package}",
+        )
+    if owner == "torch":
+        return _torch_symbol(package, symbol, facts)
+    return Reason(
+        code="IMG901",
+        cause=f"{package} needs the symbol {symbol}, which no loaded library has:"
+        f" its"
+        " files are of versions that do not belong together",
+        cure=f"reinstall {package} and what it links with, at versions that belong together",
+    )
+
+
+def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
+    """A symbol of torch that the installed torch lacks."""
+    known = pairs.load()
+    torch, version = facts.version("torch"), facts.version(package)
+    old = bool(OLD_STRING.search(symbol)) and "__cxx11" not in symbol
+    new = "__cxx11" in symbol
+    cause = f"{package} was compiled for another torch than the installed one"
+    if package in facts.versions:
+        cause = cause.replace(package, f"{package} {facts.versions[package]}", 1)
+    if torch is not None:
+        cause = cause.replace("the installed one", f"the installed {torch}")
+    if old:
+        cause += (
+            ": it needs the old C++ ABI (std::string as Ss), which torch's wheels have up to"
+            " 2.6.0 only"
+        )
+    elif new:
+        cause += (
+            ": it needs the C++11 ABI (__cxx11), which torch's wheels on PyPI have from 2.7.0 on"
+        )
+    cure = (
+        f"install the torch that this {package} was built for, or a build of {package} for the"
+        f" installed torch"
+    )
+    exported = names.symbol(symbol)
+    if exported is not None and not old:
+        cause += f": {symbol} is in torch{exported.spec} only"
+        cure = (
+            f"install torch{exported.spec}, of which this {package} was built for one, or another"
+            f" {package}"
+        )
+    if package == "vllm" and version is not None and (build := known.torch_of(version)):
+        cause = (
+            f"vllm {version} was compiled for torch {build.version}"
+            + (f"; installed is {torch}" if torch is not None else "")
+            + (", and the C++ ABI of std::string is another since torch 2.7.0" if old else "")
+        )
+        cure = f"install torch=={build.version} torchvision=={build.torchvision}"
+    elif package == "vllm" and exported is not None and exported.spec.startswith(">=2.1"):
+        cure += "; vllm 0.20 to 0.26 goes with torch 2.11.0, 0.27 to 0.32 with 2.13.0"
+    elif package == "vllm" and torch is not None and (spec := known.vllm_for(torch)):
+        cure = f"install vllm{spec}, which goes with torch {torch}"
+    elif package == "vllm" and old:
+        cure = (
+            "install torch==2.6.0 torchvision==0.21.0 with vllm>=0.8,<0.9, or a vllm>=0.9 with"
+            " its own torch"
+        )
+    elif package in ("torchvision", "torchaudio") and torch and (build := known.build(torch)):
+        cure = f"install torchvision=={build.torchvision}, which goes with torch {torch}"
+    elif package == "flash-attn":
+        cure = (
+            "install a flash-attn wheel whose name has the installed torch and C++ ABI (torch2.X,"
+            " cxx11abiTRUE from torch 2.7 on), or build it: pip install --no-build-isolation"
+            " flash-attn"
+        )
+    return Reason(code="IMG901", cause=cause, cure=cure, confidence="high")
+
+
+def _library(text: str, facts: Facts) -> Reason | None:
+    match = LIBRARY.search(text)
+    if match is None:
+        return None
+    library = match["library"]
+    table = libraries.load()
+    if table.is_driver(library):
+        return Reason(
+            code="IMG906",
+            cause=f"{library} belongs to the NVIDIA driver, and the container has none of it",
+            cure="start the container with GPUs: docker run --gpus all"
+            " (nvidia-container-toolkit), apptainer"
+            " exec --nv",
+            confidence="high",
+        )
+    if library.startswith("libtorch_cuda"):
+        return Reason(
+            code="IMG906",
+            cause="the installed torch is a CPU build, which has no libtorch_cuda.so",
+            cure="install a CUDA build of torch (on arm64 from PyPI: torch>=2.11.0 with"
+            " vllm>=0.20.0; else from"
+            " the index of the CUDA release)",
+            confidence="high",
+        )
+    if system := names.table().system_libraries.get(library):
+        return Reason(
+            code="IMG906",
+            cause=f"the image lacks the system library {library}",
+            cure=f"install {system}: apt-get install -y {system}",
+            confidence="high",
+        )
+    cuda = OF_CUDA.search(library)
+    if cuda is not None:
+        return _cuda_library(library, cuda[1], facts)
+    provider = table.provider(library)
+    cause, cure = f"{library} is not installed", "add its folder to LD_LIBRARY_PATH"
+    cure = f"install {provider or 'the package that has it'}, or {cure}"
+    if library.startswith("libcudnn"):
+        cause = f"{library} of cuDNN is not on the library path"
+        cure = "install the nvidia-cudnn package that torch requires, and unset LD_LIBRARY_PATH"
+    elif library.startswith(("libtorch", "libc10")):
+        cause = f"the installed torch has no {library}, or none is installed"
+        cure = "install the torch that the package was built for"
+    elif library.startswith("libpython"):
+        cause = f"{library} is not installed: the program was built for that Python"
+        cure = "install libpython3.X of that version, or reinstall the package for this Python"
+    return Reason(
+        code="IMG906", cause=cause, cure=cure, confidence="high" if provider else "medium"
+    )
+
+
+def _cuda_library(library: str, major: str, facts: Facts) -> Reason:
+    """A library of the CUDA release `major`."""
+    cause = f"something here was built for CUDA {major}, whose {library} is not installed"
+    installed = facts.version("torch")
+    if installed is not None and (build := pairs.load().build(installed)):
+        cause += f": torch {installed} brings CUDA {build.cuda}"
+    cure = (
+        f"use packages of one CUDA release: a build for torch's CUDA, or a torch for CUDA {major};"
+        " PyPI's wheels are CUDA 13 from torch 2.11.0 and vllm 0.20.0 on, and CUDA 12 before"
+    )
+    return Reason(code="IMG906", cause=cause, cure=cure, confidence="high")
+
+
+def _version(text: str) -> Reason | None:
+    match = SYMBOL_VERSION.search(text)
+    if match is None:
+        return None
+    kind, name, file = match["kind"], match["name"], match["file"] or ""
+    package = package_of(file)
+    by = f" that {package or file} needs" if file else ""
+    if kind == "GLIBC":
+        return Reason(
+            code="IMG916",
+            cause=f"the system's glibc is older than the {name.replace('_', ' ')}{by}",
+            cure="use an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35), or a"
+            " version whose"
+            " wheels are for an older one",
+            confidence="high",
+        )
+    return Reason(
+        code="IMG916",
+        cause=f"the libstdc++ that is loaded is older than the {name}{by}",
+        cure="remove an older libstdc++ (of conda, or in LD_LIBRARY_PATH) from before the"
+        " system's, or install a newer"
+        " one: conda install -c conda-forge libstdcxx-ng",
+        confidence="high",
+    )
+
+
+def _cuda(text: str, facts: Facts) -> Reason | None:
+    match = CUDA.search(text)
+    if match is None:
+        return None
+    what = match["text"].rstrip(". ")
+    cause = f"CUDA reports: {what}"
+    if facts.driver:
+        cause += f" (driver {facts.driver}"
+        newest = gpus.load().newest(facts.driver)
+        cause += f", for CUDA up to {newest})" if newest else ")"
+    return Reason(
+        code="IMG907",
+        cause=cause,
+        cure="run it again with CUDA_LAUNCH_BLOCKING=1 to see which call fails; compare the"
+        " driver with what"
+        " torch needs: imgbuild doctor",
+        confidence="low",
+    )

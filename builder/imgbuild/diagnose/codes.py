@@ -1,0 +1,56 @@
+"""What the codes of findings mean, for `imgbuild explain` and the page of failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from imgbuild.diagnose import rules
+from imgbuild.diagnose.rules import Failure, Rule
+from imgbuild.system import files, yaml_data
+
+# Findings of `audit --code`: code → title and text, where this version has them.
+CODE_KINDS = "audit/code_kinds.yaml"
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A code, its title, and what there is to say of it."""
+
+    code: str
+    title: str
+    text: str
+    example: str = ""
+
+
+def every() -> dict[str, Explanation]:
+    """The explanations of all codes, in their order."""
+    return {each.code: each for each in sorted(_all(), key=lambda each: each.code)}
+
+
+def _all() -> Iterator[Explanation]:
+    for rule in rules.load():
+        yield of_rule(rule)
+    for code, failure in rules.kinds().items():
+        yield Explanation(code=code, title=failure.title, text=failure.text)
+    path = files.data(CODE_KINDS)
+    if path.exists():
+        for code, failure in yaml_data.load(path, dict[str, Failure]).items():
+            yield Explanation(code=code, title=failure.title, text=failure.text)
+
+
+def of_rule(rule: Rule) -> Explanation:
+    """The explanation of a rule: cause, cure, sources, and its example."""
+    parts = [f"Cause: {plain(rule.cause)}.", f"Cure: {plain(rule.cure)}."]
+    if rule.role == "consequence":
+        parts.append(
+            "It follows from another failure, which is listed before it if the log has it."
+        )
+    if rule.sources:
+        parts.append(f"Sources: {', '.join(rule.sources)}.")
+    return Explanation(code=rule.code, title=rule.title, text=" ".join(parts), example=rule.example)
+
+
+def plain(text: str) -> str:
+    """`text` with its placeholders as names in capitals."""
+    return rules.PLACEHOLDER.sub(lambda match: match[1].upper(), text)

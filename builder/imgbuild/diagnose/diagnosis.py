@@ -1,0 +1,229 @@
+"""From a log to ranked findings: the first real failure before its consequences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from imgbuild.diagnose import (
+    binary_reasons,
+    flight,
+    lines,
+    log,
+    process_reasons,
+    python_reasons,
+    rules,
+)
+from imgbuild.diagnose.exceptions import root
+from imgbuild.diagnose.finding import Finding, Findings, Reason, ShownLine
+from imgbuild.diagnose.log import Event, Log
+from imgbuild.errors import InputError
+
+MOST_FINDINGS = 6
+MOST_TEXTS = 8000
+SHOWN = 240  # characters of a line
+ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
+CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
+SOURCES = {"rule": 0, "facts": 1, "first": 2}
+# Errors that code expects and handles: the exception that follows says more.
+LOOKUPS = ("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError")
+
+
+def diagnose(stream: BinaryIO, name: str) -> Findings:
+    """The findings of a log. InputError if it is no text."""
+    return Findings(findings=tuple(_findings(log.parse(lines.read(stream, name)))))
+
+
+def of_paths(paths: Sequence[Path]) -> Findings:
+    """The findings of a log, or of the flight-recorder dumps of several ranks; a folder has these.
+
+    InputError for a file that cannot be read.
+    """
+    files = [
+        file
+        for path in paths
+        for file in (sorted(path.iterdir()) if path.is_dir() else [path])
+        if not file.is_dir()
+    ]
+    dumps: list[flight.RankDump] = []
+    answers: list[Finding] = []
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                first = stream.read(4096)
+                stream.seek(0)
+                if flight.is_dump(first):
+                    data = stream.read(flight.LARGEST + 1)
+                    if len(data) > flight.LARGEST:
+                        message = f"{file}: larger than {flight.LARGEST >> 20} MB"
+                        raise InputError(message, hint="a dump has the latest collectives only")
+                    dumps.append(flight.read(data, str(file)))
+                else:
+                    answers += diagnose(stream, str(file)).findings
+        except OSError as error:
+            message = f"{file}: {error.strerror or error}"
+            raise InputError(message, hint="give a log, or - for stdin") from error
+    return Findings(findings=tuple([*flight.findings(dumps), *answers][:MOST_FINDINGS]))
+
+
+def _findings(value: Log) -> Iterator[Finding]:
+    ranked = sorted(_reasons(value), key=lambda pair: _order(*pair))
+    seen: set[str] = set()
+    for reason, event in ranked:
+        if reason.cause in seen or len(seen) >= MOST_FINDINGS:
+            continue
+        if reason.source == "first" and seen:
+            continue
+        seen.add(reason.cause)
+        yield Finding(
+            code=reason.code,
+            cause=reason.cause,
+            lines=_lines(value, event),
+            cure=reason.cure,
+            confidence=reason.confidence,
+        )
+
+
+def _order(reason: Reason, event: Event) -> tuple[int, ...]:
+    return (
+        ROLES[reason.role],
+        reason.weak,
+        CONFIDENCE[reason.confidence],
+        SOURCES[reason.source],
+        -(reason.priority // 25),
+        event.number,
+    )
+
+
+def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
+    texts = value.texts[:MOST_TEXTS]
+    failed = value.failed
+    explained: set[int | None] = set()
+    allowed: dict[str, bool] = {}
+    for event in value.events:
+        reason = _of_event(value, event, texts, allowed, failed=failed)
+        if reason is not None and (failed or not reason.failed):
+            explained.add(event.exception)
+            yield reason, event
+    if (stopped := process_reasons.hang(value)) is not None:
+        reason, number = stopped
+        earlier = any(
+            exception.traced and not exception.wraps and exception.number < number
+            for exception in value.exceptions
+        )
+        text = f"watchdog at line {number}"
+        event = next(
+            (e for e in value.events if e.number == number),
+            Event(number=number, source="", text=text),
+        )
+        yield (_as_consequence(reason) if earlier else reason), event
+    first = _first(value)
+    if first is not None and first[1].exception not in explained:
+        yield first
+
+
+def _as_consequence(reason: Reason) -> Reason:
+    return Reason(
+        code=reason.code, cause=reason.cause, cure=reason.cure, confidence="low", role="consequence"
+    )
+
+
+def _of_event(
+    value: Log, event: Event, texts: Sequence[str], allowed: dict[str, bool], *, failed: bool
+) -> Reason | None:
+    """What the rules, or else the facts say of an event. `allowed` keeps which rules apply."""
+    exception = None if event.exception is None else value.exceptions[event.exception]
+    frames = (
+        [f"{f.package or f.file}:{f.file}:{f.name}" for f in exception.frames] if exception else []
+    )
+    if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
+        return unreal
+    for rule, groups in rules.matches(event.text, frames):
+        if rule.code not in allowed:
+            allowed[rule.code] = rule.applies(value.facts, texts)
+        if allowed[rule.code]:
+            weak = event.level in ("I", "W") and not rule.warns
+            return Reason(
+                code=rule.code,
+                cause=rules.filled(rule.cause, groups),
+                role=rule.role,
+                cure=rules.filled(rule.cure, groups),
+                confidence=rule.confidence,
+                source="rule",
+                failed=rule.failed or weak,
+                priority=rule.priority,
+                weak=weak,
+            )
+    variable = python_reasons.variable(event.text, value.facts)
+    if variable is not None:
+        return variable if failed or value.script else None
+    if exception is not None and (exception.warns or value.handled(event.number)):
+        return None
+    if exception is None and not failed and (not value.short or event.level in ("I", "W")):
+        return None
+    reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(
+        event.text, value.facts
+    )
+    if reason is None or (exception is not None and exception.traced):
+        return reason
+    weak = event.level in ("I", "W")
+    return Reason(
+        code=reason.code,
+        cause=reason.cause,
+        cure=reason.cure,
+        role=reason.role,
+        failed=True,
+        weak=weak,
+        confidence="medium" if weak and reason.confidence == "high" else reason.confidence,
+    )
+
+
+def _first(value: Log) -> tuple[Reason, Event] | None:
+    """The first exception that is no wrapper and no warning, as a cause of low confidence."""
+    for index, exception in enumerate(value.exceptions):
+        if not exception.traced or exception.warns or exception.wraps:
+            continue
+        if exception.name in LOOKUPS and _follows(value, index):
+            continue
+        if value.handled(exception.number):
+            continue
+        frame = next((f for f in reversed(exception.frames) if not f.package), None)
+        place = frame or (exception.frames[-1] if exception.frames else None)
+        where = f" ({place.file}:{place.line})" if place else ""
+        text = re.sub(r"\s+", " ", exception.text)[:300]
+        reason = Reason(
+            code="IMG999",
+            cause=f"the first exception is {text}{where}",
+            confidence="low",
+            source="first",
+            cure="no rule has this failure; imgbuild doctor --collect lists what a report of it"
+            " needs",
+        )
+        return reason, Event(
+            number=exception.number, source=exception.source, text=exception.text, exception=index
+        )
+    return None
+
+
+def _follows(value: Log, index: int) -> bool:
+    """Whether another exception was raised while this one was handled."""
+    return any(
+        index in root(value.exceptions, later)
+        for later in range(index + 1, min(index + 6, len(value.exceptions)))
+    )
+
+
+def _lines(value: Log, event: Event) -> tuple[ShownLine, ...]:
+    """The line of an event; before it the innermost frame outside site-packages."""
+    shown = []
+    if event.exception is not None:
+        frames: Iterable = reversed(value.exceptions[event.exception].frames)
+        frame = next((each for each in frames if not each.package), None)
+        if frame is not None:
+            text = f'File "{frame.file}", line {frame.line}, in {frame.name}'
+            shown.append(ShownLine(frame.number, text))
+    text = event.text.split("\n", 1)[0]
+    shown.append(ShownLine(event.number, text if len(text) <= SHOWN else f"{text[:SHOWN]}…"))
+    return tuple(shown)

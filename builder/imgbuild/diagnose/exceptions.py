@@ -1,0 +1,295 @@
+"""Exceptions in a log: type, message, frames, and which of them caused or preceded another.
+
+Processes write at the same time: each source has a traceback of its own. A log may begin within a
+traceback, and what Ray and multiprocessing repeat of another process has no header.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from imgbuild.diagnose.prefixes import LogLine
+
+MOST_FRAMES = 60  # of a traceback; the last
+MOST_MESSAGE = 4000  # characters
+MOST_CONTINUATION = 12  # lines of a message after its first
+MOST_SOURCES = 4096
+
+HEADER = re.compile(r"Traceback \(most recent call last\)")
+FRAME = re.compile(
+    r'\s{0,60}File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in'
+    r" (?P<name>.{1,120}))?"
+)
+RICH_FRAME = re.compile(
+    r"\s{0,20}(?P<file>/[^\s:]{1,300}\.py):(?P<line>\d{1,7}) in"
+    r" (?P<name>[\w<>.]{1,120})"
+)
+NAMED = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?P<wrapped>\(\w{1,80}\))?"
+    r"(?::\s?(?P<message>.*))?$"
+)
+# Names that are those of exceptions wherever they begin a line.
+LIKELY = re.compile(
+    r"(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
+    r"TimeoutExpired|"
+    r"NotFound|Failed|Failure|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible)"
+    r"(?:\(\w{1,80}\))?(?::|$)"
+)
+# In the middle of a line: what a warning or a log call repeats of an exception.
+QUOTED = re.compile(
+    r"\b(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?:: |"
+    r"\((?=['\"]))['\"]?(?P<message>.{3,})"
+)
+RAISE = re.compile(r"raise (?P<type>[A-Za-z_][\w.]{0,120})(?:\((?P<message>.*))?")
+CAUSE = "The above exception was the direct cause of the following exception"
+CONTEXT = "During handling of the above exception, another exception occurred"
+# What passes on the failure of another process or thread.
+WRAPPERS = re.compile(
+    r"RayTaskError|RayActorError|ActorDiedError|ActorUnavailableError|WorkerCrashedError|"
+    r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|"
+    r"RemoteTraceback|EngineDeadError|BrokenProcessPool|SystemExit|KeyboardInterrupt|"
+    r"BrokenPipeError|ConnectionResetError|EOFError|CancelledError|DistBackendError"
+)
+WRAPPING_MESSAGES = re.compile(
+    r"Engine core initialization failed|Engine process failed to start|EngineCore (?:failed|died|"
+    r"encountered)|"
+    r"[Ss]ee root cause above|[Ss]ee stack trace|WorkerProc (?:failed to start|initialization"
+    r" failed)|"
+    r"(?:Failed to import|Could not import module).{0,200}(?:because of the following|look up to"
+    r" see|Are this object)|"
+    r"DataLoader worker .{0,60}exited unexpectedly|Caught \w+ in |Background loop has errored|"
+    r"Cancelled by|Server (?:is )?(?:died|not running)|EngineCore .{0,40}died|"
+    r"The actor (?:is dead|died)|TCPStore.{0,80}(?:Broken pipe|closed)|Rank \d+ .{0,60}terminated"
+)
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """A place in a traceback; `number` is the line of the log."""
+
+    file: str
+    line: int
+    name: str
+    number: int
+
+    @property
+    def package(self) -> str:
+        """The folder below site-packages, "" for other code."""
+        for mark in ("site-packages/", "dist-packages/"):
+            if mark in self.file:
+                return self.file.rpartition(mark)[2].partition("/")[0].removesuffix(".py")
+        return ""
+
+
+class LoggedException(msgspec.Struct, kw_only=True):
+    """An exception in a log, at the line that names it.
+
+    `cause` and `context` are the numbers of exceptions, in the order of the log, that it is chained
+    to. `traced`: frames lead to it, or it begins a line. Otherwise a sentence repeats it.
+    """
+
+    number: int
+    source: str
+    type: str
+    message: str
+    frames: tuple[Frame, ...] = ()
+    cause: int | None = None
+    context: int | None = None
+    traced: bool = True
+    level: str = ""
+
+    @property
+    def text(self) -> str:
+        """As Python prints it."""
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    @property
+    def name(self) -> str:
+        """The type without its module."""
+        return self.type.rpartition(".")[2]
+
+    @property
+    def wraps(self) -> bool:
+        """Whether it only passes on another failure."""
+        return bool(WRAPPERS.search(self.type) or WRAPPING_MESSAGES.search(self.message[:400]))
+
+    @property
+    def warns(self) -> bool:
+        """Whether it is a warning or the end that was wanted."""
+        return self.name.endswith("Warning") or self.text in ("SystemExit: 0", "KeyboardInterrupt")
+
+
+class _Trace(msgspec.Struct):
+    """The traceback that a source is writing."""
+
+    frames: list[Frame] = []
+    indent: int | None = None
+    open: bool = False
+    cause: int | None = None
+    context: int | None = None
+    last: int | None = None  # the exception whose message may go on
+    continuation: int = 0
+    code: str = ""  # the line of code below the latest frame
+
+
+class ExceptionReader:
+    """Takes lines in order; `exceptions` are those that are complete."""
+
+    def __init__(self, limit: int = 3000) -> None:
+        self.exceptions: list[LoggedException] = []
+        self._limit = limit
+        self._traces: dict[str, _Trace] = {}
+
+    def take(self, line: LogLine) -> bool:
+        """Read a line; whether it is part of a traceback or names an exception."""
+        trace = self._traces.get(line.source)
+        if trace is None:
+            if len(self._traces) >= MOST_SOURCES:
+                return False
+            trace = self._traces[line.source] = _Trace()
+        text = line.text.lstrip()
+        if HEADER.search(text):
+            trace.frames, trace.open, trace.last = [], True, None
+            trace.indent = len(line.text) - len(text)
+            return True
+        if frame := FRAME.match(line.text) or RICH_FRAME.match(line.text):
+            if not trace.open:
+                trace.frames, trace.open, trace.indent = [], True, None
+            trace.last = None
+            trace.frames.append(
+                Frame(frame["file"], int(frame["line"]), frame["name"] or "<module>", line.number)
+            )
+            del trace.frames[:-MOST_FRAMES]
+            return True
+        if text.startswith((CAUSE, CONTEXT)):
+            last = len(self.exceptions) - 1
+            index = next(
+                (
+                    i
+                    for i in range(last, max(last - 50, -1), -1)
+                    if self.exceptions[i].source == line.source
+                ),
+                None,
+            )
+            if text.startswith(CAUSE):
+                trace.cause = index
+            else:
+                trace.context = index
+            trace.last = None
+            return True
+        if self._named(line, text, trace):
+            return True
+        if trace.open and trace.frames and text:
+            trace.code = text
+        return self._continued(line, text, trace)
+
+    def close(self) -> None:
+        """Count tracebacks that the end of the log cuts off: what their last line raises."""
+        for source, trace in self._traces.items():
+            match = RAISE.match(trace.code) if trace.open and trace.frames else None
+            if match is not None and len(self.exceptions) < self._limit:
+                self.exceptions.append(
+                    LoggedException(
+                        number=trace.frames[-1].number,
+                        source=source,
+                        type=match["type"],
+                        message=(match["message"] or "").rstrip(")"),
+                        frames=tuple(trace.frames),
+                        cause=trace.cause,
+                        context=trace.context,
+                    )
+                )
+
+    def _named(self, line: LogLine, text: str, trace: _Trace) -> bool:
+        """Whether the line names an exception."""
+        likely = LIKELY.match(text)
+        indent = len(line.text) - len(text)
+        if trace.open and trace.frames and not likely:
+            limit = trace.indent if trace.indent is not None else max(indent, 0)
+            if indent > limit or not (match := NAMED.match(text)) or _is_code(text, trace.indent):
+                return False
+        elif likely:
+            match = NAMED.match(text)
+        else:
+            return self._quoted(line, text)
+        if match is None:
+            return False
+        if len(self.exceptions) < self._limit:
+            self.exceptions.append(
+                LoggedException(
+                    number=line.number,
+                    source=line.source,
+                    type=match["type"] + (match["wrapped"] or ""),
+                    message=(match["message"] or "").strip()[:MOST_MESSAGE],
+                    frames=tuple(trace.frames),
+                    cause=trace.cause,
+                    context=trace.context,
+                    traced=line.level not in ("I", "W") or bool(trace.frames),
+                    level=line.level,
+                )
+            )
+            trace.last = len(self.exceptions) - 1
+        trace.frames, trace.open, trace.cause, trace.context = [], False, None, None
+        trace.indent = None
+        trace.continuation = 0
+        return True
+
+    def _quoted(self, line: LogLine, text: str) -> bool:
+        """Whether the line repeats an exception within a sentence, which is kept as not traced."""
+        if not line.hit or (match := QUOTED.search(text)) is None:
+            return False
+        if len(self.exceptions) < self._limit:
+            self.exceptions.append(
+                LoggedException(
+                    number=line.number,
+                    source=line.source,
+                    type=match["type"],
+                    message=match["message"].rstrip("'\")")[:MOST_MESSAGE],
+                    traced=False,
+                    level=line.level or "W",
+                )
+            )
+        return False
+
+    def _continued(self, line: LogLine, text: str, trace: _Trace) -> bool:
+        """Whether the line continues the message of the exception before it."""
+        if trace.last is None:
+            return False
+        trace.continuation += 1
+        if trace.continuation > MOST_CONTINUATION or not text or line.level in ("I", "W"):
+            trace.last = None
+            return False
+        exception = self.exceptions[trace.last]
+        if (
+            not line.text[:1].isspace()
+            and exception.message
+            and not exception.message.endswith(":")
+        ):
+            trace.last = None  # the next line of the log
+            return False
+        if len(exception.message) < MOST_MESSAGE:
+            exception.message = f"{exception.message}\n{text}"[:MOST_MESSAGE].lstrip("\n")
+        return False
+
+
+def _is_code(text: str, indent: int | None) -> bool:
+    """Whether a line below a frame whose header is absent is code and not an exception."""
+    return indent is None and not re.match(
+        r"[A-Z]\w*(?:\.\w+)*(?::|$)|(?:\w+\.)+[A-Z]\w*(?::|$)", text
+    )
+
+
+def root(exceptions: list[LoggedException], index: int) -> Iterator[int]:
+    """The numbers of the exceptions before `index` in its chain, the nearest first."""
+    seen = {index}
+    while True:
+        before = exceptions[index].cause
+        if before is None:
+            before = exceptions[index].context
+        if before is None or before in seen:
+            return
+        seen.add(before)
+        yield before
+        index = before

@@ -1,0 +1,91 @@
+"""What a log says of its environment: versions, Python, driver, GPU, architecture, exit status."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.diagnose.names import table
+from imgbuild.diagnose.prefixes import LogLine
+from imgbuild.values import normalize
+
+VERSION = r"\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:\.?(?:post|dev|rc|a|b)\d{1,8})?(?:\+[\w.]{1,30})?"
+
+
+@lru_cache(maxsize=1)
+def stated() -> re.Pattern[str]:
+    """A version of a package: torch==2.9.0, torch 2.9.0+cu128, torch-2.9.0.dist-info."""
+    names = "|".join(
+        re.escape(name).replace(r"\-", "[-_]")
+        for name in sorted(table().packages.split(), key=len, reverse=True)
+    )
+    return re.compile(
+        rf"(?<![\w./-])(?P<name>{names})[`'\"]?(?P<sep>==|-| {{1,30}}| ?[:@] ?| version:? ?)"
+        rf"(?:is )?[`'\"(v]{{0,2}}(?P<version>{VERSION})(?![\w-])(?P<rest>\.dist-info|-cp|-py)?",
+        re.IGNORECASE,
+    )
+
+
+VLLM_BANNER = re.compile(rf"(?:vLLM (?:API server )?version |LLM engine \(v)(?P<version>{VERSION})")
+TORCH_BANNER = re.compile(
+    rf"(?:PyTorch version: |torch\.__version__:? |you have torch"
+    rf" )(?P<version>{VERSION})"
+)
+PYTHON = re.compile(
+    r"(?:python|Python ?(?:version:? )?|cpython-|cp)(3\.\d{1,2}|"
+    r"3\d{1,2}(?=-))(?:\.\d+)?"
+)
+DRIVER = re.compile(r"Driver Version: ?(\d{3}\.\d{2,3}(?:\.\d{2})?)")
+DRIVER_CUDA = re.compile(r"(?:CUDA Version: ?(\d{2}\.\d)\b|found version (\d{2})0(\d)0\b)")
+CAPABILITY = re.compile(
+    r"(?:sm_|[Cc]ompute capability:? |CUDA capability"
+    r" (?:sm_)?)(\d{1,2})\.?(\d)\b"
+)
+ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
+
+
+class Facts(msgspec.Struct):
+    """What the log says; an empty text for what it does not."""
+
+    versions: dict[str, str] = {}
+    python: str = ""
+    driver: str = ""
+    driver_cuda: str = ""
+    capability: str = ""
+    arm: bool = False
+
+    def take(self, line: LogLine) -> None:
+        """Read a line."""
+        text = line.text
+        for match in stated().finditer(text):
+            if match["sep"] == "-" and not match["rest"] and ".whl" not in text:
+                continue
+            if re.search(r"requires|Because|depends on|from versions|need", text[: match.start()]):
+                continue
+            self._version(match["name"], match["version"])
+        for pattern, package in ((VLLM_BANNER, "vllm"), (TORCH_BANNER, "torch")):
+            if match := pattern.search(text):
+                self._version(package, match["version"])
+        if not self.python and (match := PYTHON.search(text)):
+            digits = match[1]
+            self.python = digits if "." in digits else f"{digits[0]}.{digits[1:]}"
+        if not self.driver and (match := DRIVER.search(text)):
+            self.driver = match[1]
+        if not self.driver_cuda and (match := DRIVER_CUDA.search(text)):
+            self.driver_cuda = match[1] or f"{match[2]}.{match[3]}"
+        if not self.capability and (match := CAPABILITY.search(text)):
+            self.capability = f"{match[1]}.{match[2]}"
+        self.arm = self.arm or bool(ARM.search(text))
+
+    def _version(self, name: str, version: str) -> None:
+        self.versions.setdefault(normalize(name), version)
+
+    def version(self, package: str) -> Version | None:
+        """The version of a package that the log names."""
+        try:
+            return Version(self.versions[normalize(package)])
+        except (KeyError, InvalidVersion):
+            return None

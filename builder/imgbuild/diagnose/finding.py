@@ -1,0 +1,46 @@
+"""A finding of a log: its code, the cause in one sentence, the lines that show it, the cure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from imgbuild.diagnose.rules import Confidence, Role
+
+
+class ShownLine(msgspec.Struct, frozen=True):
+    """A line of the log, by its number from 1."""
+
+    number: int
+    text: str
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause of a failure. `confidence` is high, medium or low."""
+
+    code: str
+    cause: str
+    lines: tuple[ShownLine, ...]
+    cure: str
+    confidence: Confidence
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log shows, the best first."""
+
+    findings: tuple[Finding, ...]
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause for one event, before it is ranked. `source` is its rule or the facts behind it."""
+
+    code: str
+    cause: str
+    cure: str
+    confidence: Confidence = "medium"
+    role: Role = "cause"
+    source: Literal["rule", "facts", "first"] = "facts"
+    failed: bool = False
+    priority: int = 0
+    weak: bool = False  # from a warning that the program survived

@@ -1,0 +1,218 @@
+"""PyTorch's flight-recorder dumps: which ranks never entered a collective, or entered another.
+
+A dump is the pickle or the JSON of `torch.distributed`'s trace of one rank; its rank is the number
+at the end of the file's name, as PyTorch writes it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from imgbuild.diagnose.finding import Finding, ShownLine
+from imgbuild.errors import InputError
+
+LARGEST = 512 << 20  # bytes of a dump
+MOST_ENTRIES = 200_000
+RANK = re.compile(r"(\d{1,6})(?:\.(?:json|pkl|pickle|trace))?$")
+
+
+class CollectiveCall(msgspec.Struct, frozen=True):
+    """A collective that a rank enqueued."""
+
+    sequence: int
+    operation: str
+    sizes: str
+    state: str
+
+
+class RankDump(msgspec.Struct, frozen=True):
+    """The collectives of a rank by process group, in order; `groups` has the groups' ranks."""
+
+    rank: int
+    calls: Mapping[str, tuple[CollectiveCall, ...]]
+    groups: Mapping[str, tuple[int, ...]]
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads dictionaries, lists, texts and numbers; anything that would run code is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse each class."""
+        message = f"{module}.{name}"
+        raise pickle.UnpicklingError(message)
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Refuse each reference."""
+        raise pickle.UnpicklingError(str(pid))
+
+
+def is_dump(first: bytes) -> bool:
+    """Whether a file may be a dump, by its first bytes."""
+    if first[:1] == b"\x80" and first[1:2] in b"\x02\x03\x04\x05":
+        return True
+    return first.lstrip()[:1] == b"{" and (b'"entries"' in first or b'"pg_config"' in first)
+
+
+def read(data: bytes, name: str) -> RankDump:
+    """The dump of a file. InputError if it is none."""
+    try:
+        if data[:1] == b"\x80":
+            value = _PlainUnpickler(io.BytesIO(data)).load()
+        else:
+            value = json.loads(data)
+    except (
+        pickle.UnpicklingError,
+        ValueError,
+        EOFError,
+        IndexError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        MemoryError,
+        RecursionError,
+        OverflowError,
+    ) as error:
+        message = f"{name}: not a flight-recorder dump: {type(error).__name__}: {error}"
+        raise InputError(
+            message, hint="give the files that TORCH_FR_DUMP_TEMP_FILE names"
+        ) from error
+    entries = value.get("entries") if isinstance(value, dict) else None
+    if not isinstance(entries, list):
+        message = f"{name}: not a flight-recorder dump: it has no list entries"
+        raise InputError(message, hint="give the files that TORCH_FR_DUMP_TEMP_FILE names")
+    rank = value.get("rank")
+    match = RANK.search(Path(name).name)
+    if not isinstance(rank, int):
+        rank = int(match[1]) if match else 0
+    return RankDump(rank, _calls(entries[-MOST_ENTRIES:]), _groups(value))
+
+
+def _calls(entries: Iterable[Any]) -> dict[str, tuple[CollectiveCall, ...]]:
+    calls: dict[str, dict[int, CollectiveCall]] = {}
+    for entry in entries:
+        if not isinstance(entry, dict) or entry.get("is_p2p"):
+            continue
+        group = entry.get("process_group") or entry.get("pg_name") or entry.get("pg_id")
+        label = str(group[0] if isinstance(group, (list, tuple)) and group else group)
+        sequence = entry.get("collective_seq_id", entry.get("seq_id"))
+        if not isinstance(sequence, int):
+            continue
+        operation = str(entry.get("profiling_name", "")).removeprefix("nccl:")[:80]
+        calls.setdefault(label, {})[sequence] = CollectiveCall(
+            sequence, operation, str(entry.get("input_sizes", ""))[:80], str(entry.get("state", ""))
+        )
+    return {
+        label: tuple(call for _, call in sorted(group.items())) for label, group in calls.items()
+    }
+
+
+def _groups(value: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    groups = {}
+    configured = value.get("pg_config")
+    for label, group in configured.items() if isinstance(configured, dict) else ():
+        ranks = group.get("ranks") if isinstance(group, dict) else None
+        numbers = re.findall(r"\d{1,7}", ranks[:1_000_000]) if isinstance(ranks, str) else ranks
+        if isinstance(numbers, (list, tuple)):
+            groups[str(label)] = tuple(int(number) for number in numbers)
+    return groups
+
+
+def findings(dumps: Iterable[RankDump]) -> list[Finding]:
+    """Where the ranks differ: in the last collective that they entered, or in which it was."""
+    by_rank = {dump.rank: dump for dump in dumps}
+    labels = sorted({label for dump in by_rank.values() for label in dump.calls})
+    answers = []
+    for label in labels:
+        members = next((d.groups[label] for d in by_rank.values() if d.groups.get(label)), ())
+        states = {
+            rank: dump.calls.get(label, ())
+            for rank, dump in by_rank.items()
+            if label in dump.calls or rank in members
+        }
+        answers += _different(label, states) or _behind(label, states, members)
+    return answers
+
+
+def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> list[Finding]:
+    """Ranks that entered different collectives at the same number."""
+    by_number: dict[int, dict[int, CollectiveCall]] = {}
+    for rank, calls in states.items():
+        for call in calls:
+            by_number.setdefault(call.sequence, {})[rank] = call
+    for number, calls_of in sorted(by_number.items()):
+        kinds = {
+            rank: (call.operation, call.sizes if "all_reduce" in call.operation else "")
+            for rank, call in calls_of.items()
+        }
+        if len(set(kinds.values())) < 2:
+            continue
+        lines = tuple(
+            ShownLine(rank, f"rank {rank}: {number} {call.operation} {call.sizes} {call.state}")
+            for rank, call in sorted(calls_of.items())
+        )
+        return [
+            Finding(
+                code="IMG909",
+                cause=f"the ranks entered different collectives as number {number} of group"
+                f" {label}: "
+                + "; ".join(
+                    sorted({f"{call.operation} {call.sizes}" for call in calls_of.values()})[:4]
+                ),
+                lines=lines[:8],
+                confidence="high",
+                cure="let every rank take the same path: data of the same length on each, no step"
+                " that only some skip",
+            )
+        ]
+    return []
+
+
+def _behind(
+    label: str, states: Mapping[int, tuple[CollectiveCall, ...]], members: tuple[int, ...]
+) -> list[Finding]:
+    """Ranks whose last collective has a lower number than that of others, or that wrote no dump."""
+    last = {rank: calls[-1].sequence if calls else 0 for rank, calls in states.items()}
+    absent = sorted(set(members) - set(states))
+    if not last or (min(last.values()) == max(last.values()) and not absent):
+        return []
+    most = max(last.values())
+    missing = sorted(rank for rank, number in last.items() if number < most)
+    waiting = next(calls[-1] for calls in states.values() if calls and calls[-1].sequence == most)
+    first = min((last[rank] for rank in missing), default=most) + 1
+    ahead = next(
+        (call for calls in states.values() for call in calls if call.sequence == first), waiting
+    )
+    who = ", ".join(map(str, missing[:16] or absent[:16]))
+    plural = "ranks" if len(missing or absent) > 1 else "rank"
+    if missing:
+        cause = (
+            f"{plural} {who} never entered collective {ahead.sequence} ({ahead.operation}) of"
+            f" group {label}; the others wait in it"
+        )
+    else:
+        cause = (
+            f"{plural} {who} of group {label} wrote no dump; the others wait in collective {most}"
+            f" ({waiting.operation})"
+        )
+    lines = tuple(
+        ShownLine(rank, f"rank {rank}: last collective {number}")
+        for rank, number in sorted(last.items())
+    )
+    return [
+        Finding(
+            code="IMG909",
+            cause=cause,
+            lines=lines[:8],
+            confidence="high" if missing else "medium",
+            cure=f"look at what {plural} {who} did then (py-spy dump --pid PID): an exception,"
+            f" another branch, a slow step",
+        )
+    ]

@@ -1,0 +1,250 @@
+"""Reads a log as lines: bounded memory, any encoding; the lines that may speak of a failure.
+
+A log may have gigabytes, lines without an end, escape sequences and bytes that are no text. Blocks
+without a word of `SIGNALS` are skipped whole. Of lines that differ in digits only, the first
+`REPEATS` are read; beyond `MOST_LINES` lines only the end of the log is.
+"""
+
+from __future__ import annotations
+
+import codecs
+import zlib
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from imgbuild.diagnose.prefixes import LogLine, parse
+from imgbuild.errors import InputError
+
+BLOCK = 1 << 20  # bytes
+LONGEST = 1 << 14  # bytes of a line that are read; of a longer one its begin and its end
+HEAD = 3000  # lines at the begin, with the versions and settings of the run, that are all read
+EXCERPT = 200  # lines at the begin that are matched with all rules, whatever their words
+WINDOW = 40  # lines after the begin of a traceback, or a frame of it, that are all read
+REPEATS = 12  # lines that differ in digits only
+MOST_SHAPES = 200_000  # of which it is counted how often they occur
+MOST_LINES = 60_000  # that are read between the head and the last two blocks
+LARGEST = 4 << 30  # bytes of the unpacked log
+LAST_LINES = 40
+DIGITS = b"0123456789"
+
+# A line that reports a failure has one of these, in lower case.
+SIGNALS = tuple(
+    word.encode()
+    for word in (
+        *("rror", "xception", "traceback", "fail", "fatal", "abort", "kill", "oom", "out of"),
+        *("memory", "undefined", "signal", "timed out", "timeout", "no such", "cannot", "can't"),
+        *("not found", "unable", "denied", "refused", "core dumped", "mismatch", "unsupported"),
+        *(
+            "incompatib",
+            "no space",
+            "support",
+            "panic",
+            "critical",
+            'file "',
+            "watchdog",
+            "invalid",
+        ),
+        *(
+            "required",
+            "requires",
+            "unrecognized",
+            "no module",
+            "could not",
+            "nccl work",
+            "unexpected",
+        ),
+        *("export ", "driver version", "site-packages", "already in use", "exceed", "gated", "nan"),
+        *("worker", "version", "conflict", "not ", "bus ", "limit", "stuck", "no matching", "exit"),
+        *(
+            "==",
+            "none)",
+            "missing",
+            "corrupt",
+            "expired",
+            "unknown",
+            "warn",
+            "lost",
+            "dead",
+            "reset",
+        ),
+        *("attribute", "argument", "keyword", "import name", "too ", "less than", "exclude"),
+    )
+)
+TRACE = (b"traceback", b'file "', b"the above exception", b"during handling", b"rror:")
+
+
+def read(stream: BinaryIO, name: str) -> Iterator[LogLine]:
+    """The lines of `stream` that may matter, in order.
+
+    Decoded, without prefixes and control characters; the last lines of the log are always among
+    them. InputError if `name` is no text.
+    """
+    reader = LineReader()
+    for block in _blocks(stream, name):
+        yield from reader.feed(block)
+    yield from reader.close()
+
+
+def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """The log in UTF-8, in blocks that end with a line unless a line is longer than a block."""
+    first = stream.read(BLOCK)
+    chunks = _chunks(first, stream)
+    if first[:2] == b"\x1f\x8b":
+        chunks = _unpacked(chunks, name)
+        first = next(chunks, b"")
+        chunks = _chained(first, chunks)
+    encoding = _encoding(first)
+    if encoding:
+        decoder = codecs.getincrementaldecoder(encoding)("replace")
+        chunks = (decoder.decode(chunk).encode("utf-8", "replace") for chunk in chunks)
+    elif _is_binary(first[:65536]):
+        message = f"{name}: not a text: its bytes are not those of a log"
+        raise InputError(message, hint="give the output of the run: imgbuild diagnose run.log")
+    total, rest = 0, b""
+    for chunk in chunks:
+        total += len(chunk)
+        if total > LARGEST:
+            return
+        data = rest + chunk
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield data[:end]
+            rest = data[end:]
+        elif len(data) > 2 * BLOCK:
+            rest = data[:LONGEST] + data[-LONGEST:]
+        else:
+            rest = data
+    if rest:
+        yield rest
+
+
+def _chunks(first: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    while first:
+        yield first
+        first = stream.read(BLOCK)
+
+
+def _chained(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    if first:
+        yield first
+    yield from chunks
+
+
+def _unpacked(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
+    """The content of a gzip file; a damaged end is left out."""
+    inflater = zlib.decompressobj(wbits=31)
+    try:
+        for chunk in chunks:
+            data = chunk
+            while data:
+                if inflater.eof:  # the next member
+                    if data[:2] != b"\x1f\x8b":
+                        return
+                    inflater = zlib.decompressobj(wbits=31)
+                unpacked = inflater.decompress(data, BLOCK)
+                if unpacked:
+                    yield unpacked
+                data = inflater.unconsumed_tail or inflater.unused_data
+    except zlib.error as error:
+        message = f"{name}: not a gzip file, or damaged: {error}"
+        raise InputError(message, hint="unpack it, and give the log itself") from error
+
+
+def _encoding(first: bytes) -> str | None:
+    """The encoding of a log that is not UTF-8, by its first bytes."""
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    sample = first[:2048]
+    if len(sample) > 16 and sample[1::2].count(0) > 0.4 * len(sample) > 4 * sample[::2].count(0):
+        return "utf-16-le"
+    return None
+
+
+def _is_binary(sample: bytes) -> bool:
+    """Whether more than a third of the bytes are control characters that no terminal needs."""
+    strange = len(sample) - len(sample.translate(None, bytes(range(7)) + bytes(range(14, 27))))
+    return strange > len(sample) / 3
+
+
+class LineReader:
+    """Chooses the lines of blocks, which `feed` takes in order."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._window = 0
+        self._lines = 0
+        self._shapes: Counter[int] = Counter()
+        self._last: deque[bytes] = deque()  # the latest two blocks, which are read in any case
+
+    def feed(self, block: bytes) -> Iterator[LogLine]:
+        """The lines of blocks before the last two."""
+        self._last.append(block)
+        if len(self._last) > 2:
+            yield from self._read(self._last.popleft(), last=False)
+
+    def close(self) -> Iterator[LogLine]:
+        """The lines of the last two blocks."""
+        last = [*self._last]
+        remaining = sum(block.count(b"\n") for block in last)
+        last_number = self._number + remaining + (bool(last) and not last[-1].endswith(b"\n"))
+        for block in last:
+            yield from self._read(block, last=True, whole_from=last_number - LAST_LINES)
+
+    def _read(
+        self, block: bytes, *, last: bool, whole_from: int | None = None
+    ) -> Iterator[LogLine]:
+        low = block.lower()
+        present = tuple(word for word in SIGNALS if word in low)
+        count = block.count(b"\n")
+        if self._lines > MOST_LINES and not last:
+            self._number += count
+            return
+        plain = block.isascii()
+        near_end = whole_from is not None and self._number + count > whole_from
+        if not present and plain and self._number > HEAD and not self._window and not near_end:
+            self._number += count
+            return
+        lines = block.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        split_lines = b"\r" in block
+        shapes = self._shapes.get
+        for raw in lines:
+            self._number += 1
+            whole = self._number <= HEAD or (whole_from is not None and self._number > whole_from)
+            if not whole and shapes(hash(raw.translate(None, DIGITS)), 0) >= REPEATS:
+                continue
+            if split_lines and b"\r" in raw:
+                for part in raw.split(b"\r")[-50:]:
+                    if part:
+                        yield from self._line(part, present, whole=whole, last=last)
+            else:
+                yield from self._line(raw, present, whole=whole, last=last)
+
+    def _line(
+        self, raw: bytes, present: tuple[bytes, ...], *, whole: bool, last: bool
+    ) -> Iterator[LogLine]:
+        if len(raw) > LONGEST:
+            raw = raw[: LONGEST // 2] + raw[-LONGEST // 2 :]
+        shape = hash(raw.translate(None, DIGITS))
+        times = self._shapes[shape]
+        if times >= REPEATS and not whole:
+            return
+        if times or len(self._shapes) < MOST_SHAPES:
+            self._shapes[shape] = times + 1
+        low = raw.lower()
+        hit = any(word in low for word in present) or not raw.isascii()
+        if hit and any(word in low for word in TRACE):
+            self._window = WINDOW
+        elif self._window:
+            self._window -= 1
+        elif not hit and not whole:
+            return
+        if not whole and not last:
+            self._lines += 1
+            if self._lines > MOST_LINES:
+                return
+        yield parse(
+            self._number, raw.decode("utf-8", "replace"), hit=hit or self._number <= EXCERPT
+        )

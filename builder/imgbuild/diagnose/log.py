@@ -1,0 +1,148 @@
+"""A log as a value: its events in order, its facts, what NCCL's watchdogs report, how it ended."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from imgbuild.diagnose.exceptions import LIKELY, ExceptionReader, LoggedException
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.prefixes import LogLine
+from imgbuild.diagnose.watchdog import Watchdogs
+
+MOST_EVENTS = 8000
+MOST_FACTS = 6000  # lines in which versions are looked for
+# The end of a run, or of a process of it.
+ENDED = re.compile(
+    r"(?i:exit(?:ed)? ?(?:with|code|status).{0,20}[1-9]\d{0,2}\b)|exitcode ?: ?-?[1-9]|core"
+    r" dumped|^\W*Killed\b|"
+    r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|"
+    r"^error:|\berror: )|^Aborted\b|"
+    r"make: \*\*\*|ELIFECYCLE"
+)
+AFTERWARDS = 150  # lines after an exception without another failure: it was handled
+LONG = 600  # characters; of longer lines, `MOST_LONG` are examined whole
+MOST_LONG = 200
+SHORT = 30  # lines
+SHAPE = re.compile(r"\d+")
+
+
+class Event(msgspec.Struct, kw_only=True):
+    """A line or an exception that rules are matched with."""
+
+    number: int
+    source: str
+    text: str
+    level: str = ""
+    exception: int | None = None
+
+
+class Log(msgspec.Struct, kw_only=True):
+    """All that is known of a log; `lines` is the number of its lines that were read."""
+
+    events: list[Event]
+    exceptions: list[LoggedException]
+    facts: Facts
+    watchdogs: Watchdogs
+    last: list[LogLine]
+    lines: int
+    number: int
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of all events, and the files of tracebacks."""
+        files = {frame.file for exception in self.exceptions for frame in exception.frames}
+        return [*(event.text for event in self.events), *sorted(files)]
+
+    @property
+    def script(self) -> bool:
+        """Whether it is a script rather than a log: most of its lines set variables or comment."""
+        lines = [line.text.lstrip() for line in self.last if line.text.strip()]
+        return 2 * sum(line.startswith(("export ", "#", "ENV ")) for line in lines) >= len(lines)
+
+    @property
+    def short(self) -> bool:
+        """Whether it is an excerpt, which shows no more than its failure."""
+        return self.number <= SHORT
+
+    def handled(self, number: int) -> bool:
+        """Whether the log goes on for long after a line, and does not end with a failure."""
+        if self.number - number < AFTERWARDS:
+            return False
+        return not any(
+            ENDED.search(line.text) or line.level == "E" or LIKELY.match(line.text)
+            for line in self.last
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether the log shows that a process failed: a traceback, a level, how it ended."""
+        return (
+            any(
+                exception.traced and not exception.warns and not self.handled(exception.number)
+                for exception in self.exceptions
+            )
+            or any(event.level == "E" for event in self.events)
+            or any(ENDED.search(line.text) for line in self.last if line.level not in ("I", "W"))
+        )
+
+
+def parse(lines: Iterable[LogLine]) -> Log:
+    """The log of `lines`."""
+    reader, facts, watchdogs = ExceptionReader(), Facts(), Watchdogs()
+    events: list[Event] = []
+    shapes: Counter[str] = Counter()
+    last: list[LogLine] = []
+    count = number = fact_lines = long_lines = 0
+    for line in lines:
+        count, number = count + 1, line.number
+        before = len(reader.exceptions)
+        traced = reader.take(line)
+        if line.text.strip():
+            last.append(line)
+            del last[:-25]
+        if (line.hit or count < 3000) and fact_lines < MOST_FACTS:
+            fact_lines += 1
+            facts.take(line)
+        if line.hit and not traced:
+            watchdogs.take(line)
+        if len(reader.exceptions) > before:
+            exception = reader.exceptions[-1]
+            events.append(
+                Event(
+                    number=line.number,
+                    source=line.source,
+                    text="",
+                    level=exception.level,
+                    exception=before,
+                )
+            )
+        if not traced and line.hit:
+            shape = SHAPE.sub("0", line.text)
+            shapes[shape] += 1
+            if shapes[shape] <= 3 and len(events) < MOST_EVENTS:
+                long_lines += len(line.text) > LONG
+                text = line.text if long_lines <= MOST_LONG else line.text[:LONG]
+                events.append(
+                    Event(number=line.number, source=line.source, text=text, level=line.level)
+                )
+    before = len(reader.exceptions)
+    reader.close()
+    for index in range(before, len(reader.exceptions)):
+        cut = reader.exceptions[index]
+        events.append(Event(number=cut.number, source=cut.source, text="", exception=index))
+    for event in events:
+        if event.exception is not None:
+            event.text = reader.exceptions[event.exception].text
+    return Log(
+        events=events,
+        exceptions=reader.exceptions,
+        facts=facts,
+        watchdogs=watchdogs,
+        last=last,
+        lines=count,
+        number=number,
+    )

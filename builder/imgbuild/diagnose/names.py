@@ -1,0 +1,264 @@
+"""At which versions of a package an argument, a name, a module or a variable exists.
+
+From `data/diagnose/versions/`, which `tools/name_versions.py` makes of published wheels. It lists
+what is not in every version between `first` and `last`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.system import files, yaml_data
+from imgbuild.values import normalize
+
+Group = Mapping[str, str]  # versions → names, separated by spaces
+
+
+class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a package had between two versions; an empty range of versions is impossible."""
+
+    package: str
+    first: str
+    last: str
+    arguments: Mapping[str, Group] = {}
+    names: Mapping[str, Group] = {}
+    modules: Group = {}
+    members: Mapping[str, Group] = {}
+    environment: Group = {}
+    symbols: Group = {}
+
+    def lookup(self, group: Group, name: str) -> str | None:
+        """The versions that have `name`; None if it is not in the group."""
+        return next((spec for spec, names in group.items() if name in names.split()), None)
+
+    def now(self, group: Group) -> list[str]:
+        """The names of a group that the last version has."""
+        return [
+            name
+            for spec, names in group.items()
+            if spec == "all" or "<" not in spec
+            for name in names.split()
+        ]
+
+
+class Existence(msgspec.Struct, frozen=True, kw_only=True):
+    """Where something exists: `spec` of `package`, "" in no version between `first` and `last`.
+
+    `instead` is what the newest version has in its place; "" if unknown.
+    """
+
+    package: str
+    spec: str
+    first: str
+    last: str
+    instead: str = ""
+
+    @property
+    def gone(self) -> str:
+        """The version that removed it; "" if it was added and not removed."""
+        return self.spec.rpartition("<")[2] if "<" in self.spec else ""
+
+    @property
+    def since(self) -> str:
+        """The version that added it; "" if the first that was read has it."""
+        return self.spec.partition(",")[0].removeprefix(">=") if ">=" in self.spec else ""
+
+    def says(self, what: str) -> str:
+        """A sentence on `what`."""
+        if not self.spec:
+            text = f"no {self.package} from {self.first} to {self.last} has {what}"
+        elif self.gone and self.since:
+            text = f"{what} is in {self.package} {self.since} to before {self.gone} only"
+        elif self.gone:
+            text = f"{self.package} {self.gone} removed {what}"
+        else:
+            text = f"{what} came with {self.package} {self.since}"
+        return f"{text}; there is {self.instead} instead" if self.instead else text
+
+    def cure(self) -> str:
+        """The pin that has it."""
+        return f"{self.package}{self.spec}" if self.spec else ""
+
+    def fits(self, version: str) -> bool:
+        """Whether a version has it, as far as `spec` says."""
+        return bool(self.spec) and version in SpecifierSet(self.spec, prereleases=True)
+
+
+@lru_cache(maxsize=1)
+def load() -> dict[str, PackageNames]:
+    """All packages by their import name."""
+    values = [
+        yaml_data.load(path, PackageNames)
+        for path in sorted(files.data("diagnose/versions").glob("*.yaml"))
+    ]
+    return {value.package.replace("-", "_"): value for value in values}
+
+
+class InventedName(msgspec.Struct, frozen=True, kw_only=True):
+    """A name that exists in no release: its pattern, what is true, what to do."""
+
+    pattern: str
+    cause: str
+    cure: str
+
+
+class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`data/diagnose/facts/names.yaml`, whose comment describes the parts."""
+
+    packages: str
+    import_names: Mapping[str, str]
+    extends: Mapping[str, str]
+    bases: Mapping[str, str]
+    renamed: Mapping[str, str]
+    system_libraries: Mapping[str, str]
+    invented: tuple[InventedName, ...]
+
+
+@lru_cache(maxsize=1)
+def table() -> Names:
+    """The data of this version of imgbuild."""
+    return yaml_data.load(files.data("diagnose/facts/names.yaml"), Names)
+
+
+def argument(callee: str, name: str) -> Existence | None:
+    """Where the callable `callee` (`SFTTrainer`, `LLM.generate`) takes the argument `name`.
+
+    None if no callable of that name is known.
+    """
+    callee = callee.removesuffix(".__init__")
+    for package in load().values():
+        group = package.arguments.get(callee)
+        if group is None:
+            continue
+        for other in (package, load().get(table().extends.get(package.package, ""))):
+            if other is None:
+                continue
+            callees = [callee] if other is package else ["TrainingArguments"]
+            for each in callees:
+                at = other.arguments.get(each, {})
+                spec = other.lookup(at, name)
+                if spec is not None:
+                    instead = (
+                        table().renamed.get(f"{each}.{name}")
+                        or table().renamed.get(f"{callee}.{name}")
+                        or ""
+                    )
+                    instead = instead if "<" in spec else ""
+                    return Existence(
+                        package=other.package,
+                        spec=spec,
+                        first=other.first,
+                        last=other.last,
+                        instead=instead,
+                    )
+        near = difflib.get_close_matches(name, package.now(group), 1, 0.75)
+        return Existence(
+            package=package.package,
+            spec="",
+            first=package.first,
+            last=package.last,
+            instead=near[0] if near else "",
+        )
+    return None
+
+
+def member(owner: str, name: str) -> Existence | None:
+    """Where the class `owner` has a method or field; None if nothing is known of it."""
+    above = next((base for end, base in table().bases.items() if owner.endswith(end)), owner)
+    for each in dict.fromkeys((owner, above)):
+        for package in load().values():
+            group = {**package.members.get(each, {})}
+            spec = package.lookup(group, name) or package.lookup(
+                package.arguments.get(each, {}), name
+            )
+            if spec is not None:
+                return Existence(
+                    package=package.package,
+                    spec=spec,
+                    first=package.first,
+                    last=package.last,
+                    instead=table().renamed.get(f"{each}.{name}", "") if "<" in spec else "",
+                )
+    return None
+
+
+def name_in(module: str, name: str) -> Existence | None:
+    """Where `from module import name` works; None if nothing is known of it."""
+    package = load().get(module.partition(".")[0])
+    if package is None:
+        return None
+    spec = package.lookup(package.names.get(module, {}), name)
+    if spec is None:
+        return None
+    return Existence(package=package.package, spec=spec, first=package.first, last=package.last)
+
+
+def module_in(module: str) -> Existence | None:
+    """Where a module exists; None if nothing is known of it."""
+    package = load().get(module.partition(".")[0])
+    if package is None:
+        return None
+    for path in _above(module):
+        spec = package.lookup(package.modules, path)
+        if spec is not None:
+            return Existence(
+                package=package.package, spec=spec, first=package.first, last=package.last
+            )
+    return None
+
+
+def variable(name: str) -> Existence | None:
+    """Which versions read a variable; None for one of a package that is not read."""
+    package = next(
+        (
+            each
+            for each in load().values()
+            if each.environment and name.startswith(f"{each.package.upper()}_")
+        ),
+        None,
+    )
+    if package is None:
+        return None
+    spec = package.lookup(package.environment, name)
+    if spec == "all":
+        return None
+    near: list[str] = []
+    if spec is None:
+        near = difflib.get_close_matches(name, package.now(package.environment), 1, 0.9)
+    return Existence(
+        package=package.package,
+        spec=spec or "",
+        first=package.first,
+        last=package.last,
+        instead=near[0] if near else "",
+    )
+
+
+def symbol(name: str) -> Existence | None:
+    """Which versions of torch export a symbol of its libraries libc10 and libc10_cuda.
+
+    None for a symbol that all of them have, or that is another library's.
+    """
+    package = load().get("torch")
+    spec = package.lookup(package.symbols, name) if package is not None else None
+    if package is None or spec is None:
+        return None
+    return Existence(package="torch", spec=spec, first=package.first, last=package.last)
+
+
+def distribution(module: str) -> str:
+    """The package to install for a module, by its import name."""
+    top = module.partition(".")[0]
+    return table().import_names.get(module) or table().import_names.get(top) or normalize(top)
+
+
+def _above(module: str) -> Iterator[str]:
+    """A module and the packages around it."""
+    while module:
+        yield module
+        module = module.rpartition(".")[0]

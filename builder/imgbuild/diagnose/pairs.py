@@ -1,0 +1,70 @@
+"""`data/diagnose/facts/pairs.yaml`: which versions belong together, for cures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.system import files, yaml_data
+
+
+class VllmBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """The torch that releases of vllm were compiled for."""
+
+    versions: str
+    torch: str
+    cuda: str
+
+
+class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """A torch on PyPI; `cxx11`: its std::string is that of C++11."""
+
+    version: str
+    cuda: str
+    cxx11: bool
+    torchvision: str
+
+
+class ArmWheels(msgspec.Struct, frozen=True, kw_only=True):
+    """The first release with wheels for arm64 ("" if none), and what to use."""
+
+    wheel: str
+    use: str
+
+
+class Pairs(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file."""
+
+    vllm: tuple[VllmBuild, ...]
+    torch: tuple[TorchBuild, ...]
+    arm64: Mapping[str, ArmWheels]
+
+    def torch_of(self, vllm: Version) -> TorchBuild | None:
+        """The torch that a vllm was compiled for."""
+        for build in self.vllm:
+            if vllm in SpecifierSet(build.versions, prereleases=True):
+                return self.build(Version(build.torch))
+        return None
+
+    def build(self, torch: Version) -> TorchBuild | None:
+        """What torch's wheel of a version is; None for an unknown one."""
+        return next(
+            (each for each in self.torch if Version(each.version).release == torch.release), None
+        )
+
+    def vllm_for(self, torch: Version) -> str:
+        """The range of vllm that was compiled for a torch; "" if none."""
+        release = torch.release
+        return next(
+            (each.versions for each in self.vllm if Version(each.torch).release == release), ""
+        )
+
+
+@lru_cache(maxsize=1)
+def load() -> Pairs:
+    """The data of this version of imgbuild."""
+    return yaml_data.load(files.data("diagnose/facts/pairs.yaml"), Pairs)

@@ -1,0 +1,278 @@
+"""Causes that follow from the names in a Python error and the versions that have them.
+
+(separate: errors of names; those of binaries and processes have modules of their own.)
+"""
+
+from __future__ import annotations
+
+import re
+
+from imgbuild.diagnose import names
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.finding import Reason
+from imgbuild.diagnose.names import Existence
+
+KEYWORD = re.compile(
+    r"TypeError: (?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword"
+    r" argument '(?P<name>\w+)'"
+)
+VALIDATED = re.compile(
+    r"validation errors? for (?P<callee>\w+)\s+(?P<name>\w+)\s+(?:Unexpected keyword argument|"
+    r"Extra inputs are not permitted)"
+)
+IMPORT = re.compile(
+    r"cannot import name ['\"](?P<name>\w+)['\"] from (?:partially initialized module"
+    r" )?['\"](?P<module>[\w.]+)['\"]"
+    r"(?P<circular>.{0,80}circular import)?"
+)
+MODULE = re.compile(r"No module named ['\"]?(?P<module>[A-Za-z_][\w.]*)")
+PACKAGE_ABSENT = re.compile(
+    r"PackageNotFoundError: (?:No package metadata was found for"
+    r" )?(?P<module>[\w.-]+)"
+)
+ATTRIBUTE = re.compile(
+    r"(?:module '(?P<module>[\w.]+)'|(?:type object )?'(?P<owner>\w+)'(?: object)?|"
+    r"(?P<bare>[A-Z]\w+)) has no attribute '?(?P<name>\w+)'?"
+)
+POSITIONAL = re.compile(
+    r"TypeError: (?P<callee>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only)"
+    r" arguments?: (?P<names>.+)"
+)
+FLAG = re.compile(
+    r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nrecognized (?:option|argument)s?:?|"
+    r"unknown option) ['\"]?(?P<flag>--?[A-Za-z][\w-]*)"
+)
+HYDRA = re.compile(
+    r"(?:Could not override '(?P<key>[\w.@+-]+)'|Key '(?P<struct>[\w.]+)' is not in struct|"
+    r"Missing key (?P<missing>[\w.]+))"
+)
+# Names in guides that no release has.
+# Variables of plugins, and those that users' own code may read.
+OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
+SETS = re.compile(
+    r"(?:^|\s|;)(?:export\s+|"
+    r"ENV\s+|-e\s+|set\s+)(?P<name>VLLM_[A-Z0-9_]+)=(?P<value>\S*)"
+)
+
+
+def reason(text: str, facts: Facts) -> Reason | None:
+    """A cause for an error, from the names in it."""
+    for function in (_keyword, _import, _module, _attribute, _positional, _flag, _hydra):
+        answer = function(text, facts)
+        if answer is not None:
+            return answer
+    return None
+
+
+def invented(text: str) -> Reason | None:
+    """Names that exist in no release, in a line that uses them."""
+    for each in names.table().invented:
+        if re.search(each.pattern, text):
+            return Reason(code="IMG919", cause=each.cause, cure=each.cure, confidence="high")
+    return None
+
+
+def variable(text: str, facts: Facts) -> Reason | None:
+    """A variable that a script sets and the package does not read."""
+    match = SETS.search(text)
+    if match is None or (existence := names.variable(match["name"])) is None:
+        return None
+    name, version = match["name"], facts.versions.get(existence.package, "")
+    if version and existence.fits(version):
+        return None
+    if not existence.spec and not existence.instead and OTHER_VARIABLES.match(name):
+        return None
+    confidence = "medium" if version or not existence.spec else "low"
+    cure = f"write {existence.instead}" if existence.instead else "remove it"
+    if existence.gone:
+        option = name.removeprefix("VLLM_").lower()
+        cure = f"remove it, or use {existence.cure()}"
+        if name == "VLLM_ATTENTION_BACKEND":
+            cure = f"pass attention_backend=… ({option}), or use {existence.cure()}"
+    return Reason(
+        code="IMG920",
+        cause=f"{name} does nothing: {existence.says(f'the variable {name}')}",
+        cure=cure,
+        confidence=confidence,
+        role="symptom",
+    )
+
+
+def _keyword(text: str, facts: Facts) -> Reason | None:
+    match = KEYWORD.search(text) or VALIDATED.search(text)
+    if match is None:
+        return None
+    callee, name = (match["callee"] or "").removeprefix("__main__."), match["name"]
+    plain = callee.removesuffix(".__init__")
+    existence = names.argument(plain, name) if plain else _of_any(name)
+    what = f"the argument {name} of {plain}" if plain else f"the argument {name}"
+    if existence is None:
+        target = plain or "the function called"
+        return Reason(
+            code="IMG904",
+            cause=f"{target} takes no argument {name} in the installed version",
+            cure=f"remove {name}, or install the version of the package that the caller was"
+            f" written for",
+            confidence="medium" if plain else "low",
+        )
+    return _of(existence, what, f"remove {name}", "IMG904", facts)
+
+
+def _of_any(name: str) -> Existence | None:
+    """For an error that names no callable: the sampling parameters of vllm, or a unique class."""
+    for callee in ("SamplingParams", "EngineArgs", "LLM"):
+        existence = names.argument(callee, name)
+        if existence is not None and existence.spec:
+            return existence
+    return None
+
+
+def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -> Reason:
+    """The reason that `existence` gives, with the code's change and the pin as its cure."""
+    cures = []
+    if existence.instead:
+        cures.append(f"use {existence.instead}")
+    elif not existence.spec or existence.gone:
+        cures.append(remove)
+    if existence.spec:
+        cures.append(f"install {existence.cure()}")
+    version = facts.versions.get(existence.package, "")
+    cause = existence.says(what)
+    if version:
+        cause += f" (the log shows {existence.package} {version})"
+    return Reason(
+        code=code,
+        cause=cause,
+        cure=", or ".join(cures),
+        confidence="high" if existence.spec else "medium",
+    )
+
+
+def _import(text: str, facts: Facts) -> Reason | None:
+    match = IMPORT.search(text)
+    if match is None:
+        return None
+    name, module = match["name"], match["module"]
+    if match["circular"]:
+        return Reason(
+            code="IMG902",
+            cause=f"importing {name} from {module} is circular: a file of the"
+            f" project"
+            f" has the name of a package, or packages import each other",
+            cure=f"rename files of the project that are called like packages"
+            f" ({module.split('.')[0]}.py)",
+        )
+    existence = names.name_in(module, name) or names.module_in(module)
+    if existence is not None:
+        return _of(existence, f"{module}.{name}", f"do not import {name}", "IMG902", facts)
+    package = names.distribution(module)
+    return Reason(
+        code="IMG902",
+        cause=f"the installed {package} has no {name} in {module}: the importing package was"
+        f" written"
+        " for another version of it",
+        cure=f"install the version of {package} that the importing package asks for"
+        f" (imgbuild resolve {package} …)",
+    )
+
+
+def _module(text: str, facts: Facts) -> Reason | None:
+    match = MODULE.search(text) or PACKAGE_ABSENT.search(text)
+    if match is None:
+        return None
+    module = match["module"].rstrip(".")
+    existence = names.module_in(module)
+    if existence is not None:
+        return _of(existence, f"the module {module}", f"do not import {module}", "IMG903", facts)
+    top = module.partition(".")[0]
+    package = names.distribution(module)
+    if "." in module:
+        return Reason(
+            code="IMG903",
+            cause=f"the installed {package} has no module {module}: the importing"
+            " package was written for another version of it",
+            cure=f"install the version of {package} that the importing package asks for",
+        )
+    return Reason(
+        code="IMG903",
+        cause=f"{top} is not installed in the Python that ran this",
+        cure=f"install {package} into that environment (python -m pip install"
+        f" {package.split(' ')[0]})"
+        if " " not in package
+        else f"install {package}",
+        confidence="high",
+    )
+
+
+def _attribute(text: str, facts: Facts) -> Reason | None:
+    if not text.startswith("AttributeError") and "AttributeError" not in text[:60]:
+        return None
+    match = ATTRIBUTE.search(text)
+    if match is None:
+        return None
+    name, module = match["name"], match["module"]
+    owner = match["owner"] or match["bare"] or ""
+    if owner in ("NoneType", "str", "list", "dict", "int", "tuple", "float", "function"):
+        return None
+    if module:
+        existence = names.name_in(module, name) or names.module_in(f"{module}.{name}")
+        if existence is not None:
+            return _of(existence, f"{module}.{name}", f"do not use {name}", "IMG905", facts)
+        package = names.distribution(module)
+        cause = f"the installed {package} has no {name} in {module}"
+    else:
+        existence = names.member(owner, name)
+        if existence is not None and existence.spec:
+            return _of(existence, f"{owner}.{name}", f"do not use {name}", "IMG905", facts)
+        package = "the package that defines it"
+        cause = f"{owner} has no attribute {name} in the installed version"
+    return Reason(
+        code="IMG905",
+        cause=f"{cause}: the code was written for another version",
+        cure=f"install the version of {package} that the code was written for, or change the code",
+    )
+
+
+def _positional(text: str, _facts: Facts) -> Reason | None:
+    match = POSITIONAL.search(text)
+    if match is None:
+        return None
+    return Reason(
+        code="IMG915",
+        cause=f"{match['callee']} needs {match['names'].splitlines()[0]} in the"
+        f" installed"
+        " version, which the caller does not pass",
+        cure="pass it, or install the version that the caller was written for",
+    )
+
+
+def _flag(text: str, facts: Facts) -> Reason | None:
+    match = FLAG.search(text)
+    if match is None:
+        return None
+    flag = match["flag"]
+    name = flag.lstrip("-").replace("-", "_")
+    for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
+        existence = names.argument(callee, name)
+        if existence is not None and existence.spec:
+            return _of(existence, f"the option {flag}", f"remove {flag}", "IMG917", facts)
+    return Reason(
+        code="IMG917",
+        cause=f"the program has no option {flag} in the installed version",
+        cure=f"remove {flag}, or see what its --help lists",
+        confidence="medium",
+    )
+
+
+def _hydra(text: str, _facts: Facts) -> Reason | None:
+    match = HYDRA.search(text)
+    if match is None:
+        return None
+    key = match["key"] or match["struct"] or match["missing"]
+    return Reason(
+        code="IMG918",
+        cause=f"the configuration of the installed version has no key {key}",
+        cure=f"remove {key}, add it with +{key}=…, or use the version of verl that the script was"
+        f" written for",
+        confidence="high",
+    )

@@ -1,0 +1,135 @@
+"""Known failures: `data/diagnose/*.yaml`, a file for each, matched against the events of a log.
+
+A pattern is a regular expression that is searched in one event: an exception with its type and
+message, or a line. Its named groups may be used in `cause` and `cure`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.diagnose import literals
+from imgbuild.diagnose.facts import Facts
+from imgbuild.system import files, yaml_data
+
+Role = Literal["cause", "consequence", "symptom"]
+Confidence = Literal["high", "medium", "low"]
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One known failure.
+
+    `match`: patterns, of which one must be in an event. `also`: each must be in some event of the
+    log; `unless`: none may be. `frames`: a pattern that a frame of the exception must match.
+    `packages`: ranges that a package must be in if the log names its version. `failed`: the log
+    must show a failure otherwise, since the text alone is no proof of one. `warns`: a warning alone
+    counts. `priority`: of two rules
+    for an event the higher counts. `role`: whether it is a cause, a consequence of another failure
+    elsewhere, or a text about one.
+    """
+
+    code: str
+    title: str
+    match: tuple[str, ...]
+    cause: str
+    cure: str
+    also: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    frames: str = ""
+    packages: Mapping[str, str] = {}
+    arm: bool | None = None
+    failed: bool = False
+    warns: bool = False
+    role: Role = "cause"
+    confidence: Confidence = "high"
+    priority: int = 50
+    versions: str = ""
+    sources: tuple[str, ...] = ()
+    origin: Literal["produced", "written"] = "written"
+    example: str = ""
+
+    @property
+    def words(self) -> tuple[tuple[str, frozenset[str]], ...]:
+        """Each pattern of `match`, with texts of which each match has one, in lower case."""
+        return tuple((pattern, literals.required(pattern)) for pattern in self.match)
+
+    @property
+    def patterns(self) -> tuple[re.Pattern[str], ...]:
+        """`match`, compiled."""
+        return _compiled(self.match)
+
+    def applies(self, facts: Facts, texts: Sequence[str]) -> bool:
+        """Whether what the rest of the log says allows it."""
+        if self.arm is not None and self.arm != facts.arm:
+            return False
+        for package, spec in self.packages.items():
+            version = facts.version(package)
+            if version is not None and not SpecifierSet(spec).contains(version, prereleases=True):
+                return False
+        if not all(_somewhere(pattern, texts) for pattern in _compiled(self.also)):
+            return False
+        return not any(_somewhere(pattern, texts) for pattern in _compiled(self.unless))
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """What `imgbuild explain` says of a code that no single rule has."""
+
+    title: str
+    text: str
+
+
+@lru_cache(maxsize=4096)
+def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(pattern) for pattern in patterns)
+
+
+def _somewhere(pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
+    return any(pattern.search(text) for text in texts)
+
+
+@lru_cache(maxsize=1)
+def load() -> tuple[Rule, ...]:
+    """All rules, those with the highest priority first."""
+    rules = [yaml_data.load(path, Rule) for path in sorted(files.data("diagnose").glob("*.yaml"))]
+    return tuple(sorted(rules, key=lambda rule: (-rule.priority, rule.code)))
+
+
+@lru_cache(maxsize=1)
+def kinds() -> dict[str, Failure]:
+    """The failures that are reasoned from facts, by code: `data/diagnose/facts/kinds.yaml`."""
+    return yaml_data.load(files.data("diagnose/facts/kinds.yaml"), dict[str, Failure])
+
+
+@lru_cache(maxsize=1)
+def _searched() -> tuple[tuple[Rule, tuple[tuple[str, frozenset[str]], ...]], ...]:
+    """The rules with the words of their patterns."""
+    return tuple((rule, rule.words) for rule in load())
+
+
+def matches(text: str, frames: Sequence[str]) -> Iterator[tuple[Rule, Mapping[str, str]]]:
+    """The rules with a pattern in `text`, each with the pattern's groups."""
+    low = text.lower()
+    for rule, words in _searched():
+        match = None
+        for pattern, required in words:
+            if required and not any(word in low for word in required):
+                continue
+            if match := _compiled((pattern,))[0].search(text):
+                break
+        if match is None:
+            continue
+        if rule.frames and not any(re.search(rule.frames, frame) for frame in frames):
+            continue
+        yield rule, {name: value or "" for name, value in match.groupdict().items()}
+
+
+def filled(text: str, groups: Mapping[str, str]) -> str:
+    """`text` with the values of its placeholders."""
+    return PLACEHOLDER.sub(lambda match: groups.get(match[1], match[0]), text)

@@ -1,0 +1,32 @@
+"""Logs of runs that did not fail have no finding, whatever words are in them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from imgbuild.diagnose import rules
+from imgbuild.diagnose.diagnosis import diagnose
+
+HEALTHY = sorted((Path(__file__).parents[2] / "data/diagnose/healthy").glob("*.log"))
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
+def test_a_healthy_log_has_no_finding(path: Path) -> None:
+    with path.open("rb") as stream:
+        assert diagnose(stream, path.name).findings == ()
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
+def test_a_failure_at_its_end_is_found(path: Path) -> None:
+    """What makes a log healthy is not that it is not read."""
+    failure = next(rule for rule in rules.load() if rule.code == "IMG504").example
+    text = path.read_bytes() + failure.encode()
+    assert diagnose(io.BytesIO(text), path.name).findings[0].code == "IMG504"
+
+
+def test_all_healthy_logs_together_have_no_finding() -> None:
+    text = b"".join(path.read_bytes() for path in HEALTHY for _ in range(20))
+    assert diagnose(io.BytesIO(text), "log").findings == ()

@@ -1,0 +1,115 @@
+"""Logs of any encoding and size: bounded work, bounded memory, no harm."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from imgbuild.diagnose import lines
+from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.errors import InputError
+
+FAILURE = b"RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
+
+
+class Repeated(io.RawIOBase):
+    """A stream of one block, `times` times; `tail` ends it."""
+
+    def __init__(self, block: bytes, times: int, tail: bytes = b"") -> None:
+        super().__init__()
+        self._pieces: Iterator[bytes] = iter([*([block] * times), tail])
+
+    def read(self, size: int = -1) -> bytes:
+        """The next block, whatever `size` is."""
+        return next(self._pieces, b"")
+
+
+def code(text: bytes) -> str | None:
+    findings = diagnose(io.BytesIO(text), "log").findings
+    return findings[0].code if findings else None
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-8-sig"])
+def test_encodings(encoding: str) -> None:
+    assert code(("训练 start\n" * 9 + FAILURE.decode()).encode(encoding)) == "IMG504"
+
+
+def test_invalid_utf_8_and_line_ends() -> None:
+    assert code(b"\xfd\xff\xfe\r\n" + b"x\xff\r\n" + FAILURE.replace(b"\n", b"\r\n")) == "IMG504"
+    assert code(b"10%|#|\r20%|##|\r" + FAILURE) == "IMG504"
+
+
+def test_gzip_is_unpacked_and_a_damaged_one_is_an_error() -> None:
+    packed = gzip.compress(FAILURE)
+    assert code(packed) == "IMG504"
+    assert code(packed + packed) == "IMG504"
+    with pytest.raises(InputError, match="gzip"):
+        code(packed[:12] + b"\0\0\0" + packed[15:])
+
+
+def test_a_file_that_is_no_text_is_an_error() -> None:
+    with pytest.raises(InputError, match="not a text"):
+        code(b"\x7fELF" + bytes(4000))
+
+
+def test_an_empty_log_has_no_finding() -> None:
+    assert code(b"") is None
+
+
+def test_a_line_without_an_end_is_cut() -> None:
+    assert code(b"x" * (5 << 20) + b"\n" + FAILURE) == "IMG504"
+    (line,) = lines.read(io.BytesIO(b"y" * (5 << 20)), "log")
+    assert len(line.text) <= lines.LONGEST
+
+
+def test_repeated_lines_are_read_a_few_times_only() -> None:
+    text = "".join(f"step {number} error 0.{number}\n" for number in range(100_000)).encode()
+    read = list(lines.read(io.BytesIO(text), "log"))
+    assert len(read) < lines.HEAD + 200
+    assert read[-1].number == 100_000
+
+
+def test_lines_that_all_differ_are_read_up_to_a_bound() -> None:
+    numbers = random.Random(7)
+    block = b"".join(b"error %x\n" % numbers.getrandbits(200) for _ in range(20_000))
+    stream = Repeated(block, 12, FAILURE)
+    read = list(lines.read(stream, "log"))
+    assert len(read) <= lines.HEAD + lines.MOST_LINES + 4 * 20_000
+    assert read[-1].text == FAILURE.decode().strip()
+
+
+def test_memory_does_not_grow_with_the_log() -> None:
+    numbers = random.Random(7)
+    block = b"".join(
+        b"(W pid=%d) step %d loss %x\n" % (number, number, numbers.getrandbits(60))
+        for number in range(20_000)
+    )
+    tracemalloc.start()
+    try:
+        assert diagnose(Repeated(block, 60, FAILURE), "log").findings[0].code == "IMG504"
+        assert tracemalloc.get_traced_memory()[1] < 150 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"\x1b[",
+        b"\x1b]",
+        b"(a ",
+        b'File "',
+        b"Because a depends on ",
+        b"Traceback ",
+        b"aaaa.",
+        b"[E",
+    ],
+)
+def test_hostile_lines_do_no_harm(piece: bytes) -> None:
+    assert code(piece * 200_000 + b"\n" + FAILURE) == "IMG504"
+    assert code((piece * 900 + b"\n") * 40 + FAILURE) == "IMG504"

@@ -1,0 +1,132 @@
+"""Hangs: the rank that stopped first, from NCCL's watchdogs and from flight-recorder dumps."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imgbuild.diagnose import flight
+from imgbuild.diagnose.diagnosis import diagnose, of_paths
+from imgbuild.errors import InputError
+
+WATCHDOG = (
+    "[rank{rank}]:[E1120 18:12:33.123456789 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog"
+    " caught collective"
+    " operation timeout: WorkNCCL(SeqNum={work}, OpType=ALLREDUCE, NumelIn=1, NumelOut=1,"
+    " Timeout(ms)=600000)"
+    " ran for 600012 milliseconds before timing out.\n"
+    "[rank{rank}]:[E1120 18:12:33.223456789 ProcessGroupNCCL.cpp:1834] [PG ID 0 PG GUID"
+    " 0(default_pg) Rank {rank}]"
+    " Exception (either an error or timeout) detected by watchdog at work: {work}, last enqueued"
+    " NCCL work:"
+    " {enqueued}, last completed NCCL work: {completed}.\n"
+)
+
+
+def watchdogs(works: dict[int, int]) -> str:
+    return "".join(
+        WATCHDOG.format(rank=rank, work=work, enqueued=work, completed=work - 1)
+        for rank, work in works.items()
+    )
+
+
+def test_the_rank_with_the_least_work_stopped_first() -> None:
+    text = watchdogs({0: 44, 1: 44, 2: 41, 3: 44})
+    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    assert finding.code == "IMG908"
+    assert finding.cause.startswith("rank 2 stopped first, after work 41")
+
+
+def test_a_rank_whose_watchdog_is_silent_did_not_enter() -> None:
+    text = watchdogs({0: 44, 1: 44, 3: 44})
+    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    assert "all ranks but 2" in finding.cause
+
+
+def test_an_exception_of_another_rank_is_the_cause_of_a_timeout() -> None:
+    text = (
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/workspace/train.py", line 8, in step\n[rank1]:     score(batch)\n'
+        "[rank1]: ZeroDivisionError: division by zero\n" + watchdogs({0: 44, 2: 44})
+    )
+    findings = diagnose(io.BytesIO(text.encode()), "log").findings
+    assert "division by zero" in findings[0].cause
+
+
+def entry(number: int, name: str = "nccl:all_reduce", sizes: object = ((4,),)) -> dict[str, Any]:
+    return {
+        "process_group": ("0", "default_pg"), "collective_seq_id": number, "profiling_name": name,
+        "input_sizes": sizes, "state": "scheduled", "is_p2p": False,
+    }  # fmt: skip
+
+
+def dump(folder: Path, rank: int, entries: list[dict[str, Any]], *, as_json: bool = False) -> None:
+    value = {
+        "version": "2.10", "entries": entries,
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}},
+    }  # fmt: skip
+    data = json.dumps(value).encode() if as_json else pickle.dumps(value)
+    (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_dumps_name_the_rank_that_never_entered(tmp_path: Path, as_json: bool) -> None:
+    for rank, last in ((0, 7), (1, 5), (2, 7)):
+        dump(tmp_path, rank, [entry(number) for number in range(1, last + 1)], as_json=as_json)
+    (finding,) = of_paths([tmp_path]).findings
+    assert finding.code == "IMG909"
+    assert finding.cause.startswith("rank 1 never entered collective 6 (all_reduce)")
+
+
+def test_dumps_name_the_rank_that_wrote_none(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        dump(tmp_path, rank, [entry(1), entry(2)])
+    assert of_paths([tmp_path]).findings[0].cause.startswith("rank 1 of group 0 wrote no dump")
+
+
+def test_dumps_show_collectives_that_differ(tmp_path: Path) -> None:
+    dump(tmp_path, 0, [entry(1), entry(2, "nccl:broadcast")])
+    dump(tmp_path, 1, [entry(1), entry(2)])
+    dump(tmp_path, 2, [entry(1), entry(2)])
+    cause = of_paths([tmp_path]).findings[0].cause
+    assert "different collectives as number 2" in cause
+    assert "broadcast" in cause
+
+
+def test_dumps_of_ranks_that_agree_have_no_finding(tmp_path: Path) -> None:
+    for rank in range(3):
+        dump(tmp_path, rank, [entry(1), entry(2)])
+    assert of_paths([tmp_path]).findings == ()
+
+
+class Harm:
+    """Runs a command when it is unpickled by a reader that allows classes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_dump_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    harm = tmp_path / "harm"
+    data = pickle.dumps({"entries": [Harm(harm)]})
+    with pytest.raises(InputError, match="not a flight-recorder dump"):
+        flight.read(data, "rank_0")
+    assert not harm.exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x80\x04", b"\x80\x04K\x01.", b"{}", b'{"entries": 3}', b"\x80\x04]q\x00(h\x00h\x00e."],
+)
+def test_a_damaged_dump_is_an_error(data: bytes) -> None:
+    with pytest.raises(InputError, match="not a flight-recorder dump"):
+        flight.read(data, "rank_0")

@@ -1,0 +1,80 @@
+"""The rules of known failures: each finds its own example, alone and within a long log."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from imgbuild.diagnose import codes, rules
+from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.rules import Rule
+
+RULES = sorted(rules.load(), key=lambda rule: rule.code)
+FILLER = "".join(f"step:{number} - actor/loss:0.{number} - lr:1e-06\n" for number in range(6000))
+
+
+def code_ids(rule: Rule) -> str:
+    return rule.code
+
+
+def first_code(text: str) -> str | None:
+    answers = diagnose(io.BytesIO(text.encode()), "log").findings
+    return answers[0].code if answers else None
+
+
+@pytest.mark.parametrize("rule", RULES, ids=code_ids)
+def test_a_rule_is_the_first_finding_of_its_example(rule: Rule) -> None:
+    assert first_code(rule.example) == rule.code
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.example.isascii()], ids=code_ids)
+def test_an_example_is_found_in_the_middle_of_a_long_log(rule: Rule) -> None:
+    answers = diagnose(io.BytesIO((FILLER + rule.example + FILLER).encode()), "log").findings
+    ignored = rule.failed or rule.role == "symptom" or rule.warns or rule.arm
+    assert rule.code in [each.code for each in answers] or ignored
+
+
+@pytest.mark.parametrize("rule", RULES, ids=code_ids)
+def test_placeholders_are_groups_of_a_pattern(rule: Rule) -> None:
+    groups = {name for pattern in rule.patterns for name in pattern.groupindex}
+    assert set(rules.PLACEHOLDER.findall(rule.cause + rule.cure)) <= groups
+    for answer in diagnose(io.BytesIO(rule.example.encode()), "log").findings:
+        assert not rules.PLACEHOLDER.search(answer.cause + answer.cure)
+
+
+def test_codes_are_of_one_rule_each() -> None:
+    every = [rule.code for rule in RULES]
+    assert len(set(every)) == len(every)
+    assert not set(every) & set(rules.kinds())
+    assert all(re.fullmatch(r"IMG[5-9]\d\d", code) for code in [*every, *rules.kinds()])
+
+
+def test_patterns_do_not_repeat_without_a_bound() -> None:
+    """`.*` and `.+` in the middle of a pattern make its search quadratic on a long line."""
+    wrong = [
+        f"{rule.code}: {pattern}"
+        for rule in RULES
+        for pattern in (*rule.match, *rule.also, *rule.unless)
+        if re.search(
+            r"(?<!\\)\.[*+]", re.sub(r"\[(?:\\.|[^\]])+\]", "x", pattern).removesuffix("$")[:-4]
+        )
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("rule", RULES, ids=code_ids)
+def test_a_hostile_line_is_searched_in_few_steps(rule: Rule) -> None:
+    """Patterns are searched in lines of every example's words, repeated up to the longest line."""
+    words = " ".join(rule.example.split())[:200]
+    for text in (words * 20, "a" * 4000, "(" * 4000, " " * 4000, "error: " * 500):
+        for pattern in rule.patterns:
+            pattern.search(text[:4000])
+
+
+def test_explanations_have_every_code() -> None:
+    every = codes.every()
+    assert {rule.code for rule in RULES} <= every.keys()
+    assert set(rules.kinds()) <= every.keys()
+    assert not [each.code for each in every.values() if "{" in each.text.replace("{'use_", "")]
