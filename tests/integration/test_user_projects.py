@@ -213,7 +213,7 @@ def test_files_of_a_commit_are_not_written_through_its_links(tmp_path, repositor
         ["git", "hash-object", "-w", "--stdin"], input=str(outside), text=True,
         cwd=repository, check=True, capture_output=True,
     ).stdout.strip()  # fmt: skip
-    inner = _mktree(repository, f"100644 blob {content}\tfile")
+    inner = _mktree(repository, f"100644 blob {content}\tfile\n120000 blob {place}\tlink")
     for name in ("a", ".."):
         lines = f"120000 blob {place}\ta\n100644 blob {content}\treadme\n"
         tree = _mktree(repository, f"{lines}040000 tree {inner}\t{name}")
@@ -221,7 +221,7 @@ def test_files_of_a_commit_are_not_written_through_its_links(tmp_path, repositor
         _git(repository, "update-ref", "refs/heads/hostile", commit)
         address = fetch.parse(f"file://{repository}@hostile")
         fetched = fetch.fetch(address, tmp_path / f"clones{len(name)}/clone")
-        assert not list(outside.iterdir())
+        assert not list(outside.iterdir()), "neither a file nor a link"
         assert not (fetched.folder.parent / "file").exists()
         assert (fetched.folder / "readme").exists()
 
