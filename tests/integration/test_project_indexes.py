@@ -50,6 +50,9 @@ DOCKERFILE = "FROM python:3.11\nRUN pip install --index-url {url} 'team-rewards>
 FORMS = {
     "requirements.txt": "--extra-index-url {url}\nteam-rewards>=1\n",
     "pyproject.toml": UV,
+    "general/pyproject.toml": UV.replace("explicit = true\n", "").replace(
+        '[tool.uv.sources]\nteam-rewards = {{ index = "Team" }}\n', ""
+    ),
     "poetry/pyproject.toml": POETRY,
     "Dockerfile": DOCKERFILE,
     "setup/Dockerfile": DOCKERFILE.replace("--index-url {url} ", "").replace(
@@ -102,7 +105,7 @@ def test_an_index_of_a_file_is_written_into_the_row_without_its_login(
     assert label == ("team" if name == "pyproject.toml" else "localhost")
     assert index == {"url": private.url("simple/"), "upload_times": "none"}
     (row,) = matrix["targets"].values()
-    explicit = name == "pyproject.toml"
+    explicit = name == "pyproject.toml" and "general" not in form
     assert row["indexes"] == (
         {"team-rewards": label} if explicit else {"team-base": label, "team-rewards": label}
     )

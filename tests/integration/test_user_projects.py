@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from pathlib import Path
@@ -213,15 +214,15 @@ def test_files_of_a_commit_are_not_written_through_its_links(tmp_path, repositor
         ["git", "hash-object", "-w", "--stdin"], input=str(outside), text=True,
         cwd=repository, check=True, capture_output=True,
     ).stdout.strip()  # fmt: skip
-    inner = _mktree(repository, f"100644 blob {content}\tfile")
-    for name in ("a", ".."):
+    entries = {"file": f"100644 blob {content}\tfile", "link": f"120000 blob {place}\tlink"}
+    for number, (name, inner) in enumerate(itertools.product(("a", ".."), entries.values())):
         lines = f"120000 blob {place}\ta\n100644 blob {content}\treadme\n"
-        tree = _mktree(repository, f"{lines}040000 tree {inner}\t{name}")
+        tree = _mktree(repository, f"{lines}040000 tree {_mktree(repository, inner)}\t{name}")
         commit = _git(repository, "commit-tree", "-m", "hostile", tree).strip()
         _git(repository, "update-ref", "refs/heads/hostile", commit)
         address = fetch.parse(f"file://{repository}@hostile")
-        fetched = fetch.fetch(address, tmp_path / f"clones{len(name)}/clone")
-        assert not list(outside.iterdir())
+        fetched = fetch.fetch(address, tmp_path / f"clones{number}/clone")
+        assert not list(outside.iterdir()), "neither a file nor a link"
         assert not (fetched.folder.parent / "file").exists()
         assert (fetched.folder / "readme").exists()
 

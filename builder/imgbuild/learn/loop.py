@@ -203,8 +203,9 @@ def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
     """The inputs of a target's audit besides its packages."""
     target = prepared.problem.target
     required = prepared.problem.requirements
+    direct = required.named.union(item.package for item in prepared.backend.requirements)
     named = (
-        {*target.pins, *required.named & resolution.versions.keys()}
+        {*target.pins, *direct & resolution.versions.keys()}
         if prepared.published is None
         else set(resolution.versions) - _published_packages(prepared)
     )

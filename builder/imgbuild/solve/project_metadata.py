@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild import codec
@@ -158,12 +159,11 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
     """Name and values of a package by its METADATA; InputError if they are none."""
     fields, _ = parse_email(result.metadata)
     name, version = fields.get("name", ""), fields.get("version", "")
-    requires = tuple(fields.get("requires_dist", ()))
     try:
         version = str(Version(version))
-        for line in requires:
-            parse_requirement(line)
-    except (InvalidVersion, InvalidRequirement) as error:
+        requires = [str(parse_requirement(line)) for line in fields.get("requires_dist", ())]
+        python = str(SpecifierSet(fields.get("requires_python", "")))
+    except (InvalidVersion, InvalidRequirement, InvalidSpecifier) as error:
         message = f"METADATA of its build backend cannot be read: {error}"
         raise InputError(message) from error
     if not name or (item.name and normalize(name) != normalize(item.name)):
@@ -173,8 +173,8 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
         version=version,
         roots=image_roots(item, workdir),
         scripts=_scripts(result.entry_points),
-        requires=requires,
-        python=str(fields.get("requires_python", "")),
+        requires=tuple(requires),
+        python=python,
     )
 
 

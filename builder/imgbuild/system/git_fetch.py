@@ -121,8 +121,10 @@ def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
     repository = FetchedRepository(folder, sha256=len(commit) == 64)
     repository.fetch(url, commit)
     place.mkdir(parents=True)
-    # Links come last, so that no file is written through one.
-    entries = sorted(repository.entries(commit), key=lambda entry: entry.mode == LINK)
+    # Links come last, the deepest first, so that nothing is written through one.
+    entries = sorted(
+        repository.entries(commit), key=lambda each: (each.mode == LINK, -each.path.count("/"))
+    )
     try:
         with repository.reader() as reader:
             for entry in entries:
@@ -138,7 +140,9 @@ def _write(entry: TreeEntry, reader: ObjectReader, path: Path) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     if entry.mode == LINK:
-        path.symlink_to(os.fsdecode(reader.content(entry.object)))
+        target = reader.content(entry.object)
+        if target and b"\0" not in target:
+            path.symlink_to(os.fsdecode(target))
         return
     with path.open("xb") as file:
         for piece in reader.pieces(entry.object):
