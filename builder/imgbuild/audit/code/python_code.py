@@ -138,7 +138,7 @@ def _finding(
     if evidence.relation is Relation.PACKAGE and severity is Severity.ERROR:
         if _DEVELOPMENT.search(text.file):
             severity = Severity.NOTE
-        elif not tree.always_runs(evidence.line):
+        elif b"sys.path." in text.source or not tree.always_runs(evidence.line):
             severity = Severity.WARNING
     if severity is Severity.ERROR and tree.may_be_guarded(
         evidence.line, lambda module: look.code.owner(module) == CODE

@@ -106,6 +106,11 @@ def test_modules_of_the_user_are_not_missing_packages(audit: Findings) -> None:
     )
 
 
+def test_a_script_that_adds_folders_to_its_path_may_have_more_modules(audit: Findings) -> None:
+    findings = audit({"train.py": "import sys\nsys.path.insert(0, '/opt')\nimport ours\n"})
+    assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]
+
+
 def test_a_script_called_like_a_package_hides_it_from_its_neighbours_alone(audit: Findings) -> None:
     findings = audit(
         {
