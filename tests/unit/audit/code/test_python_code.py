@@ -155,3 +155,10 @@ def test_a_method_that_takes_less_than_its_base_passes_is_an_error(audit: Findin
         ("IMG109", 5, Severity.ERROR)
     ]
     assert "num_items_in_batch" in findings[0].message
+
+
+def test_a_comment_accepts_the_findings_that_it_names(audit: Findings) -> None:
+    script = (
+        "import deepspeed  # noqa: F401, IMG101\nimport apex  # noqa\nimport xyz  # noqa: IMG102\n"
+    )
+    assert shown(audit({"train.py": script})) == ["IMG101 2:1", "IMG101 3:1"]
