@@ -98,11 +98,11 @@ def _is_local(evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
     """
     root = re.split(r"[.:(]", evidence.subject, maxsplit=1)[0]
     here = Path(places[evidence.file].root)
-    if not root or _has_module(here, root):
+    if not root or (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file():
         return True
     if evidence.relation is not Relation.PACKAGE:
-        return False
-    for folder in here.parents[:_ABOVE]:
+        return False  # an installed package comes before a folder without __init__
+    for folder in (here, *here.parents[:_ABOVE]):
         if _has_module(folder, root) or _has_module(folder / "src", root):
             return True
         if (folder / ".git").exists():
@@ -111,7 +111,7 @@ def _is_local(evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
 
 
 def _has_module(folder: Path, name: str) -> bool:
-    """Whether Python finds a module in a folder; one of data files is none."""
+    """Whether a folder has a module, or a folder of modules, of this name."""
     inner = folder / name
     return (folder / f"{name}.py").is_file() or (inner.is_dir() and any(inner.glob("*.py")))
 

@@ -122,6 +122,11 @@ def test_a_script_called_like_a_package_hides_it_from_its_neighbours_alone(audit
     assert [each.where.rpartition("code/")[2] for each in findings] == ["b/run.py:1:17"]
 
 
+def test_a_checkout_next_to_a_script_hides_no_installed_package(audit: Findings) -> None:
+    files = {"run.py": "from trl import Gone\n", "trl/setup.py": "", "trl/README": ""}
+    assert shown(audit(files)) == ["IMG101 1:17"]
+
+
 def test_a_notebook_is_read_by_cells_without_magics(audit: Findings) -> None:
     cells = [
         {"cell_type": "markdown", "source": ["from trl import Gone\n"]},
