@@ -428,7 +428,10 @@ def audit(
             selection, checks, keep=keep, offline=offline, again=packages.again, code=user_code
         )
     if junit is not None:
-        cases = [with_cases(report, checks) for report in reports]
+        cases = [
+            with_cases(report, ("code",) if isinstance(report, CodeReport) else checks)
+            for report in reports
+        ]
         write_bytes(junit, document(cases))
     if output_format in (Format.SARIF, Format.GITHUB):
         put(findings.text(reports, output_format, notes=notes))

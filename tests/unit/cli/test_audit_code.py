@@ -199,6 +199,13 @@ def test_github_gets_a_workflow_command_for_each_finding(imgbuild: Command, tmp_
     ]
 
 
+def test_junit_has_a_failed_case_for_code(imgbuild: Command, tmp_path: Path) -> None:
+    imgbuild("audit", TARGET, "--code", "train.py", "--junit", "report.xml")
+    text = (tmp_path / "report.xml").read_text()
+    assert 'name="code"' in text
+    assert "passes tokenizer=" in text
+
+
 def test_a_file_in_place_of_a_target_is_named_with_the_option(imgbuild: Command) -> None:
     answer = imgbuild("audit", "train.py")
     assert answer.status == 2

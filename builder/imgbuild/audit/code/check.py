@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from imgbuild.audit.code import command_lines, configurations, python_code, variables
@@ -13,6 +14,9 @@ from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.cache.store import Store
+
+_NOQA = re.compile(rb"#\s*noqa:\s*(.+)", re.IGNORECASE)
+_CODE = re.compile(rb"[A-Z]+\d+")
 
 
 def check(
@@ -44,7 +48,18 @@ def check(
         *command_lines.check(sources, texts),
         *configurations.check(sources, texts),
     ]
-    return sorted(findings, key=lambda each: (each.file, each.cell, each.line, each.column))
+    lines = {text.file: text for text in (*texts, *(text for fork in forks for text in fork.texts))}
+    shown = [each for each in findings if not _is_accepted(each, lines[each.file])]
+    return sorted(shown, key=lambda each: (each.file, each.cell, each.line, each.column))
+
+
+def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
+    """Whether the line ends with `# noqa: CODE`, as linters have it."""
+    first = text.cells[finding.cell - 1] - 1 if finding.cell else 0
+    lines = text.source.splitlines()[first:]
+    line = lines[finding.line - 1] if finding.line <= len(lines) else b""
+    accepted = _NOQA.search(line)
+    return accepted is not None and finding.code.encode() in _CODE.findall(accepted[1])
 
 
 def imported(texts: Sequence[CodeText], store: Store) -> frozenset[str]:

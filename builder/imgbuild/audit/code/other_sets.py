@@ -228,9 +228,11 @@ def _similar(package_set: ImportablePackages, evidence: Evidence, *, nearly: boo
     What another version has was no mistake when it was written.
     """
     name = _nearest(package_set, evidence)
+    wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]
+    last = name.rpartition(".")[2]
+    if last == wrong:
+        return ""  # it is there only under a condition that does not hold
     if name and nearly:
-        wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]
-        last = name.rpartition(".")[2]
         return name if SequenceMatcher(None, wrong, last).ratio() >= MISTYPED else ""
     return name
 

@@ -37,6 +37,7 @@ _DEVELOPMENT = re.compile(
     r"(?:^|/)(?:tests?/|docs?/|test_[^/]*\.py$|[^/]*_test\.py$"
     r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
 )
+_ABOVE = 4  # folders above a script in which a project's packages may lie
 _PREFIX = f"{CODE} 0 "
 
 
@@ -97,13 +98,22 @@ def _is_local(evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
     """
     root = re.split(r"[.:(]", evidence.subject, maxsplit=1)[0]
     here = Path(places[evidence.file].root)
-    folders = [here, *here.parents] if evidence.relation is Relation.PACKAGE else [here]
-    return not root or any(
-        Path(folder, name).exists()
-        for folder in folders
-        for name in (f"{root}.py", root, f"src/{root}")
-        if folder is here or folder.parent != folder
-    )
+    if not root or (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file():
+        return True
+    if evidence.relation is not Relation.PACKAGE:
+        return False  # an installed package comes before a folder without __init__
+    for folder in (here, *here.parents[:_ABOVE]):
+        if _has_module(folder, root) or _has_module(folder / "src", root):
+            return True
+        if (folder / ".git").exists():
+            break
+    return False
+
+
+def _has_module(folder: Path, name: str) -> bool:
+    """Whether a folder has a module, or a folder of modules, of this name."""
+    inner = folder / name
+    return (folder / f"{name}.py").is_file() or (inner.is_dir() and any(inner.glob("*.py")))
 
 
 class _Elsewhere:
@@ -138,7 +148,7 @@ def _finding(
     if evidence.relation is Relation.PACKAGE and severity is Severity.ERROR:
         if _DEVELOPMENT.search(text.file):
             severity = Severity.NOTE
-        elif not tree.always_runs(evidence.line):
+        elif b"sys.path." in text.source or not tree.always_runs(evidence.line):
             severity = Severity.WARNING
     if severity is Severity.ERROR and tree.may_be_guarded(
         evidence.line, lambda module: look.code.owner(module) == CODE

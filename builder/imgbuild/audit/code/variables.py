@@ -122,10 +122,26 @@ def _unread(
     if names is None or not names or setting.name in names:
         return None
     near = get_close_matches(setting.name, names, n=1, cutoff=NEARLY)
-    if not near and (not reading.complete or reading.packages[0] not in readers):
-        return None
+    if not reading.complete or reading.packages[0] not in readers:
+        near = [name for name in near if _is_typo(setting.name, name)]
+        if not near:
+            return None
     version = f"{readers[0]} {package_set.version(readers[0])}"
     return UNREAD, f"sets {setting.name}, which {version} does not read", near[0] if near else ""
+
+
+def _is_typo(name: str, other: str) -> bool:
+    """Whether two names differ by one letter: missing, added, another, or two exchanged."""
+    short, long = sorted((name, other), key=len)
+    pairs = zip(short, long, strict=False)
+    start = next((at for at, pair in enumerate(pairs) if len(set(pair)) > 1), len(short))
+    first, second = short[start:], long[start:]
+    if any(letter.isdigit() for letter in (*first[:1], *second[:1])):
+        return False
+    if len(long) > len(short):
+        return first == second[1:]
+    exchanged = first[:2] == second[:2][::-1] and first[2:] == second[2:]
+    return exchanged or first[1:] == second[1:]
 
 
 def _read_names(

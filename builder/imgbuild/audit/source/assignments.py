@@ -192,7 +192,7 @@ class Assignments:
     def _export(self, value: ast.expr, *, more: bool) -> None:
         names = string_list(value)
         if names is None:
-            self.exports = None if not more else self.exports
+            self.exports = None  # there may be any others
         elif more:
             self.exports = None if self.exports is None else [*self.exports, *names]
         else:

@@ -106,6 +106,11 @@ def test_modules_of_the_user_are_not_missing_packages(audit: Findings) -> None:
     )
 
 
+def test_a_script_that_adds_folders_to_its_path_may_have_more_modules(audit: Findings) -> None:
+    findings = audit({"train.py": "import sys\nsys.path.insert(0, '/opt')\nimport ours\n"})
+    assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]
+
+
 def test_a_script_called_like_a_package_hides_it_from_its_neighbours_alone(audit: Findings) -> None:
     findings = audit(
         {
@@ -115,6 +120,11 @@ def test_a_script_called_like_a_package_hides_it_from_its_neighbours_alone(audit
         }
     )
     assert [each.where.rpartition("code/")[2] for each in findings] == ["b/run.py:1:17"]
+
+
+def test_a_checkout_next_to_a_script_hides_no_installed_package(audit: Findings) -> None:
+    files = {"run.py": "from trl import Gone\n", "trl/setup.py": "", "trl/README": ""}
+    assert shown(audit(files)) == ["IMG101 1:17"]
 
 
 def test_a_notebook_is_read_by_cells_without_magics(audit: Findings) -> None:
@@ -150,3 +160,10 @@ def test_a_method_that_takes_less_than_its_base_passes_is_an_error(audit: Findin
         ("IMG109", 5, Severity.ERROR)
     ]
     assert "num_items_in_batch" in findings[0].message
+
+
+def test_a_comment_accepts_the_findings_that_it_names(audit: Findings) -> None:
+    script = (
+        "import deepspeed  # noqa: F401, IMG101\nimport apex  # noqa\nimport xyz  # noqa: IMG102\n"
+    )
+    assert shown(audit({"train.py": script})) == ["IMG101 2:1", "IMG101 3:1"]

@@ -25,6 +25,7 @@ def backend(selected):
     return selected in (_Backend.FLASH_ATTN, _Backend.FLASHINFER)
 """
 ENVS = 'import os\nBACKEND = os.getenv("VLLM_ATTENTION_BACKEND")\nV1 = os.getenv("VLLM_USE_V1")\n'
+ENVS += 'NCCL = [os.getenv("NCCL_DEBUG"), os.getenv("NCCL_MAX_NCHANNELS")]\n'
 MAIN = """
 import hydra
 
@@ -66,6 +67,7 @@ PACKAGES: dict[str, audited.Files] = {
     [
         ("export VLLM_ATTENTON_BACKEND=FLASHINFER", "IMG201 1:8 VLLM_ATTENTION_BACKEND"),
         ("VLLM_GONE=1 python train.py", "IMG201 1:1"),
+        ("export NCCL_DEBG=INFO NCCL_MAX_CHANELS=1", "IMG201 1:8 NCCL_DEBUG"),
         ("docker run -e VLLM_USE_V2=1 image", "IMG201 1:15 VLLM_USE_V1"),
         ("export VLLM_ATTENTION_BACKEND=TORCH_SDPA", "IMG202 1:8"),
         ("vllm serve m --tensor-paralel-size 2", "IMG301 1:14 --tensor-parallel-size"),
@@ -94,6 +96,7 @@ def test_what_a_script_sets_and_runs_is_compared_with_the_source(
         "export VLLM_MINE=1; echo $VLLM_MINE",
         "vllm serve m --tensor-parallel 2 --no-enable-lora --tensor_parallel_size=2 $MORE",
         "vllm serve m --dtype $TYPE",
+        "export NCCL_MIN_CHANNELS=1 NCCL_P2P_LEVEL=2 NCCL_BUFFSIZE=1",
         "pip install vllm --upgrade-strategy eager",
         "cd vllm --nothing",
         "cat <<END\nvllm serve m --nothing\nEND",

@@ -126,6 +126,7 @@ def test_a_class_whose_attributes_cannot_be_listed(body):
         ("__all__ = ['a', 'b']", ("a", "b")),
         ("__all__ = ['a'] + ['b']\n__all__ += ['c']\n__all__.append('d')", ("a", "b", "c", "d")),
         ("__all__ = [name for name in dir()]", None),
+        ("__all__ = ['a']\n__all__ += other.names\n__all__ += ['b']", None),
         ("x = 1", None),
     ],
 )
