@@ -1,7 +1,4 @@
-"""Causes that follow from several lines: watchdogs of all ranks, exceptions of other ranks.
-
-(separate: what needs the whole log; errors of one line have modules of their own.)
-"""
+"""Causes that follow from the whole log (separate: other reasons need one line)."""
 
 from __future__ import annotations
 
