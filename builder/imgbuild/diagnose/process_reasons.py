@@ -25,7 +25,7 @@ def hang(log: Log) -> tuple[Reason, int] | None:
             f" later collective"
         )
         confidence = "high"
-    elif absent:
+    elif 0 < len(absent) < len(ranks):
         who = ", ".join(map(str, absent[:16]))
         cause = (
             f"the watchdogs of all ranks but {who} timed out: {who} did not enter the collective"
