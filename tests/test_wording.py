@@ -34,6 +34,9 @@ LOCKED = {
     "the same wish in the words that other packages read": "matrix.yaml",  # in Dockerfiles
     "This file lists certificates that you wish to use or to ignore":
         "builder/imgbuild/deb/certificates.py",  # /etc/ca-certificates.conf of Debian
+    # Messages of vLLM and verl, which the rules of `imgbuild diagnose` search for.
+    "World size": "builder/imgbuild/data/diagnose/world-size-gpus.yaml",
+    "dp|world|n_gpus": "builder/imgbuild/data/diagnose/context-ngpu-verl.yaml",
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from imgbuild.ci import settings
 from imgbuild.cli._app import app
 from imgbuild.cli._help import metavar
 from imgbuild.cli._help import text as text_of
+from imgbuild.diagnose import codes, rules
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix import schema
 from imgbuild.smoke import records
@@ -49,6 +50,7 @@ def pages() -> dict[str, str]:
         "extension.md": keys("matrix.yaml of an extension", schema.extension_schema(), EXTENSION),
         "ci.md": keys("ci.yaml", ci_schema(), CI),
         "errors.md": errors_page(),
+        "failures.md": failures_page(),
         "modules.md": f"{MADE}\n# Modules\n\n{MODULES}\n{architecture.modules()}",
         "test-runs.md": test_runs(),
     }
@@ -294,6 +296,25 @@ the place. With `--json` the same is on stdout, as
 SEVERAL = """\
 If several targets fail, the others are still done; the status is that of the errors if they share
 one, else 1.
+"""
+
+
+def failures_page() -> str:
+    """What `imgbuild diagnose` knows: the codes of logs with their causes and cures."""
+    lines = [MADE, "# Failures in logs\n", FAILURES]
+    for rule in sorted(rules.load(), key=lambda rule: rule.code):
+        lines += [f"## {rule.code}: {rule.title}\n", f"Cause: {codes.plain(rule.cause)}.\n"]
+        lines.append(f"Cure: {codes.plain(rule.cure)}.\n")
+    for code, failure in sorted(rules.kinds().items()):
+        lines += [f"## {code}: {failure.title}\n", f"{failure.text.strip()}\n"]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+FAILURES = """\
+The codes of `imgbuild diagnose`; `imgbuild explain CODE` prints an example with them. Words in
+capitals stand for what the log has. Each rule is a file of
+[data/diagnose](../../builder/imgbuild/data/diagnose): its patterns, cause, cure, and a short log.
+Codes from IMG901 on are reasoned from facts, such as the versions in which a name exists.
 """
 
 

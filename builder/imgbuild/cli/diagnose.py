@@ -13,7 +13,7 @@ from imgbuild.cli._help import command
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._verb import verb
 from imgbuild.diagnose import diagnosis
-from imgbuild.diagnose.finding import Finding, Findings
+from imgbuild.diagnose.finding import LogFinding, LogFindings
 from imgbuild.errors import InputError
 
 FILES = Annotated[
@@ -59,7 +59,7 @@ def diagnose(files: FILES = None) -> None:
     answer(result, folded(_lines(result)))
 
 
-def _lines(result: Findings) -> Iterator[str]:
+def _lines(result: LogFindings) -> Iterator[str]:
     if not result.findings:
         yield "no failure found"
         yield "a report needs the log from its start, and the output of imgbuild doctor --collect"
@@ -68,7 +68,7 @@ def _lines(result: Findings) -> Iterator[str]:
         yield from _finding(finding)
 
 
-def _finding(finding: Finding) -> Iterator[str]:
+def _finding(finding: LogFinding) -> Iterator[str]:
     yield f"{finding.code} {finding.cause} ({finding.confidence} confidence)"
     for line in finding.lines:
         yield f"  {line.number}: {line.text}"

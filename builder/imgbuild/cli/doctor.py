@@ -25,9 +25,10 @@ from imgbuild.cli._output import aligned, answer, folded
 from imgbuild.cli._selection import choose
 from imgbuild.cli._sessions import single, single_arch
 from imgbuild.cli._targets import WholeTargets
-from imgbuild.cli._verb import verb
+from imgbuild.cli._verb import option, verb
 from imgbuild.container import driver
-from imgbuild.doctor import image
+from imgbuild.doctor import collect, image
+from imgbuild.doctor.collect import Collected
 from imgbuild.doctor.host import Host, read_host
 from imgbuild.doctor.image import InspectOptions
 from imgbuild.doctor.targets import Diagnosis, comparable, diagnose, offer, only
@@ -58,6 +59,13 @@ def doctor(
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
     layout: LayoutFolder = None,
+    gather: Annotated[
+        bool,
+        option(
+            "--collect",
+            "Print what a report of a failure needs: machine, packages, variables without secrets.",
+        ),
+    ] = False,
 ) -> None:
     """Show which targets this machine can run, and why.
 
@@ -80,6 +88,9 @@ def doctor(
 
         imgbuild doctor cu124-vllm --through apptainer --sif-file build/cu124-vllm.sif --gpus 1
     """
+    if gather:
+        _print_collected()
+        return
     patterns = selection.named
     number = driver.gpus() if gpus == "all" else int(gpus)
     if through is not None:
@@ -167,6 +178,18 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
         yield "without a GPU and its driver the target to use is unknown"
     else:
         yield "no target fits this machine"
+
+
+def _print_collected() -> None:
+    collected = collect.collect()
+    answer(collected, list(_collected(collected)))
+
+
+def _collected(collected: Collected) -> Iterable[str]:
+    yield from _machine(collected.host)
+    yield f"Python {collected.python}"
+    yield from (f"{name}=={version}" for name, version in collected.packages.items())
+    yield from (f"{name}={value}" for name, value in collected.variables.items())
 
 
 def _machine(host: Host) -> Iterable[str]:

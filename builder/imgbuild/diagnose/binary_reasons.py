@@ -1,7 +1,4 @@
-"""Causes that follow from symbols, libraries and CUDA errors.
-
-(separate: errors of binaries; those of Python names and processes have modules of their own.)
-"""
+"""Causes from symbols, libraries and CUDA errors (separate: facts of binaries, not of Python)."""
 
 from __future__ import annotations
 

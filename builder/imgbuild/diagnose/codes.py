@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from imgbuild.diagnose import rules
-from imgbuild.diagnose.rules import Failure, Rule
+from imgbuild.diagnose.rules import FailureKind, FailureRule
 from imgbuild.system import files, yaml_data
 
-# Findings of `audit --code`: code → title and text, where this version has them.
+# LogFindings of `audit --code`: code → title and text, where this version has them.
 CODE_KINDS = "audit/code_kinds.yaml"
 
 
@@ -35,11 +35,11 @@ def _all() -> Iterator[Explanation]:
         yield Explanation(code=code, title=failure.title, text=failure.text)
     path = files.data(CODE_KINDS)
     if path.exists():
-        for code, failure in yaml_data.load(path, dict[str, Failure]).items():
+        for code, failure in yaml_data.load(path, dict[str, FailureKind]).items():
             yield Explanation(code=code, title=failure.title, text=failure.text)
 
 
-def of_rule(rule: Rule) -> Explanation:
+def of_rule(rule: FailureRule) -> Explanation:
     """The explanation of a rule: cause, cure, sources, and its example."""
     parts = [f"Cause: {plain(rule.cause)}.", f"Cure: {plain(rule.cure)}."]
     if rule.role == "consequence":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,7 +17,7 @@ from imgbuild.diagnose import (
     rules,
 )
 from imgbuild.diagnose.exceptions import root
-from imgbuild.diagnose.finding import Finding, Findings, Reason, ShownLine
+from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason, ShownLine
 from imgbuild.diagnose.log import Event, Log
 from imgbuild.errors import InputError
 
@@ -31,12 +31,12 @@ SOURCES = {"rule": 0, "facts": 1, "first": 2}
 LOOKUPS = ("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError")
 
 
-def diagnose(stream: BinaryIO, name: str) -> Findings:
+def diagnose(stream: BinaryIO, name: str) -> LogFindings:
     """The findings of a log. InputError if it is no text."""
-    return Findings(findings=tuple(_findings(log.parse(lines.read(stream, name)))))
+    return LogFindings(findings=tuple(_findings(log.parse(lines.read(stream, name)))))
 
 
-def of_paths(paths: Sequence[Path]) -> Findings:
+def of_paths(paths: Sequence[Path]) -> LogFindings:
     """The findings of a log, or of the flight-recorder dumps of several ranks; a folder has these.
 
     InputError for a file that cannot be read.
@@ -48,7 +48,7 @@ def of_paths(paths: Sequence[Path]) -> Findings:
         if not file.is_dir()
     ]
     dumps: list[flight.RankDump] = []
-    answers: list[Finding] = []
+    answers: list[LogFinding] = []
     for file in files:
         try:
             with file.open("rb") as stream:
@@ -65,10 +65,10 @@ def of_paths(paths: Sequence[Path]) -> Findings:
         except OSError as error:
             message = f"{file}: {error.strerror or error}"
             raise InputError(message, hint="give a log, or - for stdin") from error
-    return Findings(findings=tuple([*flight.findings(dumps), *answers][:MOST_FINDINGS]))
+    return LogFindings(findings=tuple([*flight.findings(dumps), *answers][:MOST_FINDINGS]))
 
 
-def _findings(value: Log) -> Iterator[Finding]:
+def _findings(value: Log) -> Iterator[LogFinding]:
     ranked = sorted(_reasons(value), key=lambda pair: _order(*pair))
     seen: set[str] = set()
     for reason, event in ranked:
@@ -77,7 +77,7 @@ def _findings(value: Log) -> Iterator[Finding]:
         if reason.source == "first" and seen:
             continue
         seen.add(reason.cause)
-        yield Finding(
+        yield LogFinding(
             code=reason.code,
             cause=reason.cause,
             lines=_lines(value, event),
@@ -219,7 +219,7 @@ def _lines(value: Log, event: Event) -> tuple[ShownLine, ...]:
     """The line of an event; before it the innermost frame outside site-packages."""
     shown = []
     if event.exception is not None:
-        frames: Iterable = reversed(value.exceptions[event.exception].frames)
+        frames = reversed(value.exceptions[event.exception].frames)
         frame = next((each for each in frames if not each.package), None)
         if frame is not None:
             text = f'File "{frame.file}", line {frame.line}, in {frame.name}'

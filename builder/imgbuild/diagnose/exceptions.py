@@ -35,7 +35,7 @@ NAMED = re.compile(
 LIKELY = re.compile(
     r"(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
     r"TimeoutExpired|"
-    r"NotFound|Failed|Failure|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible)"
+    r"NotFound|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible)"
     r"(?:\(\w{1,80}\))?(?::|$)"
 )
 # In the middle of a line: what a warning or a log call repeats of an exception.
@@ -66,7 +66,7 @@ WRAPPING_MESSAGES = re.compile(
 )
 
 
-class Frame(msgspec.Struct, frozen=True):
+class TraceFrame(msgspec.Struct, frozen=True):
     """A place in a traceback; `number` is the line of the log."""
 
     file: str
@@ -94,7 +94,7 @@ class LoggedException(msgspec.Struct, kw_only=True):
     source: str
     type: str
     message: str
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[TraceFrame, ...] = ()
     cause: int | None = None
     context: int | None = None
     traced: bool = True
@@ -124,7 +124,7 @@ class LoggedException(msgspec.Struct, kw_only=True):
 class _Trace(msgspec.Struct):
     """The traceback that a source is writing."""
 
-    frames: list[Frame] = []
+    frames: list[TraceFrame] = []
     indent: int | None = None
     open: bool = False
     cause: int | None = None
@@ -159,7 +159,9 @@ class ExceptionReader:
                 trace.frames, trace.open, trace.indent = [], True, None
             trace.last = None
             trace.frames.append(
-                Frame(frame["file"], int(frame["line"]), frame["name"] or "<module>", line.number)
+                TraceFrame(
+                    frame["file"], int(frame["line"]), frame["name"] or "<module>", line.number
+                )
             )
             del trace.frames[:-MOST_FRAMES]
             return True

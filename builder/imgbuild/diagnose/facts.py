@@ -67,17 +67,17 @@ class Facts(msgspec.Struct):
                 continue
             self._version(match["name"], match["version"])
         for pattern, package in ((VLLM_BANNER, "vllm"), (TORCH_BANNER, "torch")):
-            if match := pattern.search(text):
-                self._version(package, match["version"])
-        if not self.python and (match := PYTHON.search(text)):
-            digits = match[1]
+            if banner := pattern.search(text):
+                self._version(package, banner["version"])
+        if not self.python and (python := PYTHON.search(text)):
+            digits = python[1]
             self.python = digits if "." in digits else f"{digits[0]}.{digits[1:]}"
-        if not self.driver and (match := DRIVER.search(text)):
-            self.driver = match[1]
-        if not self.driver_cuda and (match := DRIVER_CUDA.search(text)):
-            self.driver_cuda = match[1] or f"{match[2]}.{match[3]}"
-        if not self.capability and (match := CAPABILITY.search(text)):
-            self.capability = f"{match[1]}.{match[2]}"
+        if not self.driver and (driver := DRIVER.search(text)):
+            self.driver = driver[1]
+        if not self.driver_cuda and (cuda := DRIVER_CUDA.search(text)):
+            self.driver_cuda = cuda[1] or f"{cuda[2]}.{cuda[3]}"
+        if not self.capability and (model := CAPABILITY.search(text)):
+            self.capability = f"{model[1]}.{model[2]}"
         self.arm = self.arm or bool(ARM.search(text))
 
     def _version(self, name: str, version: str) -> None:

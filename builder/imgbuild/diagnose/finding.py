@@ -16,7 +16,7 @@ class ShownLine(msgspec.Struct, frozen=True):
     text: str
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A cause of a failure. `confidence` is high, medium or low."""
 
     code: str
@@ -26,10 +26,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Confidence
 
 
-class Findings(msgspec.Struct, frozen=True, kw_only=True):
+class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
     """What a log shows, the best first."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LogFinding, ...]
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):

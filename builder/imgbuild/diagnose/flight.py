@@ -1,4 +1,4 @@
-"""PyTorch's flight-recorder dumps: which ranks never entered a collective, or entered another.
+"""PyTorch's flight-recorder dumps: which ranks differ (separate: another kind of input).
 
 A dump is the pickle or the JSON of `torch.distributed`'s trace of one rank; its rank is the number
 at the end of the file's name, as PyTorch writes it.
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from imgbuild.diagnose.finding import Finding, ShownLine
+from imgbuild.diagnose.finding import LogFinding, ShownLine
 from imgbuild.errors import InputError
 
 LARGEST = 512 << 20  # bytes of a dump
@@ -125,7 +125,7 @@ def _groups(value: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return groups
 
 
-def findings(dumps: Iterable[RankDump]) -> list[Finding]:
+def findings(dumps: Iterable[RankDump]) -> list[LogFinding]:
     """Where the ranks differ: in the last collective that they entered, or in which it was."""
     by_rank = {dump.rank: dump for dump in dumps}
     labels = sorted({label for dump in by_rank.values() for label in dump.calls})
@@ -141,7 +141,7 @@ def findings(dumps: Iterable[RankDump]) -> list[Finding]:
     return answers
 
 
-def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> list[Finding]:
+def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> list[LogFinding]:
     """Ranks that entered different collectives at the same number."""
     by_number: dict[int, dict[int, CollectiveCall]] = {}
     for rank, calls in states.items():
@@ -159,7 +159,7 @@ def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> 
             for rank, call in sorted(calls_of.items())
         )
         return [
-            Finding(
+            LogFinding(
                 code="IMG909",
                 cause=f"the ranks entered different collectives as number {number} of group"
                 f" {label}: "
@@ -177,7 +177,7 @@ def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> 
 
 def _behind(
     label: str, states: Mapping[int, tuple[CollectiveCall, ...]], members: tuple[int, ...]
-) -> list[Finding]:
+) -> list[LogFinding]:
     """Ranks whose last collective has a lower number than that of others, or that wrote no dump."""
     last = {rank: calls[-1].sequence if calls else 0 for rank, calls in states.items()}
     absent = sorted(set(members) - set(states))
@@ -207,7 +207,7 @@ def _behind(
         for rank, number in sorted(last.items())
     )
     return [
-        Finding(
+        LogFinding(
             code="IMG909",
             cause=cause,
             lines=lines[:8],

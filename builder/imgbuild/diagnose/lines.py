@@ -1,4 +1,4 @@
-"""Reads a log as lines: bounded memory, any encoding; the lines that may speak of a failure.
+"""The lines of a log that may speak of a failure (separate: bounds of memory and work).
 
 A log may have gigabytes, lines without an end, escape sequences and bytes that are no text. Blocks
 without a word of `SIGNALS` are skipped whole. Of lines that differ in digits only, the first

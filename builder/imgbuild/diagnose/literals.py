@@ -1,13 +1,13 @@
-"""Texts that a regular expression needs: most patterns are excluded by them, without a search.
+"""Texts that a regular expression needs (separate: it reads parsed patterns, as re does).
 
-(separate: it reads the parsed form of patterns, as `re` itself does.)
+Most patterns are excluded by them, without a search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from re import _constants, _parser  # type: ignore[attr-defined] # what re.compile uses
+from re import _constants, _parser  # what re.compile uses
 from typing import Any
 
 SHORTEST = 3  # characters; shorter texts are in most lines

@@ -1,4 +1,4 @@
-"""`data/diagnose/facts/pairs.yaml`: which versions belong together, for cures."""
+"""`data/diagnose/facts/pairs.yaml`: versions that belong together (separate: a table)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class VllmBuild(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str
 
 
-class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
+class TorchWheel(msgspec.Struct, frozen=True, kw_only=True):
     """A torch on PyPI; `cxx11`: its std::string is that of C++11."""
 
     version: str
@@ -40,17 +40,17 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file."""
 
     vllm: tuple[VllmBuild, ...]
-    torch: tuple[TorchBuild, ...]
+    torch: tuple[TorchWheel, ...]
     arm64: Mapping[str, ArmWheels]
 
-    def torch_of(self, vllm: Version) -> TorchBuild | None:
+    def torch_of(self, vllm: Version) -> TorchWheel | None:
         """The torch that a vllm was compiled for."""
         for build in self.vllm:
             if vllm in SpecifierSet(build.versions, prereleases=True):
                 return self.build(Version(build.torch))
         return None
 
-    def build(self, torch: Version) -> TorchBuild | None:
+    def build(self, torch: Version) -> TorchWheel | None:
         """What torch's wheel of a version is; None for an unknown one."""
         return next(
             (each for each in self.torch if Version(each.version).release == torch.release), None

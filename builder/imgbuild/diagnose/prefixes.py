@@ -1,6 +1,6 @@
-"""One line of a log without what is before it: colours, times, ranks, Ray, Slurm, docker, levels.
+"""One line of a log without its prefixes (separate: the forms of prefixes are many).
 
-(separate: the forms of prefixes are a subject of their own.)
+Colours, times, ranks, and what Ray, Slurm, docker and log levels put before a line.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ PREFIXES = tuple(
         # torchrun: [rank0]: or [default0]:
         r"\[(?P<label>(?:rank|default|worker|trainer)\d{1,6})\]: ?",
         # glog: [E1120 18:12:33.123456789 ProcessGroupNCCL.cpp:616]
-        (rf"\[?(?P<glog>[IWEF])\d{{4,8}} {CLOCK}\.\d{{1,9}}\s+(?:\d{{1,10}}"
-        rf" )?[\w./+-]{{1,120}}:\d+\] ?"),
+        (
+            rf"\[?(?P<glog>[IWEF])\d{{4,8}} {CLOCK}\.\d{{1,9}}\s+(?:\d{{1,10}}"
+            rf" )?[\w./+-]{{1,120}}:\d+\] ?"
+        ),
         # Ray's C++: [2026-11-20 18:55:24,123 E 12 12] (raylet) node_manager.cc:3069:
         rf"\[{TIME} (?P<ray>[DIWEFC]) \d+ \d+\] (?:\([\w ]{{1,40}}\) )?(?:[\w./]{{1,80}}:\d+: ?)?",
         rf"\[?{TIME}\]?(?: (?:stdout|stderr) [FP])?(?: ?[|:-] | |:|$)",

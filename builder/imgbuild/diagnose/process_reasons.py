@@ -1,7 +1,4 @@
-"""Causes that follow from several lines: watchdogs of all ranks, exceptions of other ranks.
-
-(separate: what needs the whole log; errors of one line have modules of their own.)
-"""
+"""Causes that follow from the whole log (separate: other reasons need one line)."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def hang(log: Log) -> tuple[Reason, int] | None:
             f" later collective"
         )
         confidence = "high"
-    elif absent:
+    elif 0 < len(absent) < len(ranks):
         who = ", ".join(map(str, absent[:16]))
         cause = (
             f"the watchdogs of all ranks but {who} timed out: {who} did not enter the collective"

@@ -1,7 +1,4 @@
-"""Causes that follow from the names in a Python error and the versions that have them.
-
-(separate: errors of names; those of binaries and processes have modules of their own.)
-"""
+"""Causes from names in a Python error (separate: versions of names, not of binaries)."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from imgbuild.diagnose import names
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.names import Existence
+from imgbuild.diagnose.rules import Confidence
 
 KEYWORD = re.compile(
     r"TypeError: (?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword"
@@ -82,7 +80,7 @@ def variable(text: str, facts: Facts) -> Reason | None:
         return None
     if not existence.spec and not existence.instead and OTHER_VARIABLES.match(name):
         return None
-    confidence = "medium" if version or not existence.spec else "low"
+    confidence: Confidence = "medium" if version or not existence.spec else "low"
     cure = f"write {existence.instead}" if existence.instead else "remove it"
     if existence.gone:
         option = name.removeprefix("VLLM_").lower()

@@ -23,13 +23,13 @@ Confidence = Literal["high", "medium", "low"]
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One known failure.
 
     `match`: patterns, of which one must be in an event. `also`: each must be in some event of the
     log; `unless`: none may be. `frames`: a pattern that a frame of the exception must match.
     `packages`: ranges that a package must be in if the log names its version. `failed`: the log
-    must show a failure otherwise, since the text alone is no proof of one. `warns`: a warning alone
+    must show a failure otherwise, since the text alone does not show one. `warns`: a warning alone
     counts. `priority`: of two rules
     for an event the higher counts. `role`: whether it is a cause, a consequence of another failure
     elsewhere, or a text about one.
@@ -78,7 +78,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return not any(_somewhere(pattern, texts) for pattern in _compiled(self.unless))
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class FailureKind(msgspec.Struct, frozen=True, kw_only=True):
     """What `imgbuild explain` says of a code that no single rule has."""
 
     title: str
@@ -95,25 +95,27 @@ def _somewhere(pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[Rule, ...]:
+def load() -> tuple[FailureRule, ...]:
     """All rules, those with the highest priority first."""
-    rules = [yaml_data.load(path, Rule) for path in sorted(files.data("diagnose").glob("*.yaml"))]
+    rules = [
+        yaml_data.load(path, FailureRule) for path in sorted(files.data("diagnose").glob("*.yaml"))
+    ]
     return tuple(sorted(rules, key=lambda rule: (-rule.priority, rule.code)))
 
 
 @lru_cache(maxsize=1)
-def kinds() -> dict[str, Failure]:
+def kinds() -> dict[str, FailureKind]:
     """The failures that are reasoned from facts, by code: `data/diagnose/facts/kinds.yaml`."""
-    return yaml_data.load(files.data("diagnose/facts/kinds.yaml"), dict[str, Failure])
+    return yaml_data.load(files.data("diagnose/facts/kinds.yaml"), dict[str, FailureKind])
 
 
 @lru_cache(maxsize=1)
-def _searched() -> tuple[tuple[Rule, tuple[tuple[str, frozenset[str]], ...]], ...]:
+def _searched() -> tuple[tuple[FailureRule, tuple[tuple[str, frozenset[str]], ...]], ...]:
     """The rules with the words of their patterns."""
     return tuple((rule, rule.words) for rule in load())
 
 
-def matches(text: str, frames: Sequence[str]) -> Iterator[tuple[Rule, Mapping[str, str]]]:
+def matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Mapping[str, str]]]:
     """The rules with a pattern in `text`, each with the pattern's groups."""
     low = text.lower()
     for rule, words in _searched():

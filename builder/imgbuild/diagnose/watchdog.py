@@ -1,7 +1,4 @@
-"""What the watchdogs of torch's NCCL process groups report: which work of which rank stopped.
-
-(separate: a state of all ranks, built line by line.)
-"""
+"""What NCCL's watchdogs report of each rank (separate: a state of all ranks)."""
 
 from __future__ import annotations
 

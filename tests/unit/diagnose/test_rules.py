@@ -9,13 +9,13 @@ import pytest
 
 from imgbuild.diagnose import codes, rules
 from imgbuild.diagnose.diagnosis import diagnose
-from imgbuild.diagnose.rules import Rule
+from imgbuild.diagnose.rules import FailureRule
 
 RULES = sorted(rules.load(), key=lambda rule: rule.code)
 FILLER = "".join(f"step:{number} - actor/loss:0.{number} - lr:1e-06\n" for number in range(6000))
 
 
-def code_ids(rule: Rule) -> str:
+def code_ids(rule: FailureRule) -> str:
     return rule.code
 
 
@@ -25,19 +25,19 @@ def first_code(text: str) -> str | None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=code_ids)
-def test_a_rule_is_the_first_finding_of_its_example(rule: Rule) -> None:
+def test_a_rule_is_the_first_finding_of_its_example(rule: FailureRule) -> None:
     assert first_code(rule.example) == rule.code
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.example.isascii()], ids=code_ids)
-def test_an_example_is_found_in_the_middle_of_a_long_log(rule: Rule) -> None:
+def test_an_example_is_found_in_the_middle_of_a_long_log(rule: FailureRule) -> None:
     answers = diagnose(io.BytesIO((FILLER + rule.example + FILLER).encode()), "log").findings
     ignored = rule.failed or rule.role == "symptom" or rule.warns or rule.arm
     assert rule.code in [each.code for each in answers] or ignored
 
 
 @pytest.mark.parametrize("rule", RULES, ids=code_ids)
-def test_placeholders_are_groups_of_a_pattern(rule: Rule) -> None:
+def test_placeholders_are_groups_of_a_pattern(rule: FailureRule) -> None:
     groups = {name for pattern in rule.patterns for name in pattern.groupindex}
     assert set(rules.PLACEHOLDER.findall(rule.cause + rule.cure)) <= groups
     for answer in diagnose(io.BytesIO(rule.example.encode()), "log").findings:
@@ -65,7 +65,7 @@ def test_patterns_do_not_repeat_without_a_bound() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=code_ids)
-def test_a_hostile_line_is_searched_in_few_steps(rule: Rule) -> None:
+def test_a_hostile_line_is_searched_in_few_steps(rule: FailureRule) -> None:
     """Patterns are searched in lines of every example's words, repeated up to the longest line."""
     words = " ".join(rule.example.split())[:200]
     for text in (words * 20, "a" * 4000, "(" * 4000, " " * 4000, "error: " * 500):

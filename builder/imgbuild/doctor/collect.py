@@ -1,0 +1,53 @@
+"""`doctor --collect`: what a report of a failure needs: versions, driver, variables, no secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from imgbuild.audit.packages.environment import open_environment
+from imgbuild.doctor.host import Host, read_host
+
+# Variables that change how training and serving run; the values of secrets are left out.
+VARIABLES = re.compile(
+    r"(?:NCCL|TORCH|PYTORCH|CUDA|NVIDIA|VLLM|SGLANG|SGL|FLASHINFER|TRITON|RAY|HF|TRANSFORMERS|"
+    r"OMP|MKL|"
+    r"SLURM|MASTER|NODE|LOCAL|RANK|ROLE|DS|ACCELERATE|TOKENIZERS|XLA|UCX|GLOO|VERL|"
+    r"UNSLOTH)_?\w*|"
+    r"(?:LD_LIBRARY_PATH|LD_PRELOAD|PATH|PYTHONPATH|PYTHONHOME|VIRTUAL_ENV|CONDA_PREFIX|TMPDIR|"
+    r"CC|CXX)"
+)
+SECRET = re.compile(r"TOKEN(?!IZERS_PARALLELISM)|KEY|SECRET|PASS|AUTH|CREDENTIAL|COOKIE|JWT")
+ADDRESS_LOGIN = re.compile(r"//[^/@\s]+@")
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine, the active environment's Python and packages, and variables."""
+
+    host: Host
+    python: str
+    packages: Mapping[str, str]
+    variables: Mapping[str, str]
+
+
+def collect() -> Collected:
+    """What this machine and its active environment are. InputError if that cannot be read."""
+    environment = open_environment(None)
+    return Collected(
+        host=read_host(),
+        python=environment.python,
+        packages={package.wheel.package: package.wheel.version for package in environment.packages},
+        variables=variables(os.environ),
+    )
+
+
+def variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that matter; "set" in place of a secret, and no logins in addresses."""
+    return {
+        name: "set" if SECRET.search(name) else ADDRESS_LOGIN.sub("//", value)
+        for name, value in sorted(environment.items())
+        if VARIABLES.fullmatch(name)
+    }

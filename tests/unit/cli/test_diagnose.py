@@ -1,0 +1,79 @@
+"""`imgbuild diagnose` and `imgbuild explain`: output, JSON, exit statuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.inprocess_project import Command
+
+LOG = "ImportError: cannot import name 'PPOTrainer' from 'trl' (/opt/trl/__init__.py)\n"
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def test_text_has_the_cause_the_lines_and_the_cure(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(LOG)
+    answer = command("diagnose", str(tmp_path / "run.log"))
+    assert answer.status == 0
+    assert answer.stdout.splitlines() == [
+        "IMG902 trl 0.29.0 removed trl.PPOTrainer (high confidence)",
+        f"  1: {LOG.strip()}",
+        "  cure: do not import PPOTrainer, or install trl<0.29.0",
+    ]
+
+
+def test_json_has_the_findings(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(LOG)
+    (finding,) = json.loads(command("diagnose", "--json", str(tmp_path / "run.log")).stdout)[
+        "findings"
+    ]
+    assert set(finding) == {"code", "cause", "lines", "cure", "confidence"}
+    assert finding["lines"] == [{"number": 1, "text": LOG.strip()}]
+
+
+@pytest.mark.parametrize("words", [("diagnose",), ("diagnose", "-")])
+def test_stdin_is_read(
+    command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
+    assert command(*words).stdout.startswith("IMG902 ")
+
+
+def test_nothing_found_says_what_to_collect(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text("step 1 loss 0.2\n")
+    answer = command("diagnose", str(tmp_path / "run.log"))
+    assert answer.status == 0
+    assert answer.stdout.startswith("no failure found\n")
+    assert "imgbuild doctor --collect" in answer.stdout
+    answer = command("diagnose", "--json", str(tmp_path / "run.log"))
+    assert json.loads(answer.stdout) == {"findings": []}
+
+
+def test_unreadable_input_is_an_error(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\x7fELF\x01\x02\x03" * 400)
+    for path in (tmp_path / "absent", tmp_path / "binary"):
+        answer = command("diagnose", str(path))
+        assert answer.status == 2
+        assert str(path) in answer.stderr
+
+
+def test_explain_has_cause_cure_and_example(command: Command) -> None:
+    answer = command("explain", "img504")
+    assert answer.stdout.startswith("IMG504: The wheels have no code for this GPU\n")
+    assert "Cure: " in answer.stdout
+    assert "no kernel image is available" in answer.stdout
+    assert json.loads(command("explain", "IMG901", "--json").stdout)["title"]
+
+
+def test_explain_names_the_nearest_code(command: Command) -> None:
+    answer = command("explain", "IMG5040")
+    assert answer.status == 2
+    assert "no finding has this code" in answer.stderr

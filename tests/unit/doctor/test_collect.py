@@ -1,0 +1,24 @@
+"""Which variables `doctor --collect` prints, and that no secret is among them."""
+
+from __future__ import annotations
+
+from imgbuild.doctor.collect import variables
+
+
+def test_secrets_and_unrelated_variables_are_left_out() -> None:
+    assert variables(
+        {
+            "NCCL_DEBUG": "INFO",
+            "HF_TOKEN": "hf_secret",
+            "VLLM_API_KEY": "secret",
+            "HF_ENDPOINT": "https://user:secret@mirror.example",
+            "TOKENIZERS_PARALLELISM": "false",
+            "DATABASE_URL": "secret",
+        }
+    ) == {
+        "NCCL_DEBUG": "INFO",
+        "HF_TOKEN": "set",
+        "VLLM_API_KEY": "set",
+        "HF_ENDPOINT": "https://mirror.example",
+        "TOKENIZERS_PARALLELISM": "false",
+    }

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Writes data/diagnose/versions: in which versions of packages names, modules and arguments exist.
+
+    tools/name_versions.py PACKAGE...    trl, vllm, transformers, accelerate, peft, verl, torch
+
+Reads the Python files of published wheels on the index that uv is set up for, in part, one version
+of each minor release of transformers and torch, all of the others. It keeps what is not in every
+version. Parts of a file that this does not make (symbols of torch, environment of vllm) are kept.
+The files of 2026-11-27 also have names of deeper modules that other packages import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import sys
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from packaging.version import Version
+
+from imgbuild.http.client import Http
+from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.index.remote_wheel import Blocks, RemoteFile
+from imgbuild.solve import uv
+from imgbuild.system import files, yaml_data
+
+FOLDER = "diagnose/versions"
+MINORS = ("transformers", "torch", "accelerate", "peft")  # one version of each minor release
+OLDEST = {
+    "trl": "0.8", "vllm": "0.6.3", "transformers": "4.40", "accelerate": "0.30", "peft": "0.8",
+    "verl": "0.1", "torch": "2.1",
+}  # fmt: skip
+# Classes whose arguments and members are kept; others are internal.
+KEPT = re.compile(r"(?:Config|Arguments|Args|Params|Trainer|LLM|Engine|Cache|Accelerator|Base)$")
+LISTED = re.compile(r"^__all__ \+?= \[([^\]]*)\]", re.MULTILINE)
+TESTS = re.compile(r"/tests?/|/models/|/third_party/|/benchmarks?/")
+
+
+class VersionNames(msgspec.Struct):
+    """What one version has: names by module, arguments and members by class."""
+
+    modules: set[str]
+    names: dict[str, set[str]]
+    arguments: dict[str, set[str]]
+    members: dict[str, set[str]]
+
+
+def read(package: str, file: IndexFile, http: Http) -> VersionNames:
+    """The names in a wheel on the index."""
+    remote = RemoteFile(file.url, Blocks(http, block=1 << 20, limit=64))
+    with zipfile.ZipFile(io.BufferedReader(remote, 1 << 16)) as wheel:
+        paths = [path for path in wheel.namelist() if path.endswith((".py", ".so"))]
+        names: dict[str, set[str]] = {}
+        classes: dict[str, ast.ClassDef] = {}
+        for path in paths:
+            deep = path.count("/") > (2 if package == "torch" else 4)
+            if not path.endswith(".py") or TESTS.search(f"/{path}") or deep:
+                continue
+            try:
+                tree = ast.parse(wheel.read(path))
+            except SyntaxError:
+                continue
+            module = module_of(path)
+            if module.count(".") < 2:
+                names[module] = {name for name in bound(tree.body) if name[0] != "_"}
+            classes |= {n.name: n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+        if package == "transformers":  # its names are those that its modules list
+            texts = (wheel.read(path).decode() for path in paths if path.endswith(".py"))
+            names[package] |= {
+                name for text in texts for part in LISTED.findall(text)
+                for name in re.findall(r"[\"'](\w+)[\"']", part)
+            }  # fmt: skip
+    modules = {module for path in paths if (module := module_of(path)).count(".") < 3}
+    kept = [name for name in classes if KEPT.search(name)]
+    return VersionNames(
+        modules=modules,
+        names=names,
+        arguments={name: arguments(name, classes, set()) for name in kept},
+        members={name: members(name, classes, set()) for name in kept},
+    )
+
+
+def module_of(path: str) -> str:
+    """The module of a file in a wheel."""
+    parts = path.split("/")
+    parts[-1] = parts[-1].partition(".")[0]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def bound(body: Iterable[ast.stmt]) -> Iterable[str]:
+    """The names that a module's body binds, or lists for lazy import."""
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((each.asname or each.name).partition(".")[0] for each in node.names)
+        elif isinstance(node, ast.If | ast.Try):
+            handlers = [part for each in getattr(node, "handlers", ()) for part in each.body]
+            yield from bound([*node.body, *handlers, *node.orelse])
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr | ast.AugAssign):
+            targets = getattr(node, "targets", [getattr(node, "target", None)])
+            yield from (each.id for each in targets if isinstance(each, ast.Name))
+            yield from (
+                each.value for each in ast.walk(node)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                and each.value.isidentifier()
+            )  # fmt: skip
+
+
+def arguments(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> set[str]:
+    """What the constructor of a class takes: its parameters, or the fields of a dataclass."""
+    if name not in classes or name in seen:
+        return set()
+    node = classes[name]
+    above = {each for base in bases(node) for each in arguments(base, classes, {*seen, name})}
+    fields = {
+        each.target.id for each in node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }  # fmt: skip
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef) and each.name == "__init__" and not fields:
+            parts = (*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs)
+            deprecated = {
+                part.value for mark in each.decorator_list for part in ast.walk(mark)
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                and part.value.isidentifier()
+            }  # fmt: skip
+            named = {part.arg for part in parts[1:]} | deprecated
+            return named | above if each.args.kwarg else named
+    return fields | above
+
+
+def members(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> set[str]:
+    """The methods and fields of a class."""
+    if name not in classes or name in seen:
+        return set()
+    node = classes[name]
+    functions = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    above = {each for base in bases(node) for each in members(base, classes, {*seen, name})}
+    return {each for each in functions | above if each[0] != "_"}
+
+
+def bases(node: ast.ClassDef) -> list[str]:
+    """The names of the classes that a class is derived from."""
+    return [ast.unparse(base).rpartition(".")[2].partition("[")[0] for base in node.bases]
+
+
+def changes(per_version: Sequence[set[str] | None], versions: Sequence[Version]) -> dict[str, str]:
+    """The names that not every version has, by the range of versions that has them.
+
+    None: a version that lacks the module or class, and is left out.
+    """
+    pairs = [
+        (names, v) for names, v in zip(per_version, versions, strict=True) if names is not None
+    ]
+    groups = defaultdict(list)
+    for name in sorted(set().union(*(names for names, _ in pairs))):
+        places = [index for index, (names, _) in enumerate(pairs) if name in names]
+        if len(places) == len(pairs):
+            continue
+        bounds = [f">={pairs[places[0]][1]}"] if places[0] else []
+        bounds += [f"<{pairs[places[-1] + 1][1]}"] if places[-1] + 1 < len(pairs) else []
+        if bounds:
+            groups[",".join(bounds)].append(name)
+    return {spec: " ".join(names) for spec, names in sorted(groups.items())}
+
+
+def tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
+    """The parts of a file of data."""
+    versions, values = list(read_versions), list(read_versions.values())
+
+    def _by_key(part: str) -> dict[str, dict[str, str]]:
+        keys = sorted({key for value in values for key in getattr(value, part)})
+        rows = {
+            key: changes([getattr(value, part).get(key) for value in values], versions)
+            for key in keys
+        }
+        return {key: row for key, row in rows.items() if row}
+
+    return {
+        "arguments": _by_key("arguments"),
+        "names": _by_key("names"),
+        "modules": changes([value.modules for value in values], versions),
+        "members": _by_key("members"),
+    }
+
+
+def chosen(package: str, every: Iterable[IndexFile]) -> dict[Version, IndexFile]:
+    """The wheel of each version to read."""
+    wheels: dict[Version, IndexFile] = {}
+    for file in every:
+        version = file.version
+        if not file.is_wheel or version is None or version.is_prerelease:
+            continue
+        if version >= Version(OLDEST[package]) and (version not in wheels or "x86_64" in file.name):
+            wheels[version] = file
+    ordered = dict(sorted(wheels.items()))
+    if package not in MINORS:
+        return ordered
+    first: dict[tuple[int, ...], Version] = {}
+    for version in ordered:
+        first.setdefault(version.release[:2], version)
+    return {version: ordered[version] for version in first.values()}
+
+
+def write(package: str, http: Http) -> Path:
+    """Read the versions of a package, and write its file."""
+    place = IndexAddress(name="default", address=uv.default_index())
+    indexes = Indexes({place.name: place}, {}, place.name, http)
+    wheels = chosen(package, indexes.files(package))
+    values = {version: read(package, file, http) for version, file in wheels.items()}
+    path = files.data(FOLDER) / f"{package}.yaml"
+    kept = yaml_data.read(path.read_bytes()) if path.exists() else {}
+    first, last = str(next(iter(values))), str([*values][-1])
+    document = {**kept, "package": package, "first": first, "last": last, **tables(values)}
+    path.write_text(yaml.safe_dump(document, sort_keys=False, width=100_000), encoding="utf-8")
+    return path
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Write the files of the packages that are named."""
+    lines = (__doc__ or "").splitlines()
+    parser = argparse.ArgumentParser(
+        description="\n".join(lines), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("package", nargs="+", choices=sorted(OLDEST))
+    http = Http()
+    for package in parser.parse_args(words).package:
+        print(write(package, http))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
