@@ -221,8 +221,8 @@ def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library
     members = library_wheel.content.members()
     same = {path for path, crc in twin.crcs.items() if path in members and members[path].crc == crc}
     modules = [name for name in twin.modules if name in library_wheel.sources]
-    known = {name: twin.module(name) for name in modules if library_wheel.sources[name] in same}
-    library_wheel.learn({name: module for name, module in known.items() if module is not None})
+    unchanged = {name: twin.module(name) for name in modules if library_wheel.sources[name] in same}
+    library_wheel.learn({name: module for name, module in unchanged.items() if module is not None})
     library.prefetch({library_wheel: modules})
     library_wheel.read(twin.members)
     for key in twin.mentions:
