@@ -1,4 +1,5 @@
-"""Python source without docstrings and comments, each statement on its line (separate: pure text)."""
+"""Python source without docstrings and comments, statements on their lines (separate: pure text).
+"""
 
 from __future__ import annotations
 
