@@ -131,7 +131,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
         code = msgspec.structs.replace(code, forks=forks)
         packages = CodePackages(
             installed={wheel.package: wheel.sha256 for wheel in read},
-            machine=(lock.base.python, arch, ""),
+            machine=(lock.base.python, arch, "offline" if inputs.offline else ""),
             open=lambda: _open(lock, arch, read, library, lambda wheel: _place(store, wheel)),
             others=lambda: other_sets(lock.target, library),
             others_key=_others_key(),

@@ -6,6 +6,7 @@ A finding on the main path is an error, one in a corner a note.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 from imgbuild.audit.checks.assigned import assigned
 from imgbuild.audit.checks.findings import finding, ordered, place_of
@@ -21,6 +22,8 @@ from imgbuild.audit.source.facts import Attribute, Import, ModuleFacts, Opaque
 from imgbuild.report import Finding, Relation
 
 CHECK = "imports"
+# Package set → whether a package has a module of another name in a folder of its own.
+_vendored: WeakKeyDictionary[ImportablePackages, dict[tuple[str, str], bool]] = WeakKeyDictionary()
 
 
 def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
@@ -188,7 +191,10 @@ def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str)
     package = package_set.owner(facts.module)
     if package is None:
         return False
-    modules, files = package_set.modules_of(package), package_set.files(package)
-    return any(f".{root}." in f"{module}." for module in modules) or any(
-        f"/{root}/" in file for file in files
-    )
+    memory = _vendored.setdefault(package_set, {})
+    if (package, root) not in memory:
+        modules, files = package_set.modules_of(package), package_set.files(package)
+        memory[package, root] = any(f".{root}." in f"{module}." for module in modules) or any(
+            f"/{root}/" in file for file in files
+        )
+    return memory[package, root]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
@@ -16,6 +17,7 @@ class PackageSources:
     def __init__(self, package_set: PackageSet) -> None:
         self.package_set = package_set
         self._texts: dict[str, tuple[bytes, ...] | None] = {}
+        self._variables: dict[tuple[str, str], frozenset[str] | None] = {}
 
     def texts(self, package: str) -> tuple[bytes, ...] | None:
         """The sources of all modules of a package; None if it is not installed or not at hand."""
@@ -28,6 +30,17 @@ class PackageSources:
                     tops &= {package.replace("-", "_"), *_TOPS.get(package, ())}
                     self._texts[package] = tuple(wheel.text(top).source for top in sorted(tops))
         return self._texts[package]
+
+    def variables(self, package: str, prefix: str) -> frozenset[str] | None:
+        """The names in capitals with a prefix in a package; None as of `texts`."""
+        key = (package, prefix)
+        if key not in self._variables:
+            texts = self.texts(package)
+            pattern = re.compile(rb"\b%s[A-Z0-9_]+" % prefix.encode())
+            names = {name.decode() for text in texts or () for name in pattern.findall(text)}
+            names = {name for name in names if not name.endswith("_")}
+            self._variables[key] = None if texts is None else frozenset(names)
+        return self._variables[key]
 
     def files(self, package: str, patterns: Iterable[str]) -> Mapping[str, bytes]:
         """Path → content of the Python files of a package that match one of `patterns`."""

@@ -149,14 +149,12 @@ def _read_names(
 ) -> frozenset[str] | None:
     """The names with a prefix in the sources of packages; None if one of them is not at hand."""
     names: set[str] = set()
-    pattern = re.compile(rb"\b%s[A-Z0-9_]+" % prefix.encode())
     for package in readers:
-        texts = sources.texts(package)
-        if texts is None:
+        read = sources.variables(package, prefix)
+        if read is None:
             return None
-        for source in texts:
-            names |= {match.decode() for match in pattern.findall(source)}
-    return frozenset(name for name in names if not name.endswith("_"))
+        names |= read
+    return frozenset(names)
 
 
 def _value(

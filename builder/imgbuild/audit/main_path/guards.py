@@ -243,8 +243,8 @@ def _defined(package_set: ImportablePackages, guard: Guard) -> Guard:
         return guard
     if "." in function.name or result.owner is not None or home.module == module:
         return guard
-    own = f"{function.name}{text[len(ast.unparse(call.func)) :]}"
-    return Guard(guard.kind, f"{home.module}::{own}", guard.spec)
+    own = ast.Call(ast.Name(function.name), call.args, call.keywords)
+    return Guard(guard.kind, f"{home.module}::{ast.unparse(own)}", guard.spec)
 
 
 def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:
