@@ -1,4 +1,4 @@
-"""Python source without its docstrings and comments, in which every statement keeps its line."""
+"""Source without docstrings and comments; lines stay (separate: a transformation of its own)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import io
 import tokenize
 from collections.abc import Iterator
+
+from imgbuild.system.syntax import parse_source
 
 _OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -16,7 +18,7 @@ def shortened(source: bytes) -> bytes:
     It is returned as it is if it cannot be parsed.
     """
     try:
-        tree = ast.parse(source.decode())
+        tree = parse_source(source.decode())
         return _without_comments(_without_docstrings(source, tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
         return source
