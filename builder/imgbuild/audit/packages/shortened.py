@@ -1,5 +1,4 @@
-"""Python source without docstrings and comments, statements on their lines (separate: pure text).
-"""
+"""Source without docstrings and comments; lines stay (separate: a transformation of its own)."""
 
 from __future__ import annotations
 
