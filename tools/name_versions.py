@@ -79,12 +79,12 @@ def read(package: str, file: IndexFile, http: Http) -> VersionNames:
                 for name in re.findall(r"[\"'](\w+)[\"']", part)
             }  # fmt: skip
     modules = {module for path in paths if (module := module_of(path)).count(".") < 3}
-    kept = [name for name in classes if KEPT.search(name)]
+    public = [name for name in classes if KEPT.search(name)]
     return VersionNames(
         modules=modules,
         names=names,
-        arguments={name: arguments(name, classes, set()) for name in kept},
-        members={name: members(name, classes, set()) for name in kept},
+        arguments={name: arguments(name, classes, set()) for name in public},
+        members={name: members(name, classes, set()) for name in public},
     )
 
 
@@ -218,9 +218,9 @@ def write(package: str, http: Http) -> Path:
     wheels = chosen(package, indexes.files(package))
     values = {version: read(package, file, http) for version, file in wheels.items()}
     path = files.data(FOLDER) / f"{package}.yaml"
-    kept = yaml_data.read(path.read_bytes()) if path.exists() else {}
+    other = yaml_data.read(path.read_bytes()) if path.exists() else {}
     first, last = str(next(iter(values))), str([*values][-1])
-    document = {**kept, "package": package, "first": first, "last": last, **tables(values)}
+    document = {**other, "package": package, "first": first, "last": last, **tables(values)}
     path.write_text(yaml.safe_dump(document, sort_keys=False, width=100_000), encoding="utf-8")
     return path
 
