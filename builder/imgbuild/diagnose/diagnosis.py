@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,6 +35,14 @@ LOOKUPS = ("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupE
 def diagnose(stream: BinaryIO, name: str) -> LogFindings:
     """The findings of a log. InputError if it is no text."""
     return LogFindings(findings=tuple(_findings(log.parse(lines.read(stream, name)))))
+
+
+def sentence(text: str) -> str:
+    """The first finding of a log as a sentence; "" if none is more than a guess."""
+    first = next(iter(diagnose(io.BytesIO(text.encode("utf-8", "replace")), "log").findings), None)
+    if first is None or first.confidence == "low":
+        return ""
+    return f"{first.code}: {first.cause}; cure: {first.cure}"
 
 
 def of_paths(paths: Sequence[Path]) -> LogFindings:
