@@ -61,9 +61,7 @@ def of_paths(paths: Sequence[Path]) -> LogFindings:
     for file in files:
         try:
             with file.open("rb") as stream:
-                first = stream.read(4096)
-                stream.seek(0)
-                if flight.is_dump(first):
+                if flight.is_dump(stream.peek(4096)):  # a pipe cannot be read twice
                     data = stream.read(flight.LARGEST + 1)
                     if len(data) > flight.LARGEST:
                         message = f"{file}: larger than {flight.LARGEST >> 20} MB"
