@@ -36,7 +36,7 @@ LOCKED = {
         "builder/imgbuild/deb/certificates.py",  # /etc/ca-certificates.conf of Debian
     # Messages of vLLM and verl, which the rules of `imgbuild diagnose` search for.
     "World size": "builder/imgbuild/data/diagnose/world-size-gpus.yaml",
-    "dp|world|n_gpus": "builder/imgbuild/data/diagnose/context-ngpu-verl.yaml",
+    "dp|world|n_gpus": "builder/imgbuild/data/diagnose/verl-batch-sizes.yaml",
 }  # fmt: skip
 
 

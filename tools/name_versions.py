@@ -39,7 +39,7 @@ OLDEST = {
     "verl": "0.1", "torch": "2.1",
 }  # fmt: skip
 # Classes whose arguments and members are kept; others are internal.
-PUBLIC = re.compile(r"(?:Config|Arguments|Args|Params|Trainer|LLM|Engine|Cache|Accelerator|Base)$")
+KEPT = re.compile(r"(?:Config|Arguments|Args|Params|Trainer|LLM|Engine|Cache|Accelerator|Base)$")
 LISTED = re.compile(r"^__all__ \+?= \[([^\]]*)\]", re.MULTILINE)
 TESTS = re.compile(r"/tests?/|/models/|/third_party/|/benchmarks?/")
 
@@ -79,7 +79,7 @@ def read(package: str, file: IndexFile, http: Http) -> VersionNames:
                 for name in re.findall(r"[\"'](\w+)[\"']", part)
             }  # fmt: skip
     modules = {module for path in paths if (module := module_of(path)).count(".") < 3}
-    public = [name for name in classes if PUBLIC.search(name)]
+    public = [name for name in classes if KEPT.search(name)]
     return VersionNames(
         modules=modules,
         names=names,
@@ -218,9 +218,9 @@ def write(package: str, http: Http) -> Path:
     wheels = chosen(package, indexes.files(package))
     values = {version: read(package, file, http) for version, file in wheels.items()}
     path = files.data(FOLDER) / f"{package}.yaml"
-    existing = yaml_data.read(path.read_bytes()) if path.exists() else {}
+    other = yaml_data.read(path.read_bytes()) if path.exists() else {}
     first, last = str(next(iter(values))), str([*values][-1])
-    document = {**existing, "package": package, "first": first, "last": last, **tables(values)}
+    document = {**other, "package": package, "first": first, "last": last, **tables(values)}
     path.write_text(yaml.safe_dump(document, sort_keys=False, width=100_000), encoding="utf-8")
     return path
 

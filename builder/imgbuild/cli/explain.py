@@ -20,7 +20,7 @@ WIDTH = 80
 
 @verb
 def explain(code: CODE) -> None:
-    """Explain the code of a finding of `diagnose` or `audit --code`.
+    """Explain the code of a finding of diagnose or audit.
 
     Prints its cause, its cure, and an example. All codes of logs: docs/reference/failures.md.
 

@@ -36,6 +36,7 @@ from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.codec import write_bytes
 from imgbuild.container import driver
+from imgbuild.diagnose import diagnosis
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
@@ -209,6 +210,8 @@ def print_report(report: Report) -> None:
                 console.info(f"the last {TAIL} of {len(lines)} lines of its log (all with -v):")
                 lines = lines[-TAIL:]
             console.info(indent("\n".join(lines), "  "))
+            if sentence := diagnosis.sentence(case.log):
+                console.info(sentence)
 
 
 Tiers = Annotated[

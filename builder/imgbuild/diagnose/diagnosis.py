@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,6 +37,14 @@ def diagnose(stream: BinaryIO, name: str) -> LogFindings:
     return LogFindings(findings=tuple(_findings(log.parse(lines.read(stream, name)))))
 
 
+def sentence(text: str) -> str:
+    """The first finding of a log as a sentence; "" if none is more than a guess."""
+    first = next(iter(diagnose(io.BytesIO(text.encode("utf-8", "replace")), "log").findings), None)
+    if first is None or first.confidence == "low":
+        return ""
+    return f"{first.code}: {first.cause}; cure: {first.cure}"
+
+
 def of_paths(paths: Sequence[Path]) -> LogFindings:
     """The findings of a log, or of the flight-recorder dumps of several ranks; a folder has these.
 
@@ -52,9 +61,7 @@ def of_paths(paths: Sequence[Path]) -> LogFindings:
     for file in files:
         try:
             with file.open("rb") as stream:
-                first = stream.read(4096)
-                stream.seek(0)
-                if flight.is_dump(first):
+                if flight.is_dump(stream.peek(4096)):  # a pipe cannot be read twice
                     data = stream.read(flight.LARGEST + 1)
                     if len(data) > flight.LARGEST:
                         message = f"{file}: larger than {flight.LARGEST >> 20} MB"

@@ -1,4 +1,4 @@
-"""One line of a log without its prefixes (separate: the forms of prefixes are many).
+"""One line of a log without its prefixes.
 
 Colours, times, ranks, and what Ray, Slurm, docker and log levels put before a line.
 """

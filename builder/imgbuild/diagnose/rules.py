@@ -50,9 +50,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     role: Role = "cause"
     confidence: Confidence = "high"
     priority: int = 50
-    versions: str = ""
     sources: tuple[str, ...] = ()
-    origin: Literal["produced", "written"] = "written"
     example: str = ""
 
     @property

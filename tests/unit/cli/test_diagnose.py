@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,13 @@ def test_explain_names_the_nearest_code(command: Command) -> None:
     answer = command("explain", "IMG5040")
     assert answer.status == 2
     assert "no finding has this code" in answer.stderr
+
+
+def test_a_pipe_is_read(command: Command, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(LOG,))
+    writer.start()
+    answer = command("diagnose", str(pipe))
+    writer.join()
+    assert answer.stdout.startswith("IMG902 ")

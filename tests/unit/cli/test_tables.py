@@ -121,3 +121,16 @@ def test_the_table_of_cases_fits_the_terminal(
     assert counts
     assert max(map(len, table.splitlines())) <= terminal.COLUMNS
     assert table.count(name) == 3
+
+
+def test_a_failed_case_ends_with_the_cause_that_its_log_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = "RuntimeError: Failed to find C compiler. Please specify via CC environment variable\n"
+    case = Case(name="kernels", outcome="failed", seconds=1.0, message="exit status 1", log=log)
+    report = Report(target=TARGET, arch=Arch.X86_64, tier="gpu", cases=(case,))
+    monkeypatch.setattr(smoke, "console", Console())
+    smoke.print_report(report)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("IMG626: the image has no C compiler")
+    assert "; cure: apt-get install -y gcc" in last

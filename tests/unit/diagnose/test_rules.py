@@ -8,7 +8,7 @@ import re
 import pytest
 
 from imgbuild.diagnose import codes, rules
-from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.diagnosis import diagnose, sentence
 from imgbuild.diagnose.rules import FailureRule
 
 RULES = sorted(rules.load(), key=lambda rule: rule.code)
@@ -78,3 +78,11 @@ def test_explanations_have_every_code() -> None:
     assert {rule.code for rule in RULES} <= every.keys()
     assert set(rules.kinds()) <= every.keys()
     assert not [each.code for each in every.values() if "{" in each.text.replace("{'use_", "")]
+
+
+def test_a_sentence_has_cause_and_cure_or_is_empty() -> None:
+    text = next(rule for rule in RULES if rule.code == "IMG504").example
+    assert sentence(text).startswith("IMG504: a package that runs here")
+    assert "; cure: " in sentence(text)
+    assert sentence("Traceback (most recent call last):\nacme.OddError: x\n") == ""
+    assert sentence("") == ""
