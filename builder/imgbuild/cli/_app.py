@@ -70,9 +70,7 @@ VERBS = {
     "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror what is in a registry"),
     "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
-    "ci": Verb(
-        SITES, "List the jobs of a CI, write them as a shell script, and report their results"
-    ),
+    "ci": Verb(SITES, "List jobs of CI, write them as a shell script, report their results"),
     "explain": Verb(SITES, "Explain the code of a finding of diagnose or audit"),
     "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
     "help": Verb(SITES, "Show the help of a command", hidden=True),

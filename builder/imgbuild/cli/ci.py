@@ -32,7 +32,7 @@ HEAD = ("job", "machine", "GB", "steps")
 app = typer.Typer(
     cls=VerbGroup,
     no_args_is_help=True,
-    help="List the jobs of a CI, write them as a shell script, and report their results.\n\n"
+    help="List jobs of CI, write them as a shell script, report their results.\n\n"
     "Jobs follow from the matrix and the locks. Their steps run on any machine: lock check, audit,"
     " build, smoke tests, push by digest, and, when everything has passed for the digest of an"
     " image, its tags.",

@@ -42,7 +42,7 @@ def diagnose(files: FILES = None) -> None:
 
         imgbuild diagnose slurm-4711.out
 
-        imgbuild diagnose --json < train.log
+        imgbuild diagnose --json train.log
 
         imgbuild diagnose /tmp/nccl_trace_rank_*
     """

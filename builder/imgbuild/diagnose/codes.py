@@ -10,9 +10,6 @@ from imgbuild.diagnose import rules
 from imgbuild.diagnose.rules import FailureKind, FailureRule
 from imgbuild.system import files, yaml_data
 
-# LogFindings of `audit --code`: code → title and text, where this version has them.
-CODE_KINDS = "audit/code_kinds.yaml"
-
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """A code, its title, and what there is to say of it."""
@@ -33,10 +30,9 @@ def _all() -> Iterator[Explanation]:
         yield of_rule(rule)
     for code, failure in rules.kinds().items():
         yield Explanation(code=code, title=failure.title, text=failure.text)
-    path = files.data(CODE_KINDS)
-    if path.exists():
-        for code, failure in yaml_data.load(path, dict[str, FailureKind]).items():
-            yield Explanation(code=code, title=failure.title, text=failure.text)
+    of_code = yaml_data.load(files.data("audit/code_kinds.yaml"), dict[str, FailureKind])
+    for code, failure in of_code.items():
+        yield Explanation(code=code, title=failure.title, text=failure.text)
 
 
 def of_rule(rule: FailureRule) -> Explanation:

@@ -231,11 +231,12 @@ class Chooser:
             tags = self._tags(nearest.python)
             asked = self._open(nearest)
             demanded = self.demands(nearest.python)
+            have = {*nearest.versions, *self._excluded()}
             blocked = [
                 *obstacles(asked, self.pages, tags),
                 *url_wheels.unfit(asked, tags),
                 *contradictions(self._required(nearest, asked), demanded, self._declared),
-                *required_sdists(asked, nearest.versions, self.pages, tags, self._context),
+                *required_sdists(asked, have, self.pages, tags, self._context),
             ]
             advice, sdists = self._of_source(blocked, nearest, folder)
             if not advice:

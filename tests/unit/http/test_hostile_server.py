@@ -196,6 +196,7 @@ def registry(place: str, _: Path) -> None:
 @pytest.mark.parametrize("behave", BEHAVIOURS.values(), ids=BEHAVIOURS)
 @pytest.mark.parametrize("ask", [page, download, parts, wheel_by_url, registry])
 def test_a_hostile_server_ends_in_an_error_and_takes_little_memory(tmp_path, behave, ask):
+    Store.open(tmp_path / "cache").fact("metadata", "")  # reads the facts that are installed
     tracemalloc.start()
     try:
         with serve(behave) as place, contextlib.suppress(ImgbuildError):
