@@ -19,7 +19,7 @@ from imgbuild.errors import InputError
 FILES = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[FILE]...",
+        metavar="FILE...",
         help="A log, plain or in gzip; or the flight-recorder dumps of all ranks, or a folder of"
         " these. Default, and -: stdin.",
         show_default=False,
