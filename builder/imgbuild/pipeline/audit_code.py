@@ -39,6 +39,7 @@ from imgbuild.plan.plan import omitted
 from imgbuild.project_paths import Project
 from imgbuild.report import Severity, Unread
 from imgbuild.solve import git_tree
+from imgbuild.system.amounts import count
 from imgbuild.system.code_digest import code_digest
 from imgbuild.system.console import console
 from imgbuild.values import Arch, normalize, sha256
@@ -188,8 +189,8 @@ def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str)
     cached = store.fact(KEPT, key) if not code.again else None
     report = unpack(cached, CodeReport) if cached is not None else None
     if report is None:
-        count = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
-        with console.step(f"auditing {count} files of code for {target}"):
+        number = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
+        with console.step(f"auditing {count(number, 'file')} of code for {target}"):
             findings = check.check(
                 packages.open(),
                 code.texts,
