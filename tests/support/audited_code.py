@@ -75,7 +75,7 @@ def findings(
         path.write_text(content)
     package_set = audited.package_set(folder, packages or PACKAGES)
     every = check(package_set, find_files([code]), Store.open(folder / "cache"))
-    return [each for each in every if each.severity is not Severity.NOTE]
+    return [each for each in every.findings if each.severity is not Severity.NOTE]
 
 
 def shown(findings: list[CodeFinding]) -> list[str]:

@@ -103,6 +103,11 @@ class RunOptions(Group, frozen=True, kw_only=True):
     ] = True  # fmt: skip
     kernel_cache: KernelCache = True
 
+    def typed(self) -> dict[str, str]:
+        """The variables that `--env` gives a value."""
+        pairs = [text.partition("=") for text in self.env or []]
+        return {name: value for name, given, value in pairs if given}
+
     def request(
         self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry: bool
     ) -> ContainerRequest:
@@ -398,7 +403,7 @@ def in_container(
         )
         answer(shown, [engine_command.text()])
         return
-    code_at_hand.warn(session, target.name, chosen)
+    code_at_hand.warn(session, target.name, chosen, words, container.typed())
     ran = run_target.run(
         session,
         target,

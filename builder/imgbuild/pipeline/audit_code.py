@@ -47,7 +47,9 @@ from imgbuild.wheel.sdist import members
 
 KEPT = "code-report"
 JUDGING = "imgbuild.audit.code.check"
-SECONDS = 0.8  # that `errors_of_project` may take
+COMMAND_LINE = "command line"
+NO_SOURCES = "its sources are not in the cache: options and variables were not compared with it"
+SECONDS = 0.8  # that `findings_of_run` may take
 SMALL = 400_000  # bytes of code that can be read in that time
 
 
@@ -191,7 +193,7 @@ def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str)
     if report is None:
         number = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
         with console.step(f"auditing {count(number, 'file')} of code for {target}"):
-            findings = check.check(
+            checked = check.check(
                 packages.open(),
                 code.texts,
                 store,
@@ -203,11 +205,15 @@ def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str)
             target=target,
             arch=packages.machine[1],
             tier="code",
-            findings=tuple(findings),
-            files=count,
-            unread=tuple(Unread(what=name, why="it is not built yet") for name in packages.unread),
+            findings=checked.findings,
+            files=number,
+            unread=(
+                *(Unread(what=name, why="it is not built yet") for name in packages.unread),
+                *(Unread(what=name, why=NO_SOURCES) for name in checked.absent),
+            ),
         )
-        store.put_fact(KEPT, key, pack(report))
+        if not checked.absent:
+            store.put_fact(KEPT, key, pack(report))
     return msgspec.structs.replace(report, target=target)
 
 
@@ -302,26 +308,41 @@ def findings_at_hand(
         if isinstance(package_set, PackagesAtHand):
             package_set.deadline = deadline
         try:
-            every = check.check(package_set, code.texts, library.store, (), sorted(unread))
+            checked = check.check(package_set, code.texts, library.store, (), sorted(unread))
+            every = list(checked.findings)
         except NotAtHandError as error:
             unread.add(str(error))
     imported = check.imported(code.texts, library.store)
     return every, sorted(name for name in unread if roots_of(name) & imported)
 
 
-def errors_of_project(session: Session, name: str, arch: Arch) -> list[CodeFinding]:
-    """The errors in a project's code that are known within a second from facts at hand."""
+def findings_of_run(
+    session: Session, name: str, arch: Arch, command: str, *, project: bool
+) -> list[CodeFinding]:
+    """What is wrong in a command line and, with `project`, the errors in the project's code.
+
+    Only what is known within a second from facts at hand.
+    """
+    texts: tuple[CodeText, ...] = ()
+    if command:
+        texts = (CodeText(file=COMMAND_LINE, kind="shell", source=command.encode()),)
     try:
         lock = lock_file.read_lock(session.project.images, name)
         deadline = time.monotonic() + SECONDS
-        code = Code(texts=find_files([session.project.root], deadline=deadline))
-        small = sum(len(text.source) for text in code.texts) <= SMALL
+        if project:
+            texts = (*texts, *find_files([session.project.root], deadline=deadline))
+        small = sum(len(text.source) for text in texts) <= SMALL
         if not small or arch not in lock.arch:
             return []
-        every, _ = findings_at_hand(lock, arch, Store.open(), code, deadline)
+        every, _ = findings_at_hand(lock, arch, Store.open(), Code(texts=texts), deadline)
     except (ImgbuildError, OSError, TimeoutError):
         return []  # what else is wrong is said where it matters
-    return [each for each in every if each.severity is Severity.ERROR]
+    return [
+        each
+        for each in every
+        if each.severity is Severity.ERROR
+        or (each.file == COMMAND_LINE and each.severity is Severity.WARNING)
+    ]
 
 
 # -- what other targets have

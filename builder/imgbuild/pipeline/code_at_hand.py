@@ -5,7 +5,9 @@ The audit is imported only where there is code, so that `run` and `list` start w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from imgbuild.audit.code.model import CodeFinding
 
 SHOWN = 3  # errors that `warn` prints
+# Programs whose command lines are not read, but for `-m`.
+INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,13 +83,26 @@ def _fit(target: str, arch: Arch, every: Sequence[CodeFinding], unread: Sequence
     )
 
 
-def warn(session: Session, name: str, arch: Arch) -> None:
-    """Warn of errors in a project's code, if that is known within a second."""
-    if published.project_row(session.matrix, name) is None:
+def warn(
+    session: Session,
+    name: str,
+    arch: Arch,
+    words: Sequence[str] = (),
+    env: Mapping[str, str] = {},
+) -> None:
+    """Warn of what is wrong in a command and its variables, and of errors in a project's code.
+
+    Only what is known within a second.
+    """
+    project = published.project_row(session.matrix, name) is not None
+    settings = [f"{key}={value}" for key, value in env.items()]
+    is_read = settings or "-m" in words or (words and not INTERPRETERS.fullmatch(words[0]))
+    command = shlex.join([*settings, *words]) if is_read else ""
+    if not project and not command:
         return
     from imgbuild.pipeline import audit_code
 
-    errors = audit_code.errors_of_project(session, name, arch)
+    errors = audit_code.findings_of_run(session, name, arch, command, project=project)
     for finding in errors[:SHOWN]:
         console.warn(f"{finding.where}: {finding.code} {finding.message}")
     if errors[SHOWN:]:

@@ -318,3 +318,15 @@ def test_errors_in_a_projects_code_are_warnings_once_the_packages_are_known(
     project("audit", "--select", "imports")
     code_at_hand.warn(session, "ours", Arch.X86_64)
     assert "train.py:2:17: IMG102 passes tokenizer=" in capsys.readouterr().err
+
+
+def test_a_command_and_its_variables_are_compared_before_they_run(
+    project: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project("audit", "--select", "imports")
+    session = open_session(None)
+    words = ["llamafactory-cli", "train"]
+    code_at_hand.warn(session, "ours", Arch.X86_64, words, {"NCCL_DEBUG": "INFO"})
+    err = capsys.readouterr().err
+    message = "runs llamafactory-cli of llamafactory, which is not in the package set"
+    assert f"command line:1:17: IMG305 {message}" in err

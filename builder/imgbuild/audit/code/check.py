@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from imgbuild.audit.code import command_lines, configurations, python_code, variables
 from imgbuild.audit.code.code_set import CodeSet
 from imgbuild.audit.code.model import CodeFinding, CodeText, Fork
@@ -19,6 +21,13 @@ _NOQA = re.compile(rb"#\s*noqa:\s*(.+)", re.IGNORECASE)
 _CODE = re.compile(rb"[A-Z]+\d+")
 
 
+class CheckedCode(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings, by file and line. `absent`: packages whose sources are not at hand."""
+
+    findings: tuple[CodeFinding, ...]
+    absent: tuple[str, ...]
+
+
 def check(
     package_set: PackageSet,
     texts: Sequence[CodeText],
@@ -26,7 +35,7 @@ def check(
     others: Sequence[OtherSet] = (),
     unread: Sequence[str] = (),
     forks: Sequence[Fork] = (),
-) -> list[CodeFinding]:
+) -> CheckedCode:
     """What is wrong in `texts` for these packages; `others` are read for what fits instead.
 
     `unread` are packages that are installed and were not read. `forks` take the place of packages
@@ -40,7 +49,7 @@ def check(
         fork_facts = read_facts(fork.texts, store)
         of_forks += python_code.check(base, packages, fork.texts, fork_facts, others, unread)
         base = CodeSet(base, fork.texts, fork_facts, package=fork.package, version=fork.version)
-    sources = PackageSources(package_set)
+    sources = PackageSources(package_set, [*unread, *(fork.package for fork in forks)])
     findings = [
         *of_forks,
         *python_code.check(base, packages, texts, facts, others, unread),
@@ -50,7 +59,8 @@ def check(
     ]
     lines = {text.file: text for text in (*texts, *(text for fork in forks for text in fork.texts))}
     shown = [each for each in findings if not _is_accepted(each, lines[each.file])]
-    return sorted(shown, key=lambda each: (each.file, each.cell, each.line, each.column))
+    shown.sort(key=lambda each: (each.file, each.cell, each.line, each.column))
+    return CheckedCode(findings=tuple(shown), absent=tuple(sorted(sources.absent)))
 
 
 def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:

@@ -32,6 +32,7 @@ LARGEST = 4 << 20  # bytes of a file that is read; larger ones are data
 LARGEST_JSON = 64 << 10
 _SHELL = re.compile(rb"#!.*\b(?:ba|z|da|k)?sh\b")
 _PYTHON = re.compile(rb"#!.*\bpython")
+_CELL_MAGIC = re.compile(r"%%(?:bash|sh|script)\b")
 _MAGIC = re.compile(r"^\s*[%!?]|\?\s*$")
 
 
@@ -103,8 +104,9 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
             raise InputError(message, hint="name a file of code, or the folder of your project")
         return None
     cells: tuple[int, ...] = ()
+    commands = b""
     if path.suffix == ".ipynb":
-        source, cells = _notebook(source)
+        source, commands, cells = _notebook(source)
     if kind != "python":
         return CodeText(file=str(path), kind=kind, source=source)
     root, module = _module(path)
@@ -112,6 +114,7 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
         file=str(path),
         kind=kind,
         source=source,
+        commands=commands,
         module=module,
         package=path.name == "__init__.py",
         root=root,
@@ -129,26 +132,38 @@ def _module(path: Path) -> tuple[str, str]:
     return str(folder), ".".join(parts)
 
 
-def _notebook(data: bytes) -> tuple[bytes, tuple[int, ...]]:
-    """The code cells of a notebook as one module, and the line where each cell begins."""
+def _notebook(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
+    """The code cells of a notebook as one module, its shell commands, and where cells begin."""
     try:
         cells = json.loads(data)["cells"]
         texts = [
             "".join(cell["source"]) if cell.get("cell_type") == "code" else "" for cell in cells
         ]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return b"", ()
+        return b"", b"", ()
     lines: list[str] = []
+    commands: list[str] = []
     starts = []
     for text in texts:
         starts.append(len(lines) + 1)
         if text.startswith("%%"):
+            is_shell = _CELL_MAGIC.match(text) is not None
             lines += ["" for _ in text.splitlines()]
+            commands += ["", *(line if is_shell else "" for line in text.splitlines()[1:])]
             continue
+        continued = False
         for line in text.splitlines():
-            indent = line[: len(line) - len(line.lstrip())]
-            lines.append(f"{indent}pass" if _MAGIC.search(line) else line)
-    return "\n".join(lines).encode(), tuple(starts)
+            bare = line.lstrip()
+            indent = line[: len(line) - len(bare)]
+            is_command = continued or bare.startswith("!")
+            if continued:
+                lines.append("")
+            else:
+                lines.append(f"{indent}pass" if is_command or _MAGIC.search(line) else line)
+            commands.append(f"{indent}{bare.replace('!', ' ', 1) if not continued else bare}"
+                            if is_command else "")  # fmt: skip
+            continued = is_command and line.endswith("\\")
+    return "\n".join(lines).encode(), "\n".join(commands).encode(), tuple(starts)
 
 
 def fork_texts(folder: Path, package: str) -> tuple[CodeText, ...]:

@@ -19,7 +19,7 @@ from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import parse_source
 
-FLAG, SUBCOMMAND, CHOICE, MODULE = "IMG301", "IMG302", "IMG303", "IMG304"
+FLAG, SUBCOMMAND, CHOICE, MODULE, ABSENT = "IMG301", "IMG302", "IMG303", "IMG304", "IMG305"
 _ARGUMENTS = re.compile(r"(?:Args|Arguments|Config|Params)$")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNMENT = re.compile(r"\w+=")
@@ -65,24 +65,26 @@ def load() -> tuple[PackageProgram, ...]:
 
 
 def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
-    """What programs of packages do not take, in the shell scripts among `texts`."""
+    """What programs of packages do not take, in the scripts and notebooks among `texts`."""
     lines = _CommandLines(sources)
     for text in texts:
-        if text.kind == "shell":
-            for command in shell.commands(text.source.decode(errors="replace")):
-                for word, code, message, instead, severity in lines.problems(command):
-                    yield CodeFinding(
-                        check="code",
-                        code=code,
-                        severity=severity,
-                        message=message,
-                        where=f"{text.file}:{word.line}:{word.column}",
-                        remedy=f"use {instead}" if instead else "",
-                        file=text.file,
-                        line=word.line,
-                        column=word.column,
-                        instead=instead,
-                    )
+        source = text.source if text.kind == "shell" else text.commands
+        for command in shell.commands(source.decode(errors="replace")):
+            for word, code, message, instead, severity in lines.problems(command):
+                cell, line = text.place(word.line)
+                yield CodeFinding(
+                    check="code",
+                    code=code,
+                    severity=severity,
+                    message=message,
+                    where=f"{text.file}:{f'cell {cell}:' if cell else ''}{line}:{word.column}",
+                    remedy=f"use {instead}" if instead else "",
+                    file=text.file,
+                    line=line,
+                    column=word.column,
+                    cell=cell,
+                    instead=instead,
+                )
 
 
 class _CommandLines:
@@ -103,6 +105,10 @@ class _CommandLines:
         for at in range(start, len(command)):
             word = command[at]
             program = _program(word.text.rpartition("/")[2]) if word.literal else None
+            if program is not None and at == start and self._sources.lacks(program.package):
+                message = f"runs {word.text} of {program.package}, which is not in the package set"
+                yield word, ABSENT, message, "", Severity.WARNING
+                return
             if program is not None and (at == start or self._is_start(program, command[at + 1 :])):
                 yield from self._of_program(program, command[at + 1 :])
                 return
@@ -139,7 +145,12 @@ class _CommandLines:
             yield module, MODULE, message, instead, Severity.ERROR
             return
         for program in load():
-            if module.text in program.modules:
+            if package is None and self._sources.lacks(program.package):
+                if module.text.partition(".")[0] == program.package:
+                    message = f"runs {module.text}, and {program.package} is not in the package set"
+                    yield module, ABSENT, message, "", Severity.WARNING
+                    return
+            elif module.text in program.modules:
                 yield from self._of_program(program, words)
                 return
         if package is not None:

@@ -37,12 +37,14 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
     """A user's file: `file` as messages name it, `root` the folder that Python imports it from.
 
     `source` of a notebook are its cells as one module, without what is not Python; `cells` are
-    the first lines of its cells there. `kind` is "python", "shell", "yaml", "json" or "dockerfile".
+    the first lines of its cells there, and `commands` its shell commands, on the same lines. `kind`
+    is "python", "shell", "yaml", "json" or "dockerfile".
     """
 
     file: str
     kind: str
     source: bytes
+    commands: bytes = b""
     module: str = ""
     package: bool = False
     root: str = ""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from imgbuild.audit.packages.package_set import PackageSet
@@ -12,10 +11,16 @@ from imgbuild.errors import FetchFailed
 
 
 class PackageSources:
-    """Sources of packages, each read once. Empty where a package is not at hand and not fetched."""
+    """Sources of packages, each read once.
 
-    def __init__(self, package_set: PackageSet) -> None:
+    `unread` are packages that are installed and were not read. `absent` are those whose sources a
+    check needed and that are not at hand.
+    """
+
+    def __init__(self, package_set: PackageSet, unread: Collection[str] = ()) -> None:
         self.package_set = package_set
+        self.absent: set[str] = set()
+        self._unread = unread
         self._texts: dict[str, tuple[bytes, ...] | None] = {}
         self._variables: dict[tuple[str, str], frozenset[str] | None] = {}
 
@@ -25,10 +30,12 @@ class PackageSources:
             self._texts[package] = None
             wheel = self.package_set.wheels.get(package)
             if wheel is not None:
-                with contextlib.suppress(FetchFailed):
+                try:
                     tops = {name.partition(".")[0] for name in wheel.sources}
                     tops &= {package.replace("-", "_"), *_TOPS.get(package, ())}
                     self._texts[package] = tuple(wheel.text(top).source for top in sorted(tops))
+                except FetchFailed:
+                    self.absent.add(package)
         return self._texts[package]
 
     def variables(self, package: str, prefix: str) -> frozenset[str] | None:
@@ -55,7 +62,14 @@ class PackageSources:
             ]
             return wheel.read(paths)
         except FetchFailed:
+            self.absent.add(package)
             return {}
+
+    def lacks(self, package: str) -> bool:
+        """Whether a package is not installed; False if the set may have more packages."""
+        package_set = self.package_set
+        known = package in package_set.wheels or package in self._unread or package_set.partial
+        return not known
 
 
 # Packages whose modules have other names.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from imgbuild.report import Severity
 from tests.support import audited
 from tests.support.audited_code import Findings, shown
 
@@ -112,6 +115,21 @@ def test_what_a_script_sets_and_runs_is_compared_with_the_source(
 )
 def test_what_the_source_has_or_may_have_is_not_reported(audit: Findings, line: str) -> None:
     assert audit({"run.sh": f"{line}\n"}, PACKAGES) == []
+
+
+def test_a_program_whose_package_is_absent_is_a_warning(audit: Findings) -> None:
+    script = "deepspeed train.py\nif true; then python -m sglang.launch_server; fi\ncd deepspeed\n"
+    findings = audit({"run.sh": script}, PACKAGES)
+    assert shown(findings) == ["IMG305 1:1", "IMG305 2:25"]
+    assert {each.severity for each in findings} == {Severity.WARNING}
+
+
+def test_commands_of_notebooks_are_read_with_their_cells(audit: Findings) -> None:
+    cells = ["import os\n!vllm serve m \\\n  --nothing", "%%bash\nvllm srve m", "!ls\n%time x = 1"]
+    code = [{"cell_type": "code", "source": cell} for cell in cells]
+    findings = audit({"a.ipynb": json.dumps({"cells": code})}, PACKAGES)
+    assert shown(findings) == ["IMG301 3:3", "IMG302 2:6 serve"]
+    assert [each.cell for each in findings] == [1, 2]
 
 
 def test_variables_are_read_in_python_yaml_and_dockerfiles(audit: Findings) -> None:
