@@ -103,9 +103,7 @@ def test_a_project_is_importable_with_its_metadata_and_scripts(
     assert shell(look) == "compiled\n"
     assert shell(look, "--no-kernel-cache") == "none\n"
     assert shell(look, "--user", "1234:1234") == "none\n"
-    assert "kernel caches of images: 1, " in project.run("cache", "info").stdout
-    project.run("cache", "clear")
-    assert shell(look) == "none\n"
+    assert "kernel caches of images: " in project.run("cache", "info").stdout
 
 
 def test_like_solves_anew_and_prefers_the_versions_of_its_target(
