@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import msgspec
 
+from imgbuild.audit.code import kinds as code_kinds
 from imgbuild.diagnose import rules
-from imgbuild.diagnose.rules import FailureKind, FailureRule
-from imgbuild.system import files, yaml_data
+from imgbuild.diagnose.rules import FailureRule
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """A code, its title, and what there is to say of it."""
+    """A code, its title and its explanation."""
 
     code: str
     title: str
@@ -30,9 +30,8 @@ def _all() -> Iterator[Explanation]:
         yield of_rule(rule)
     for code, failure in rules.kinds().items():
         yield Explanation(code=code, title=failure.title, text=failure.text)
-    of_code = yaml_data.load(files.data("audit/code_kinds.yaml"), dict[str, FailureKind])
-    for code, failure in of_code.items():
-        yield Explanation(code=code, title=failure.title, text=failure.text)
+    for code, kind in code_kinds.load().items():
+        yield Explanation(code=code, title=kind.title, text=kind.text)
 
 
 def of_rule(rule: FailureRule) -> Explanation:

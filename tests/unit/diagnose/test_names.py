@@ -13,7 +13,7 @@ from imgbuild.diagnose.diagnosis import diagnose
     ("text", "code", "cause", "cure"),
     [
         ("TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'vllm_mode'",
-         "IMG904", "came with trl 0.18.0", "install trl>=0.18.0"),
+         "IMG904", "trl 0.18.0 added", "install trl>=0.18.0"),
         ("TypeError: SFTConfig.__init__() got an unexpected keyword argument 'max_seq_length'",
          "IMG904", "trl 0.20.0 removed", "use max_length"),
         (("TypeError: AsyncEngineArgs.__init__() got an unexpected keyword argument"
@@ -27,7 +27,7 @@ from imgbuild.diagnose.diagnosis import diagnose
          "IMG903", "vllm 0.22.0 removed", "vllm<0.22.0"),
         ("ModuleNotFoundError: No module named 'cv2'", "IMG903", "cv2 is not installed", "opencv"),
         ("AttributeError: module 'torch' has no attribute 'float8_e8m0fnu'",
-         "IMG905", "came with torch 2.7.0", "torch>=2.7.0"),
+         "IMG905", "torch 2.7.0 added", "torch>=2.7.0"),
         ("AttributeError: 'DynamicCache' object has no attribute 'seen_tokens'",
          "IMG905", "transformers 4.54.0 removed", "transformers<4.54.0"),
         (("ImportError: /v/site-packages/vllm/_C.abi3.so: undefined symbol:"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from functools import lru_cache
 
 import msgspec
 from packaging.version import Version
 
-from imgbuild.audit.names import classes, signatures
+from imgbuild.audit.names import classes, renamed, signatures
 from imgbuild.audit.names.lookup import index, look_up
 from imgbuild.audit.names.model import CallSignature, LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -18,7 +17,6 @@ from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.errors import FetchFailed
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Evidence, Relation
-from imgbuild.system import files, yaml_data
 
 MISTYPED = 0.85  # similarity of a name to what was meant
 MOST = 12  # versions of a package that are looked at
@@ -51,7 +49,7 @@ def find(
     package = evidence.other
     having: dict[str, list[str]] = {}
     lacking: list[str] = [evidence.other_version] if evidence.other_version else []
-    renamed = ""
+    new_name = ""
     for other in _by_distance(package, evidence, others):
         version = other.versions.get(package, "")
         if version in having:
@@ -66,15 +64,15 @@ def find(
         if has:
             having[version] = [other.target]
             if Version(version or "0") < Version(evidence.other_version or "0"):
-                renamed = renamed or _renamed(package_set, opened, evidence)
-            renamed = renamed or _by_decorator(opened, package_set, evidence)
+                new_name = new_name or _renamed(package_set, opened, evidence)
+            new_name = new_name or _by_decorator(opened, package_set, evidence)
         elif has is False and version:
             lacking.append(version)
     near = next(iter(having), "")
     instead = (
         _listed(package_set, evidence)
         or _by_decorator(package_set, package_set, evidence)
-        or renamed
+        or new_name
         or _similar(package_set, evidence, nearly=bool(near))
     )
     since = ""
@@ -195,31 +193,15 @@ def _by_decorator(
     return ""
 
 
-class RenamedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A parameter of many functions of a package that got another name; `source` says when."""
-
-    package: str
-    old: str
-    new: str
-    source: str
-
-
-@lru_cache(maxsize=1)
-def _renamed_parameters() -> list[RenamedParameter]:
-    return yaml_data.load(files.data("audit/renamed_parameters.yaml"), list[RenamedParameter])
-
-
 def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
     """The new name of a parameter by the table of renamed ones, if it is taken."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
-    signature = _signature(package_set, path) if evidence.relation is Relation.KEYWORD else None
-    names = {item.name for item in signature.parameters} if signature is not None else set()
-    entries = (
-        entry.new
-        for entry in _renamed_parameters()
-        if entry.old == keyword and entry.package == evidence.other and entry.new in names
-    )
-    return next(entries, "")
+    if evidence.relation is not Relation.KEYWORD:
+        return ""
+    name = renamed.replacement(evidence.other, path.rpartition(".")[2], keyword)
+    signature = _signature(package_set, path) if name else None
+    names = [item.name for item in signature.parameters] if signature is not None else []
+    return name if name in names else ""
 
 
 def _similar(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
