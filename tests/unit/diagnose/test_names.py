@@ -42,9 +42,9 @@ from imgbuild.diagnose.diagnosis import diagnose
         (("ImportError: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found"
          " (required by /x.so)"),
          "IMG916", "libstdc++", "LD_LIBRARY_PATH"),
-        ("bash: line 1: verl: command not found", "IMG919", "no command line", "main_ppo"),
+        ("bash: line 1: verl: command not found", "IMG919", "no release of verl", "main_ppo"),
         ("ModuleNotFoundError: No module named 'verl.utils.check_env'",
-         "IMG919", "in no release", "leave the call out"),
+         "IMG919", "no release of verl", "remove the call"),
     ],
 )  # fmt: skip
 def test_the_versions_of_a_name(text: str, code: str, cause: str, cure: str) -> None:
