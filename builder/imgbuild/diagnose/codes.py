@@ -1,4 +1,4 @@
-"""What the codes of findings mean, for `imgbuild explain` and the page of failures."""
+"""The explanations of codes, for `imgbuild explain` and docs/reference/failures.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def of_rule(rule: FailureRule) -> Explanation:
     parts = [f"Cause: {plain(rule.cause)}.", f"Cure: {plain(rule.cure)}."]
     if rule.role == "consequence":
         parts.append(
-            "It follows from another failure, which is listed before it if the log has it."
+            "It is a consequence of another failure, which is listed first if it is in the log."
         )
     if rule.sources:
         parts.append(f"Sources: {', '.join(rule.sources)}.")
