@@ -67,10 +67,10 @@ def read_code(paths: Iterable[Path], *, again: bool = False, forks: Iterable[For
 
 
 def read_fork(text: str, context: Context) -> Fork:
-    """The fork that `NAME=PATH` or `NAME=git+URL@REV` names; InputError if it is none of them."""
+    """The fork that `NAME=PATH` or `NAME=git+URL@REV` names; InputError for other texts."""
     name, _, place = text.partition("=")
     if not name or not place:
-        message = f"--replace {text}: not a package and its fork"
+        message = f"--replace {text}: not of the form NAME=PATH or NAME=git+URL@REV"
         hint = "for example: --replace verl=../verl, --replace verl=git+https://…@REV"
         raise InputError(message, hint=hint)
     package = normalize(name)
@@ -319,7 +319,7 @@ def errors_of_project(session: Session, name: str, arch: Arch) -> list[CodeFindi
             return []
         every, _ = findings_at_hand(lock, arch, Store.open(), code, deadline)
     except (ImgbuildError, OSError, TimeoutError):
-        return []  # what else is wrong is said where it matters
+        return []  # the command itself reports other errors
     return [each for each in every if each.severity is Severity.ERROR]
 
 

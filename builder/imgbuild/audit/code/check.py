@@ -27,10 +27,10 @@ def check(
     unread: Sequence[str] = (),
     forks: Sequence[Fork] = (),
 ) -> list[CodeFinding]:
-    """What is wrong in `texts` for these packages; `others` are read for what fits instead.
+    """The findings in `texts` for these packages; `others` are searched for replacements.
 
-    `unread` are packages that are installed and were not read. `forks` take the place of packages
-    that the package set lacks, and are checked, too.
+    `unread` are packages that are installed and were not read. `forks` replace packages
+    that the package set lacks, and are checked too.
     """
     facts = read_facts(texts, store)
     base: ImportablePackages = package_set

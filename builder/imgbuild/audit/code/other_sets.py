@@ -1,4 +1,4 @@
-"""What other locked targets have: where a name exists, and what it is called now."""
+"""Other locked targets: which have a name, and what replaces it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OtherSet(msgspec.Struct, frozen=True):
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Where something exists: `instead` is its name now, `since` the first version without it."""
+    """Where a name exists: `instead` is its replacement, `since` the first version without it."""
 
     instead: str = ""
     since: str = ""
@@ -45,7 +45,7 @@ class Elsewhere(msgspec.Struct, frozen=True):
 def find(
     package_set: ImportablePackages, evidence: Evidence, others: Sequence[OtherSet]
 ) -> Elsewhere:
-    """What there is in place of what `evidence` lacks, and where that exists."""
+    """The replacement of the name that `evidence` lacks, and the targets that have the name."""
     package = evidence.other
     having: dict[str, list[str]] = {}
     lacking: list[str] = [evidence.other_version] if evidence.other_version else []
@@ -153,7 +153,7 @@ def _signature(package_set: ImportablePackages, path: str) -> CallSignature | No
 
 
 def _renamed(here: ImportablePackages, other: ImportablePackages, evidence: Evidence) -> str:
-    """The parameter that has the place of the missing one, which another version has."""
+    """The new parameter at the position that the missing one has in another version."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not Relation.KEYWORD:
         return ""
@@ -194,7 +194,7 @@ def _by_decorator(
 
 
 def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
-    """The new name of a parameter by the table of renamed ones, if it is taken."""
+    """The new name of a parameter by the table of renamed ones, if the signature has it."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not Relation.KEYWORD:
         return ""
@@ -205,15 +205,15 @@ def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
 
 
 def _similar(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
-    """The nearest name among those that there are; with `nearly` only one that may be mistyped.
+    """The nearest existing name; with `nearly` only one that is a likely typo.
 
-    What another version has was no mistake when it was written.
+    A name that another version has was correct when it was written.
     """
     name = _nearest(package_set, evidence)
     wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]
     last = name.rpartition(".")[2]
     if last == wrong:
-        return ""  # it is there only under a condition that does not hold
+        return ""  # it is defined only under a condition that is false
     if name and nearly:
         return name if SequenceMatcher(None, wrong, last).ratio() >= MISTYPED else ""
     return name

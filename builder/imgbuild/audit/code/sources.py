@@ -12,7 +12,7 @@ from imgbuild.errors import FetchFailed
 
 
 class PackageSources:
-    """Sources of packages, each read once. Empty where a package is not at hand and not fetched."""
+    """Sources of packages, each read once; files that cannot be fetched count as missing."""
 
     def __init__(self, package_set: PackageSet) -> None:
         self.package_set = package_set
