@@ -28,9 +28,7 @@ def every() -> dict[str, Explanation]:
 def _all() -> Iterator[Explanation]:
     for rule in rules.load():
         yield of_rule(rule)
-    for code, failure in rules.kinds().items():
-        yield Explanation(code=code, title=failure.title, text=failure.text)
-    for code, kind in code_kinds.load().items():
+    for code, kind in {**rules.kinds(), **code_kinds.load()}.items():
         yield Explanation(code=code, title=kind.title, text=kind.text)
 
 

@@ -1,4 +1,4 @@
-"""`data/diagnose/facts/pairs.yaml`: versions that belong together (separate: a table)."""
+"""`data/diagnose/facts/pairs.yaml`: compatible versions (separate: a table)."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ WORDS = {
 class LogLine(msgspec.Struct, frozen=True):
     """A line: its number from 1, the rank or process that wrote it ("" if unknown), its text.
 
-    `level` is "E", "W" or "I" where the line names one, else "". `hit`: it may speak of a failure.
+    `level` is "E", "W" or "I" where the line names one, else "". `hit`: it may report a failure.
     """
 
     number: int

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 from packaging.specifiers import SpecifierSet
 
+from imgbuild.audit.code.kinds import FindingKind
 from imgbuild.diagnose import literals
 from imgbuild.diagnose.facts import Facts
 from imgbuild.system import files, yaml_data
@@ -75,13 +76,6 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return not any(_somewhere(pattern, texts) for pattern in _compiled(self.unless))
 
 
-class FailureKind(msgspec.Struct, frozen=True, kw_only=True):
-    """The explanation of a code that has no rule, for `imgbuild explain`."""
-
-    title: str
-    text: str
-
-
 @lru_cache(maxsize=4096)
 def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern) for pattern in patterns)
@@ -101,9 +95,9 @@ def load() -> tuple[FailureRule, ...]:
 
 
 @lru_cache(maxsize=1)
-def kinds() -> dict[str, FailureKind]:
+def kinds() -> Mapping[str, FindingKind]:
     """The failures that are derived from facts, by code: `data/diagnose/facts/kinds.yaml`."""
-    return yaml_data.load(files.data("diagnose/facts/kinds.yaml"), dict[str, FailureKind])
+    return yaml_data.load(files.data("diagnose/facts/kinds.yaml"), dict[str, FindingKind])
 
 
 @lru_cache(maxsize=1)

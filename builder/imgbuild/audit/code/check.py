@@ -54,7 +54,7 @@ def check(
 
 
 def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
-    """Whether the line ends with `# noqa: CODE`, as linters have it."""
+    """Whether the line ends with `# noqa: CODE`, as for linters."""
     first = text.cells[finding.cell - 1] - 1 if finding.cell else 0
     lines = text.source.splitlines()[first:]
     line = lines[finding.line - 1] if finding.line <= len(lines) else b""
