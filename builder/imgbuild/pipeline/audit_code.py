@@ -1,6 +1,6 @@
 """Audits a user's code against the packages of a lock, of pins or of an environment.
 
-A report is kept by the content of all files and by the package set.
+Reports are cached by the contents of all files and the package set.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SMALL = 400_000  # bytes of code that can be read in that time
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's files, read once for all package sets; `again` ignores reports that are kept.
+    """The user's files, read once for all package sets; `again` ignores cached reports.
 
     `forks` take the place of packages of locked targets.
     """
@@ -178,7 +178,7 @@ def opened(package_set: PackageSet) -> CodePackages:
 
 
 def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str) -> CodeReport:
-    """The findings in `code` for `packages`: kept ones, or new ones, which are kept."""
+    """The findings in `code` for `packages`, from the cache or computed and cached."""
     key_parts = [
         *(code_digest(JUDGING, alone=__name__), packages.machine, packages.installed),
         *(packages.others_key, packages.unread, texts_key(code.texts)),
@@ -215,7 +215,7 @@ def _place(store: Store, wheel: Wheel) -> Path | str:
 
 
 def _address(wheel: Wheel) -> str:
-    """The address of a wheel without a look for its file: facts at hand need none."""
+    """The address of a wheel without a search for its file, which cached facts do not need."""
     return f"{LATER}{wheel.sha256}"
 
 
@@ -277,7 +277,7 @@ class PackagesAtHand(PackageSet):
             raise NotAtHandError(package) from error
 
     def read_ahead(self, package: str) -> None:
-        """Nothing is read that is not needed."""
+        """Do nothing: facts are only read when needed."""
 
 
 class NotAtHandError(Exception):
@@ -309,7 +309,7 @@ def findings_at_hand(
 
 
 def errors_of_project(session: Session, name: str, arch: Arch) -> list[CodeFinding]:
-    """The errors in a project's code that are known within a second from facts at hand."""
+    """The errors in a project's code that can be found within a second with facts in the cache."""
     try:
         lock = lock_file.read_lock(session.project.images, name)
         deadline = time.monotonic() + SECONDS

@@ -1,4 +1,4 @@
-"""What is known of a user's code from facts in the cache: which targets run it, and warnings.
+"""Audits of a user's code with facts in the cache: which targets run it, and warnings.
 
 The audit is imported only where there is code, so that `run` and `list` start without it.
 """
@@ -25,7 +25,7 @@ SHOWN = 3  # errors that `warn` prints
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the packages of a target run a user's code, as far as facts at hand say.
+    """Whether the packages of a target run a user's code, by the facts in the cache.
 
     `unread` are packages that the code imports and that were not read.
     """
@@ -80,7 +80,7 @@ def _fit(target: str, arch: Arch, every: Sequence[CodeFinding], unread: Sequence
 
 
 def warn(session: Session, name: str, arch: Arch) -> None:
-    """Warn of errors in a project's code, if that is known within a second."""
+    """Warn about errors in a project's code that can be found within a second."""
     if published.project_row(session.matrix, name) is None:
         return
     from imgbuild.pipeline import audit_code
