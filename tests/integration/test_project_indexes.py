@@ -196,7 +196,7 @@ def test_the_name_of_a_repository_is_read_from_its_files(
     assert f"added: {package}" in done.stdout
 
 
-def test_a_repository_whose_files_do_not_say_its_name_is_refused(
+def test_a_repository_whose_files_do_not_have_its_name_is_refused(
     imgbuild: Command, tmp_path: Path
 ) -> None:
     repository = GitRepository(tmp_path / "repository")
@@ -206,7 +206,7 @@ def test_a_repository_whose_files_do_not_say_its_name_is_refused(
     done = imgbuild("init")
     assert done.status == 2
     assert "requirements.txt:1" in done.stderr
-    assert "do not say its name" in " ".join(done.stderr.split())
+    assert "do not have its name" in " ".join(done.stderr.split())
     assert not Path("matrix.yaml").exists()
 
 

@@ -100,8 +100,8 @@ def test_the_version_of_a_git_tag_is_that_of_the_history_or_of_a_variable(
     trainer = project(published_site, tmp_path, version)
     refused = trainer.run("lock", ROW)
     text = " ".join((refused.stderr + refused.stdout).split())
-    assert "pyproject.toml: the build backend does not say its version" in text
-    assert "is in no git repository" in text
+    assert "pyproject.toml: the build backend does not provide its version" in text
+    assert "is not in a git repository" in text
     assert "SETUPTOOLS_SCM_PRETEND_VERSION=1.0 imgbuild lock" in text
     assert packages(trainer)["version"] == "0.0.0"
     lock(trainer, "4.5")

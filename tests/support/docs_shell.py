@@ -271,7 +271,7 @@ class Environments:
 
 
 def with_catalogue(site: Path, project: Path) -> Path:
-    """`site`, with imgbuild as it is, whose catalogue is `project`."""
+    """`site` with this imgbuild and `project` as its catalogue."""
     package = Path(imgbuild.__file__).parent
     for folder, absent in ((package, "data"), (package / "data", "catalogue")):
         target = site / "imgbuild" / folder.relative_to(package)

@@ -54,7 +54,7 @@ VERBS = {
     "shell": Verb(COMMON, "Open a shell in the image of a target"),
     "resolve": Verb(COMMON, "Find compatible versions for a list of packages"),
     "audit": Verb(COMMON, "Check that targets, versions or installed packages work together"),
-    "diagnose": Verb(COMMON, "Name the first failure in a log: its cause and its cure"),
+    "diagnose": Verb(COMMON, "Find the first failure in a log, its cause and its cure"),
     "doctor": Verb(COMMON, "Show which targets this machine can run, and why"),
     "load": Verb(IMAGES, "Load images into Docker or podman; what is not built is built"),
     "render": Verb(IMAGES, "Write locked targets as Dockerfiles or in other formats"),

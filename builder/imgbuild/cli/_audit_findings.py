@@ -1,4 +1,4 @@
-"""`imgbuild audit`: findings as lines, and the options about a user's code (separate: size)."""
+"""`imgbuild audit`: findings as lines, and the options for a user's code (separate: size)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INDENT = "    "
 
 
 class Format(enum.StrEnum):
-    """How findings are written."""
+    """The format of findings."""
 
     TEXT = "text"
     JSON = "json"
@@ -39,8 +39,8 @@ CodePaths = Annotated[
     list[Path] | None,
     option(
         "--code",
-        "Audit the code at this path against the packages: Python, notebooks, shell scripts, YAML;"
-        " repeatable.",
+        "Audit the code at this path against the packages: Python, notebooks, shell scripts, YAML,"
+        " JSON, Dockerfiles; repeatable.",
         metavar="PATH",
         panel=SELECT,
         often=True,
@@ -50,8 +50,8 @@ Replace = Annotated[
     list[str] | None,
     option(
         "--replace",
-        "A fork in place of a package of the target: NAME=PATH of a checkout, or NAME=git+URL@REV;"
-        " its code is audited, too; repeatable.",
+        "Replace a package of the target by a fork: NAME=PATH of a checkout, or NAME=git+URL@REV."
+        " Its code is audited too; repeatable.",
         metavar="NAME=FORK",
         panel=SELECT,
     ),
@@ -60,8 +60,8 @@ OutputFormat = Annotated[
     Format | None,
     option(
         "--output-format",
-        "How findings are written: SARIF 2.1 for code scanning, github for annotations in a"
-        " workflow. Default: text; json is the same as --json.",
+        "The format of findings: text, json (the same as --json), sarif (SARIF 2.1.0, for code"
+        " scanning) or github (workflow annotations). Default: text.",
         panel=OUTPUT,
     ),
 ]
@@ -95,7 +95,7 @@ def audit_targets(
 
 
 def refuse_paths(selection: Selection) -> None:
-    """InputError for a file of code that is named like a target."""
+    """InputError for a file of code where a target is expected."""
     for name in selection.named:
         is_pin = "@" in name or "==" in name
         if not is_pin and ("/" in name or Path(name).suffix in CODE_SUFFIXES):

@@ -99,7 +99,7 @@ def _each(value: Any) -> list[Any] | None:
     """All values of a repeated option."""
     values = [item for part in value or () for item in part]
     if "all" in values and len(values) > 1:
-        message = "all and another architecture cannot be combined"
+        message = "all cannot be combined with another architecture"
         raise typer.BadParameter(message)
     return values or None
 

@@ -330,7 +330,7 @@ def _texts(files: Sequence[Path], pinned: Sequence[str]) -> list[RequirementText
     return texts
 
 
-EXPLAIN = "imgbuild explain CODE says more, such as: imgbuild explain IMG102"
+EXPLAIN = "for an explanation of a code: imgbuild explain CODE, such as IMG102"
 WAIVE = "change versions, or accept the finding under `waive:` in matrix.yaml"
 RESOLVE = "change versions; `imgbuild resolve` finds compatible ones"
 INCOMPLETE = (
@@ -384,8 +384,8 @@ def audit(
     is reported only if an EXTRA requires them. Accepted findings are listed in the matrix under
     `waive:`.
 
-    With --code, your code is read instead: what it imports, calls and sets is compared with the
-    packages. In a project of your own its code is read in any case.
+    With --code, your code is audited instead: its imports, calls, command lines and settings are
+    compared with the packages. For a row of your own project, its code is always audited too.
 
     Prints findings, what was not looked at, and counts. Exit status 4 if there is an error, or if
     a package that is named or installed could not be read.

@@ -20,8 +20,8 @@ FILES = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FILE...",
-        help="A log, plain or in gzip; or the flight-recorder dumps of all ranks, or a folder of"
-        " these. Default, and -: stdin.",
+        help="A log, plain or compressed with gzip; or the flight-recorder dumps of all ranks, or a"
+        " folder of them. - or nothing: stdin.",
         show_default=False,
     ),
 ]
@@ -29,14 +29,15 @@ FILES = Annotated[
 
 @verb
 def diagnose(files: FILES = None) -> None:
-    """Name the first failure in a log: its cause and its cure.
+    """Find the first failure in a log, its cause and its cure.
 
-    Any log: ranks interleaved, colours, prefixes of Ray, Slurm, docker and torchrun, truncated,
-    gigabytes. The cause comes from rules of known failures (docs/reference/failures.md), or from
-    facts: in which versions a name exists, which package has a library, which rank stopped first.
-    What only follows from another failure is listed after it. `imgbuild explain CODE` says more.
+    The log may be of any size, be truncated, and have interleaved ranks, colours, and prefixes of
+    Ray, Slurm, docker and torchrun. Causes come from rules of common failures
+    (docs/reference/failures.md) and from facts: which versions have a name, which package provides
+    a library, which rank stopped first. Consequences of a failure are listed after it.
+    `imgbuild explain CODE` explains a finding.
 
-    Nothing is downloaded. The exit status is 0, whether something is found or not.
+    Nothing is downloaded. The exit status is 0, with or without findings.
 
     Examples:
 
@@ -62,7 +63,7 @@ def diagnose(files: FILES = None) -> None:
 def _lines(result: LogFindings) -> Iterator[str]:
     if not result.findings:
         yield "no failure found"
-        yield "a report needs the log from its start, and the output of imgbuild doctor --collect"
+        yield "to report it, include the whole log and the output of imgbuild doctor --collect"
         return
     for finding in result.findings:
         yield from _finding(finding)

@@ -1,4 +1,4 @@
-"""`imgbuild explain`: what the code of a finding means."""
+"""`imgbuild explain`: the explanation of a finding's code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH = 80
 def explain(code: CODE) -> None:
     """Explain the code of a finding of diagnose or audit.
 
-    Prints its cause, its cure, and an example. All codes of logs: docs/reference/failures.md.
+    Prints its cause, its cure and an example. docs/reference/failures.md has the codes of diagnose.
 
     Examples:
 
@@ -34,17 +34,26 @@ def explain(code: CODE) -> None:
     explanation = every.get(code.upper())
     if explanation is None:
         near = nearest(code.upper(), every)
-        hint = f"did you mean {near}?" if near else "docs/reference/failures.md lists the codes"
+        hint = (
+            f"did you mean {near}?"
+            if near
+            else "copy the code from the output of diagnose or audit"
+        )
         message = f"{code}: no finding has this code"
         raise InputError(message, hint=hint)
     lines = [
         f"{explanation.code}: {explanation.title}",
         "",
-        *textwrap.wrap(explanation.text, WIDTH),
+        *_wrapped(explanation.text),
     ]
     if explanation.example:
         lines += ["", "Example:", *(f"  {line}" for line in explanation.example.splitlines())]
     answer(explanation, lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    paragraphs = [textwrap.fill(each, WIDTH) for each in text.strip().split("\n\n")]
+    return "\n\n".join(paragraphs).splitlines()
 
 
 COMMAND = command(explain)

@@ -360,7 +360,7 @@ def _start(
 
 
 def _report(declared: Declared, choice: Choice) -> None:
-    """Print what the image has otherwise than the project's files say, and where packages are."""
+    """Print how the image differs from the project's files, and which index packages come from."""
     for line in _project_report.python_lines(declared, choice):
         console.warn(line)
     for each in choice.advice:

@@ -212,8 +212,8 @@ Runs = Annotated[
     list[Path] | None,
     option(
         "--runs",
-        "Which locked targets run the code at this path, best first, and what stops the others, as"
-        " far as the cache has their facts; repeatable.",
+        "List the locked targets that run the code at this path, best first, and the errors for the"
+        " others, as far as their facts are in the cache; repeatable.",
         metavar="PATH",
         panel=SELECT,
         often=True,
@@ -312,7 +312,7 @@ def _answer_runs(selection: Selection, names: Sequence[str], paths: Sequence[Pat
 
 
 def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
-    """One line for each target, and below it what stops it."""
+    """One line for each target, and below it its first errors."""
     width = max((len(fit.target) for fit in results), default=0)
     for fit in results:
         parts = [count(fit.errors, "error")] if fit.errors else []

@@ -27,12 +27,12 @@ def package_of(file: str) -> str:
             top = file.rpartition(mark)[2].partition("/")[0]
             return re.split(r"[.-]", top)[0].replace("_", "-")
     base = file.rpartition("/")[2]
-    known = {
+    prefixes = {
         "flash_attn_2_cuda": "flash-attn",
         "flash_attn_3_cuda": "flash-attn",
         "torchvision": "torchvision",
     }
-    return next((package for mark, package in known.items() if base.startswith(mark)), "")
+    return next((package for mark, package in prefixes.items() if base.startswith(mark)), "")
 
 
 def reason(text: str, facts: Facts) -> Reason | None:
@@ -51,18 +51,16 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
     if "nvJitLink" in symbol or "nvJitLink" in text:
         return Reason(
             code="IMG901",
-            cause="an older libnvJitLink is loaded than CUDA's libraries were"
-            " built for"
+            cause="the loaded libnvJitLink is older than CUDA's libraries require"
             f" (symbol {symbol})",
-            cure="unset LD_LIBRARY_PATH, which puts another CUDA first, or install"
-            " nvidia-nvjitlink-cu12"
-            " of torch's CUDA release",
+            cure="unset LD_LIBRARY_PATH, which puts a different CUDA first, or install the"
+            " nvidia-nvjitlink-cu12 of torch's CUDA release",
             confidence="high",
         )
     if symbol.startswith("nccl"):
         return Reason(
             code="IMG901",
-            cause=f"the NCCL that is loaded is older than torch was built for: it has no {symbol}",
+            cause=f"the loaded NCCL is older than the one torch was built for: it lacks {symbol}",
             cure="install the nvidia-nccl-cu12 that torch requires, and remove a system NCCL from"
             " LD_LIBRARY_PATH and LD_PRELOAD",
             confidence="high",
@@ -70,13 +68,13 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
     if re.match(r"cu(?:blas|dnn|sparse|solver|rand|fft)", symbol) or symbol.startswith("cuda"):
         return Reason(
             code="IMG901",
-            cause=f"{package} finds a CUDA library of another release: it has no {symbol}",
+            cause=f"{package} loads a CUDA library of a different release, which lacks {symbol}",
             cure="unset LD_LIBRARY_PATH, and install the nvidia packages that torch requires",
         )
     if symbol.startswith(("Py", "_Py")):
         return Reason(
             code="IMG901",
-            cause=f"{package} was compiled for another version of Python (symbol {symbol})",
+            cause=f"{package} was compiled for a different version of Python (symbol {symbol})",
             cure=f"install the wheel of {package} for this Python: pip install --force-reinstall"
             f" --no-cache-dir {package}",
         )
@@ -84,20 +82,19 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
         return _torch_symbol(package, symbol, facts)
     return Reason(
         code="IMG901",
-        cause=f"{package} needs the symbol {symbol}, which no loaded library has:"
-        f" its"
-        " files are of versions that do not belong together",
-        cure=f"reinstall {package} and what it links with, at versions that belong together",
+        cause=f"{package} needs the symbol {symbol}, which no loaded library has: the installed"
+        " versions are not compatible",
+        cure=f"reinstall {package} and the packages that it links to, at compatible versions",
     )
 
 
 def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
     """A symbol of torch that the installed torch lacks."""
-    known = pairs.load()
+    table = pairs.load()
     torch, version = facts.version("torch"), facts.version(package)
     old = bool(OLD_STRING.search(symbol)) and "__cxx11" not in symbol
     new = "__cxx11" in symbol
-    cause = f"{package} was compiled for another torch than the installed one"
+    cause = f"{package} was compiled for a different torch than the installed one"
     if package in facts.versions:
         cause = cause.replace(package, f"{package} {facts.versions[package]}", 1)
     if torch is not None:
@@ -119,27 +116,27 @@ def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
     if exported is not None and not old:
         cause += f": {symbol} is in torch{exported.spec} only"
         cure = (
-            f"install torch{exported.spec}, of which this {package} was built for one, or another"
-            f" {package}"
+            f"install a torch{exported.spec} that this {package} was built for, or a build of"
+            f" {package} for the installed torch"
         )
-    if package == "vllm" and version is not None and (build := known.torch_of(version)):
+    if package == "vllm" and version is not None and (build := table.torch_of(version)):
         cause = (
             f"vllm {version} was compiled for torch {build.version}"
             + (f"; installed is {torch}" if torch is not None else "")
-            + (", and the C++ ABI of std::string is another since torch 2.7.0" if old else "")
+            + ("; the C++ ABI changed in torch 2.7.0" if old else "")
         )
         cure = f"install torch=={build.version} torchvision=={build.torchvision}"
     elif package == "vllm" and exported is not None and exported.spec.startswith(">=2.1"):
-        cure += "; vllm 0.20 to 0.26 goes with torch 2.11.0, 0.27 to 0.32 with 2.13.0"
-    elif package == "vllm" and torch is not None and (spec := known.vllm_for(torch)):
-        cure = f"install vllm{spec}, which goes with torch {torch}"
+        cure += "; vllm 0.20 to 0.26 needs torch 2.11.0, 0.27 to 0.32 needs 2.13.0"
+    elif package == "vllm" and torch is not None and (spec := table.vllm_for(torch)):
+        cure = f"install vllm{spec}, which was compiled for torch {torch}"
     elif package == "vllm" and old:
         cure = (
-            "install torch==2.6.0 torchvision==0.21.0 with vllm>=0.8,<0.9, or a vllm>=0.9 with"
-            " its own torch"
+            "install torch==2.6.0 torchvision==0.21.0 with vllm>=0.8,<0.9, or vllm>=0.9 with"
+            " the torch that it requires"
         )
-    elif package in ("torchvision", "torchaudio") and torch and (build := known.build(torch)):
-        cure = f"install torchvision=={build.torchvision}, which goes with torch {torch}"
+    elif package in ("torchvision", "torchaudio") and torch and (build := table.build(torch)):
+        cure = f"install torchvision=={build.torchvision}, which was compiled for torch {torch}"
     elif package == "flash-attn":
         cure = (
             "install a flash-attn wheel whose name has the installed torch and C++ ABI (torch2.X,"
@@ -158,10 +155,9 @@ def _library(text: str, facts: Facts) -> Reason | None:
     if table.is_driver(library):
         return Reason(
             code="IMG906",
-            cause=f"{library} belongs to the NVIDIA driver, and the container has none of it",
+            cause=f"{library} belongs to the NVIDIA driver, which is not in the container",
             cure="start the container with GPUs: docker run --gpus all"
-            " (nvidia-container-toolkit), apptainer"
-            " exec --nv",
+            " (nvidia-container-toolkit), apptainer exec --nv",
             confidence="high",
         )
     if library.startswith("libtorch_cuda"):
@@ -169,8 +165,7 @@ def _library(text: str, facts: Facts) -> Reason | None:
             code="IMG906",
             cause="the installed torch is a CPU build, which has no libtorch_cuda.so",
             cure="install a CUDA build of torch (on arm64 from PyPI: torch>=2.11.0 with"
-            " vllm>=0.20.0; else from"
-            " the index of the CUDA release)",
+            " vllm>=0.20.0; else from the index of the CUDA release)",
             confidence="high",
         )
     if system := names.table().system_libraries.get(library):
@@ -185,7 +180,7 @@ def _library(text: str, facts: Facts) -> Reason | None:
         return _cuda_library(library, cuda[1], facts)
     provider = table.provider(library)
     cause, cure = f"{library} is not installed", "add its folder to LD_LIBRARY_PATH"
-    cure = f"install {provider or 'the package that has it'}, or {cure}"
+    cure = f"install {provider or 'the package that provides it'}, or {cure}"
     if library.startswith("libcudnn"):
         cause = f"{library} of cuDNN is not on the library path"
         cure = "install the nvidia-cudnn package that torch requires, and unset LD_LIBRARY_PATH"
@@ -202,10 +197,10 @@ def _library(text: str, facts: Facts) -> Reason | None:
 
 def _cuda_library(library: str, major: str, facts: Facts) -> Reason:
     """A library of the CUDA release `major`."""
-    cause = f"something here was built for CUDA {major}, whose {library} is not installed"
+    cause = f"a package was built for CUDA {major}, whose {library} is not installed"
     installed = facts.version("torch")
     if installed is not None and (build := pairs.load().build(installed)):
-        cause += f": torch {installed} brings CUDA {build.cuda}"
+        cause += f": torch {installed} requires CUDA {build.cuda}"
     cure = (
         f"use packages of one CUDA release: a build for torch's CUDA, or a torch for CUDA {major};"
         " PyPI's wheels are CUDA 13 from torch 2.11.0 and vllm 0.20.0 on, and CUDA 12 before"
@@ -225,16 +220,14 @@ def _version(text: str) -> Reason | None:
             code="IMG916",
             cause=f"the system's glibc is older than the {name.replace('_', ' ')}{by}",
             cure="use an image with a newer glibc (Debian 12 has 2.36, Ubuntu 22.04 2.35), or a"
-            " version whose"
-            " wheels are for an older one",
+            " version whose wheels are for an older one",
             confidence="high",
         )
     return Reason(
         code="IMG916",
-        cause=f"the libstdc++ that is loaded is older than the {name}{by}",
-        cure="remove an older libstdc++ (of conda, or in LD_LIBRARY_PATH) from before the"
-        " system's, or install a newer"
-        " one: conda install -c conda-forge libstdcxx-ng",
+        cause=f"the loaded libstdc++ is older than the {name}{by}",
+        cure="remove an older libstdc++ (of conda, or in LD_LIBRARY_PATH) that is loaded before the"
+        " system's, or install a newer one: conda install -c conda-forge libstdcxx-ng",
         confidence="high",
     )
 
@@ -253,7 +246,6 @@ def _cuda(text: str, facts: Facts) -> Reason | None:
         code="IMG907",
         cause=cause,
         cure="run it again with CUDA_LAUNCH_BLOCKING=1 to see which call fails; compare the"
-        " driver with what"
-        " torch needs: imgbuild doctor",
+        " driver with what torch needs: imgbuild doctor",
         confidence="low",
     )

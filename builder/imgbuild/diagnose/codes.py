@@ -1,4 +1,4 @@
-"""What the codes of findings mean, for `imgbuild explain` and the page of failures."""
+"""The explanations of codes, for `imgbuild explain` and docs/reference/failures.md."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import msgspec
 
+from imgbuild.audit.code import kinds as code_kinds
 from imgbuild.diagnose import rules
-from imgbuild.diagnose.rules import FailureKind, FailureRule
-from imgbuild.system import files, yaml_data
+from imgbuild.diagnose.rules import FailureRule
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """A code, its title, and what there is to say of it."""
+    """A code, its title and its explanation."""
 
     code: str
     title: str
@@ -28,11 +28,8 @@ def every() -> dict[str, Explanation]:
 def _all() -> Iterator[Explanation]:
     for rule in rules.load():
         yield of_rule(rule)
-    for code, failure in rules.kinds().items():
-        yield Explanation(code=code, title=failure.title, text=failure.text)
-    of_code = yaml_data.load(files.data("audit/code_kinds.yaml"), dict[str, FailureKind])
-    for code, failure in of_code.items():
-        yield Explanation(code=code, title=failure.title, text=failure.text)
+    for code, kind in {**rules.kinds(), **code_kinds.load()}.items():
+        yield Explanation(code=code, title=kind.title, text=kind.text)
 
 
 def of_rule(rule: FailureRule) -> Explanation:
@@ -40,7 +37,7 @@ def of_rule(rule: FailureRule) -> Explanation:
     parts = [f"Cause: {plain(rule.cause)}.", f"Cure: {plain(rule.cure)}."]
     if rule.role == "consequence":
         parts.append(
-            "It follows from another failure, which is listed before it if the log has it."
+            "It is a consequence of another failure, which is listed first if it is in the log."
         )
     if rule.sources:
         parts.append(f"Sources: {', '.join(rule.sources)}.")

@@ -1,4 +1,4 @@
-"""From a log to ranked findings: the first real failure before its consequences."""
+"""Findings of a log, ranked: the first failure before its consequences."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from imgbuild.diagnose import (
     binary_reasons,
@@ -33,12 +35,12 @@ LOOKUPS = ("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupE
 
 
 def diagnose(stream: BinaryIO, name: str) -> LogFindings:
-    """The findings of a log. InputError if it is no text."""
+    """The findings of a log. InputError if it is not text."""
     return LogFindings(findings=tuple(_findings(log.parse(lines.read(stream, name)))))
 
 
 def sentence(text: str) -> str:
-    """The first finding of a log as a sentence; "" if none is more than a guess."""
+    """The first finding of a log as a sentence; "" if its confidence is low, or there is none."""
     first = next(iter(diagnose(io.BytesIO(text.encode("utf-8", "replace")), "log").findings), None)
     if first is None or first.confidence == "low":
         return ""
@@ -46,7 +48,7 @@ def sentence(text: str) -> str:
 
 
 def of_paths(paths: Sequence[Path]) -> LogFindings:
-    """The findings of a log, or of the flight-recorder dumps of several ranks; a folder has these.
+    """The findings of a log, or of the flight-recorder dumps of several ranks or of a folder.
 
     InputError for a file that cannot be read.
     """
@@ -65,13 +67,16 @@ def of_paths(paths: Sequence[Path]) -> LogFindings:
                     data = stream.read(flight.LARGEST + 1)
                     if len(data) > flight.LARGEST:
                         message = f"{file}: larger than {flight.LARGEST >> 20} MB"
-                        raise InputError(message, hint="a dump has the latest collectives only")
+                        raise InputError(
+                            message,
+                            hint="dumps of the flight recorder are smaller",
+                        )
                     dumps.append(flight.read(data, str(file)))
                 else:
                     answers += diagnose(stream, str(file)).findings
         except OSError as error:
             message = f"{file}: {error.strerror or error}"
-            raise InputError(message, hint="give a log, or - for stdin") from error
+            raise InputError(message, hint="pass a log, or - for stdin") from error
     return LogFindings(findings=tuple([*flight.findings(dumps), *answers][:MOST_FINDINGS]))
 
 
@@ -132,15 +137,13 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
 
 
 def _as_consequence(reason: Reason) -> Reason:
-    return Reason(
-        code=reason.code, cause=reason.cause, cure=reason.cure, confidence="low", role="consequence"
-    )
+    return msgspec.structs.replace(reason, confidence="low", role="consequence")
 
 
 def _of_event(
     value: Log, event: Event, texts: Sequence[str], allowed: dict[str, bool], *, failed: bool
 ) -> Reason | None:
-    """What the rules, or else the facts say of an event. `allowed` keeps which rules apply."""
+    """The reason for an event, by a rule or else by facts. `allowed`: code → whether it applies."""
     exception = None if event.exception is None else value.exceptions[event.exception]
     frames = (
         [f"{f.package or f.file}:{f.file}:{f.name}" for f in exception.frames] if exception else []
@@ -176,11 +179,8 @@ def _of_event(
     if reason is None or (exception is not None and exception.traced):
         return reason
     weak = event.level in ("I", "W")
-    return Reason(
-        code=reason.code,
-        cause=reason.cause,
-        cure=reason.cure,
-        role=reason.role,
+    return msgspec.structs.replace(
+        reason,
         failed=True,
         weak=weak,
         confidence="medium" if weak and reason.confidence == "high" else reason.confidence,
@@ -188,7 +188,7 @@ def _of_event(
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:
-    """The first exception that is no wrapper and no warning, as a cause of low confidence."""
+    """The first exception that is neither a wrapper nor a warning, with low confidence."""
     for index, exception in enumerate(value.exceptions):
         if not exception.traced or exception.warns or exception.wraps:
             continue
@@ -205,8 +205,8 @@ def _first(value: Log) -> tuple[Reason, Event] | None:
             cause=f"the first exception is {text}{where}",
             confidence="low",
             source="first",
-            cure="no rule has this failure; imgbuild doctor --collect lists what a report of it"
-            " needs",
+            cure="no rule matches this failure; to report it, include the output of imgbuild doctor"
+            " --collect",
         )
         return reason, Event(
             number=exception.number, source=exception.source, text=exception.text, exception=index

@@ -1,7 +1,7 @@
 """Exceptions in a log: type, message, frames, and which of them caused or preceded another.
 
-Processes write at the same time: each source has a traceback of its own. A log may begin within a
-traceback, and what Ray and multiprocessing repeat of another process has no header.
+Processes write at the same time: each source has its own traceback. A log may start inside a
+traceback, and tracebacks that Ray and multiprocessing repeat from other processes have no header.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LoggedException(msgspec.Struct, kw_only=True):
 
     @property
     def text(self) -> str:
-        """As Python prints it."""
+        """Type and message, as Python prints them."""
         return f"{self.type}: {self.message}" if self.message else self.type
 
     @property
@@ -112,12 +112,12 @@ class LoggedException(msgspec.Struct, kw_only=True):
 
     @property
     def wraps(self) -> bool:
-        """Whether it only passes on another failure."""
+        """Whether it only reports the failure of another process or call."""
         return bool(WRAPPERS.search(self.type) or WRAPPING_MESSAGES.search(self.message[:400]))
 
     @property
     def warns(self) -> bool:
-        """Whether it is a warning or the end that was wanted."""
+        """Whether it is a warning, or ends the program on purpose."""
         return self.name.endswith("Warning") or self.text in ("SystemExit: 0", "KeyboardInterrupt")
 
 
@@ -188,7 +188,7 @@ class ExceptionReader:
         return self._continued(line, text, trace)
 
     def close(self) -> None:
-        """Count tracebacks that the end of the log cuts off: what their last line raises."""
+        """Add tracebacks that are cut off by the end of the log, with their last line."""
         for source, trace in self._traces.items():
             match = RAISE.match(trace.code) if trace.open and trace.frames else None
             if match is not None and len(self.exceptions) < self._limit:
@@ -239,7 +239,7 @@ class ExceptionReader:
         return True
 
     def _quoted(self, line: LogLine, text: str) -> bool:
-        """Whether the line repeats an exception within a sentence, which is kept as not traced."""
+        """Whether the line mentions an exception in a sentence, which is added as not traced."""
         if not line.hit or (match := QUOTED.search(text)) is None:
             return False
         if len(self.exceptions) < self._limit:
@@ -277,7 +277,7 @@ class ExceptionReader:
 
 
 def _is_code(text: str, indent: int | None) -> bool:
-    """Whether a line below a frame whose header is absent is code and not an exception."""
+    """Whether a line below a frame without a header is code, not an exception."""
     return indent is None and not re.match(
         r"[A-Z]\w*(?:\.\w+)*(?::|$)|(?:\w+\.)+[A-Z]\w*(?::|$)", text
     )

@@ -1,4 +1,4 @@
-"""What a log says of its environment: versions, Python, driver, GPU, architecture, exit status."""
+"""What a log says about its environment: versions, Python, driver, GPU, architecture."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
 
 
 class Facts(msgspec.Struct):
-    """What the log says; an empty text for what it does not."""
+    """Facts of the log; empty where it has none."""
 
     versions: dict[str, str] = {}
     python: str = ""

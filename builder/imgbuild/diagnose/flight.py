@@ -1,4 +1,4 @@
-"""PyTorch's flight-recorder dumps: which ranks differ (separate: another kind of input).
+"""PyTorch's flight-recorder dumps: which ranks differ (separate: not a log).
 
 A dump is the pickle or the JSON of `torch.distributed`'s trace of one rank; its rank is the number
 at the end of the file's name, as PyTorch writes it.
@@ -62,7 +62,7 @@ def is_dump(first: bytes) -> bool:
 
 
 def read(data: bytes, name: str) -> RankDump:
-    """The dump of a file. InputError if it is none."""
+    """The dump in `data`. InputError if it is not a dump; `name` is the file's."""
     try:
         if data[:1] == b"\x80":
             value = _PlainUnpickler(io.BytesIO(data)).load()
@@ -82,12 +82,12 @@ def read(data: bytes, name: str) -> RankDump:
     ) as error:
         message = f"{name}: not a flight-recorder dump: {type(error).__name__}: {error}"
         raise InputError(
-            message, hint="give the files that TORCH_FR_DUMP_TEMP_FILE names"
+            message, hint="pass the files that TORCH_FR_DUMP_TEMP_FILE names"
         ) from error
     entries = value.get("entries") if isinstance(value, dict) else None
     if not isinstance(entries, list):
-        message = f"{name}: not a flight-recorder dump: it has no list entries"
-        raise InputError(message, hint="give the files that TORCH_FR_DUMP_TEMP_FILE names")
+        message = f"{name}: not a flight-recorder dump: it has no list `entries`"
+        raise InputError(message, hint="pass the files that TORCH_FR_DUMP_TEMP_FILE names")
     rank = value.get("rank")
     match = RANK.search(Path(name).name)
     if not isinstance(rank, int):
@@ -161,15 +161,15 @@ def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> 
         return [
             LogFinding(
                 code="IMG909",
-                cause=f"the ranks entered different collectives as number {number} of group"
+                cause=f"the ranks entered different collectives at number {number} of group"
                 f" {label}: "
                 + "; ".join(
                     sorted({f"{call.operation} {call.sizes}" for call in calls_of.values()})[:4]
                 ),
                 lines=lines[:8],
                 confidence="high",
-                cure="let every rank take the same path: data of the same length on each, no step"
-                " that only some skip",
+                cure="make every rank run the same steps: data of the same length on each rank, and"
+                " no step that only some ranks skip",
             )
         ]
     return []
@@ -212,7 +212,7 @@ def _behind(
             cause=cause,
             lines=lines[:8],
             confidence="high" if missing else "medium",
-            cure=f"look at what {plural} {who} did then (py-spy dump --pid PID): an exception,"
-            f" another branch, a slow step",
+            cure=f"check what {plural} {who} did then (py-spy dump --pid PID): an exception, a"
+            " different branch or a slow step",
         )
     ]

@@ -1,8 +1,8 @@
-"""The lines of a log that may speak of a failure (separate: bounds of memory and work).
+"""The lines of a log that may report a failure (separate: bounds of memory and work).
 
-A log may have gigabytes, lines without an end, escape sequences and bytes that are no text. Blocks
-without a word of `SIGNALS` are skipped whole. Of lines that differ in digits only, the first
-`REPEATS` are read; beyond `MOST_LINES` lines only the end of the log is.
+A log may have gigabytes, endless lines, escape sequences and bytes that are not text. Blocks
+without a word of `SIGNALS` are skipped. Of lines that differ only in digits, the first `REPEATS`
+are read; after `MOST_LINES` lines only the end of the log is read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from imgbuild.diagnose.prefixes import LogLine, parse
 from imgbuild.errors import InputError
 
 BLOCK = 1 << 20  # bytes
-LONGEST = 1 << 14  # bytes of a line that are read; of a longer one its begin and its end
-HEAD = 3000  # lines at the begin, with the versions and settings of the run, that are all read
-EXCERPT = 200  # lines at the begin that are matched with all rules, whatever their words
-WINDOW = 40  # lines after the begin of a traceback, or a frame of it, that are all read
+LONGEST = 1 << 14  # bytes of a line that are read; of a longer one the start and the end
+HEAD = 3000  # lines at the start, with the versions and settings of the run, that are all read
+EXCERPT = 200  # lines at the start that are matched with all rules, whatever their words
+WINDOW = 40  # lines after the start of a traceback, or a frame of it, that are all read
 REPEATS = 12  # lines that differ in digits only
 MOST_SHAPES = 200_000  # of which it is counted how often they occur
 MOST_LINES = 60_000  # that are read between the head and the last two blocks
@@ -78,7 +78,7 @@ def read(stream: BinaryIO, name: str) -> Iterator[LogLine]:
     """The lines of `stream` that may matter, in order.
 
     Decoded, without prefixes and control characters; the last lines of the log are always among
-    them. InputError if `name` is no text.
+    them. InputError if it is not text; `name` is for messages.
     """
     reader = LineReader()
     for block in _blocks(stream, name):
@@ -99,8 +99,8 @@ def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
         decoder = codecs.getincrementaldecoder(encoding)("replace")
         chunks = (decoder.decode(chunk).encode("utf-8", "replace") for chunk in chunks)
     elif _is_binary(first[:65536]):
-        message = f"{name}: not a text: its bytes are not those of a log"
-        raise InputError(message, hint="give the output of the run: imgbuild diagnose run.log")
+        message = f"{name}: binary data, not a log"
+        raise InputError(message, hint="pass the output of the run: imgbuild diagnose run.log")
     total, rest = 0, b""
     for chunk in chunks:
         total += len(chunk)
@@ -147,8 +147,8 @@ def _unpacked(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
                     yield unpacked
                 data = inflater.unconsumed_tail or inflater.unused_data
     except zlib.error as error:
-        message = f"{name}: not a gzip file, or damaged: {error}"
-        raise InputError(message, hint="unpack it, and give the log itself") from error
+        message = f"{name}: damaged gzip data: {error}"
+        raise InputError(message, hint="decompress it, and pass the log") from error
 
 
 def _encoding(first: bytes) -> str | None:
@@ -162,7 +162,7 @@ def _encoding(first: bytes) -> str | None:
 
 
 def _is_binary(sample: bytes) -> bool:
-    """Whether more than a third of the bytes are control characters that no terminal needs."""
+    """Whether more than a third of the bytes are control characters that terminals do not use."""
     strange = len(sample) - len(sample.translate(None, bytes(range(7)) + bytes(range(14, 27))))
     return strange > len(sample) / 3
 

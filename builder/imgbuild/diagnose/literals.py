@@ -1,4 +1,4 @@
-"""Texts that a regular expression needs (separate: it reads parsed patterns, as re does).
+"""Texts that matches of a regular expression contain (separate: it reads parsed patterns).
 
 Most patterns are excluded by them, without a search.
 """
@@ -16,12 +16,12 @@ NONE: frozenset[str] = frozenset()
 
 @lru_cache(maxsize=4096)
 def required(pattern: str) -> frozenset[str]:
-    """Texts in lower case, of which each match has one; empty if that is not known."""
+    """Texts in lower case, one of which is in each match; empty if unknown."""
     return _best(_parser.parse(pattern))
 
 
 def _best(tokens: Iterable[Any]) -> frozenset[str]:
-    """The most telling texts of a sequence: those whose shortest is the longest."""
+    """The most selective texts of a sequence: those whose shortest is the longest."""
     choices: list[frozenset[str]] = []
     run = ""
     for operation, argument in tokens:

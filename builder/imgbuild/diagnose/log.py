@@ -41,7 +41,7 @@ class Event(msgspec.Struct, kw_only=True):
 
 
 class Log(msgspec.Struct, kw_only=True):
-    """All that is known of a log; `lines` is the number of its lines that were read."""
+    """A log; `lines` is how many lines were read, `number` the number of the last one."""
 
     events: list[Event]
     exceptions: list[LoggedException]

@@ -1,7 +1,7 @@
-"""At which versions of a package an argument, a name, a module or a variable exists.
+"""In which versions of a package an argument, a name, a module or a variable exists.
 
-From `data/diagnose/versions/`, which `tools/name_versions.py` makes of published wheels. It lists
-what is not in every version between `first` and `last`.
+From `data/diagnose/versions/`, which `tools/name_versions.py` generates from published wheels. It
+lists what is not in every version between `first` and `last`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import lru_cache
 import msgspec
 from packaging.specifiers import SpecifierSet
 
+from imgbuild.audit.names import renamed
 from imgbuild.system import files, yaml_data
 from imgbuild.values import normalize
 
@@ -20,7 +21,7 @@ Group = Mapping[str, str]  # versions → names, separated by spaces
 
 
 class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a package had between two versions; an empty range of versions is impossible."""
+    """The names that a package had in some of its versions from `first` to `last`."""
 
     package: str
     first: str
@@ -36,8 +37,8 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         """The versions that have `name`; None if it is not in the group."""
         return next((spec for spec, names in group.items() if name in names.split()), None)
 
-    def now(self, group: Group) -> list[str]:
-        """The names of a group that the last version has."""
+    def newest(self, group: Group) -> list[str]:
+        """The names of a group that version `last` has."""
         return [
             name
             for spec, names in group.items()
@@ -69,16 +70,18 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.partition(",")[0].removeprefix(">=") if ">=" in self.spec else ""
 
     def says(self, what: str) -> str:
-        """A sentence on `what`."""
+        """A sentence about `what`."""
         if not self.spec:
             text = f"no {self.package} from {self.first} to {self.last} has {what}"
         elif self.gone and self.since:
-            text = f"{what} is in {self.package} {self.since} to before {self.gone} only"
+            text = f"{self.package} {self.since} added {what}, and {self.gone} removed it"
         elif self.gone:
             text = f"{self.package} {self.gone} removed {what}"
         else:
-            text = f"{what} came with {self.package} {self.since}"
-        return f"{text}; there is {self.instead} instead" if self.instead else text
+            text = f"{self.package} {self.since} added {what}"
+        if not self.instead:
+            return text
+        return f"{text}; {'its replacement' if self.spec else 'the nearest name'} is {self.instead}"
 
     def cure(self) -> str:
         """The pin that has it."""
@@ -100,7 +103,7 @@ def load() -> dict[str, PackageNames]:
 
 
 class InventedName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name that exists in no release: its pattern, what is true, what to do."""
+    """A name that exists in no release: its pattern, the cause and the cure."""
 
     pattern: str
     cause: str
@@ -114,7 +117,6 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     import_names: Mapping[str, str]
     extends: Mapping[str, str]
     bases: Mapping[str, str]
-    renamed: Mapping[str, str]
     system_libraries: Mapping[str, str]
     invented: tuple[InventedName, ...]
 
@@ -126,7 +128,7 @@ def table() -> Names:
 
 
 def argument(callee: str, name: str) -> Existence | None:
-    """Where the callable `callee` (`SFTTrainer`, `LLM.generate`) takes the argument `name`.
+    """Which versions of `callee` (`SFTTrainer`, `LLM.generate`) take the argument `name`.
 
     None if no callable of that name is known.
     """
@@ -143,20 +145,17 @@ def argument(callee: str, name: str) -> Existence | None:
                 at = other.arguments.get(each, {})
                 spec = other.lookup(at, name)
                 if spec is not None:
-                    instead = (
-                        table().renamed.get(f"{each}.{name}")
-                        or table().renamed.get(f"{callee}.{name}")
-                        or ""
-                    )
-                    instead = instead if "<" in spec else ""
+                    instead = renamed.replacement(
+                        package.package, callee, name
+                    ) or renamed.replacement(other.package, each, name)
                     return Existence(
                         package=other.package,
                         spec=spec,
                         first=other.first,
                         last=other.last,
-                        instead=instead,
+                        instead=instead if "<" in spec else "",
                     )
-        near = difflib.get_close_matches(name, package.now(group), 1, 0.75)
+        near = difflib.get_close_matches(name, package.newest(group), 1, 0.75)
         return Existence(
             package=package.package,
             spec="",
@@ -168,12 +167,11 @@ def argument(callee: str, name: str) -> Existence | None:
 
 
 def member(owner: str, name: str) -> Existence | None:
-    """Where the class `owner` has a method or field; None if nothing is known of it."""
+    """Which versions of the class `owner` have a method or field; None if it is unknown."""
     above = next((base for end, base in table().bases.items() if owner.endswith(end)), owner)
     for each in dict.fromkeys((owner, above)):
         for package in load().values():
-            group = {**package.members.get(each, {})}
-            spec = package.lookup(group, name) or package.lookup(
+            spec = package.lookup(package.members.get(each, {}), name) or package.lookup(
                 package.arguments.get(each, {}), name
             )
             if spec is not None:
@@ -182,13 +180,13 @@ def member(owner: str, name: str) -> Existence | None:
                     spec=spec,
                     first=package.first,
                     last=package.last,
-                    instead=table().renamed.get(f"{each}.{name}", "") if "<" in spec else "",
+                    instead=renamed.replacement(package.package, each, name) if "<" in spec else "",
                 )
     return None
 
 
 def name_in(module: str, name: str) -> Existence | None:
-    """Where `from module import name` works; None if nothing is known of it."""
+    """Which versions `from module import name` works with; None if that is unknown."""
     package = load().get(module.partition(".")[0])
     if package is None:
         return None
@@ -199,7 +197,7 @@ def name_in(module: str, name: str) -> Existence | None:
 
 
 def module_in(module: str) -> Existence | None:
-    """Where a module exists; None if nothing is known of it."""
+    """Which versions have a module; None if that is unknown."""
     package = load().get(module.partition(".")[0])
     if package is None:
         return None
@@ -213,7 +211,7 @@ def module_in(module: str) -> Existence | None:
 
 
 def variable(name: str) -> Existence | None:
-    """Which versions read a variable; None for one of a package that is not read."""
+    """Which versions read an environment variable; None if its package has no table."""
     package = next(
         (
             each
@@ -229,7 +227,7 @@ def variable(name: str) -> Existence | None:
         return None
     near: list[str] = []
     if spec is None:
-        near = difflib.get_close_matches(name, package.now(package.environment), 1, 0.9)
+        near = difflib.get_close_matches(name, package.newest(package.environment), 1, 0.9)
     return Existence(
         package=package.package,
         spec=spec or "",

@@ -1,8 +1,7 @@
-"""`data/diagnose/facts/pairs.yaml`: versions that belong together (separate: a table)."""
+"""`data/diagnose/facts/pairs.yaml`: compatible versions (separate: a table)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
@@ -21,7 +20,7 @@ class VllmBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TorchWheel(msgspec.Struct, frozen=True, kw_only=True):
-    """A torch on PyPI; `cxx11`: its std::string is that of C++11."""
+    """A torch on PyPI; `cxx11`: it was compiled with the C++11 ABI."""
 
     version: str
     cuda: str
@@ -29,19 +28,11 @@ class TorchWheel(msgspec.Struct, frozen=True, kw_only=True):
     torchvision: str
 
 
-class ArmWheels(msgspec.Struct, frozen=True, kw_only=True):
-    """The first release with wheels for arm64 ("" if none), and what to use."""
-
-    wheel: str
-    use: str
-
-
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole file."""
+    """The tables of the file."""
 
     vllm: tuple[VllmBuild, ...]
     torch: tuple[TorchWheel, ...]
-    arm64: Mapping[str, ArmWheels]
 
     def torch_of(self, vllm: Version) -> TorchWheel | None:
         """The torch that a vllm was compiled for."""
@@ -51,7 +42,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def build(self, torch: Version) -> TorchWheel | None:
-        """What torch's wheel of a version is; None for an unknown one."""
+        """The wheel of a version of torch; None if the table lacks it."""
         return next(
             (each for each in self.torch if Version(each.version).release == torch.release), None
         )

@@ -18,7 +18,7 @@ CONTROLS = dict.fromkeys((*range(9), *range(11, 32), 127)) | {0xFEFF: None}
 TIME = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 CLOCK = r"\d\d:\d\d:\d\d"
 LEVEL = r"(?P<level>DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|SEVERE)"
-# Each is tried at the begin of what is left, until none matches: a label is a rank or process.
+# Each is tried at the start of what is left, until none matches: a label is a rank or process.
 PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
@@ -72,7 +72,7 @@ WORDS = {
 class LogLine(msgspec.Struct, frozen=True):
     """A line: its number from 1, the rank or process that wrote it ("" if unknown), its text.
 
-    `level` is "E", "W" or "I" where the line names one, else "". `hit`: it may speak of a failure.
+    `level` is "E", "W" or "I" where the line names one, else "". `hit`: it may report a failure.
     """
 
     number: int

@@ -1,9 +1,10 @@
-"""Causes that follow from the whole log (separate: other reasons need one line)."""
+"""Causes that need the whole log (separate: others need one line)."""
 
 from __future__ import annotations
 
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.log import Log
+from imgbuild.diagnose.rules import Confidence
 
 
 def hang(log: Log) -> tuple[Reason, int] | None:
@@ -14,15 +15,15 @@ def hang(log: Log) -> tuple[Reason, int] | None:
     first = min(ranks.values(), key=lambda state: state.number)
     stopped, absent = log.watchdogs.stopped_first(), log.watchdogs.absent()
     cause = "a collective of NCCL timed out: a rank did not enter it"
-    confidence = "medium"
+    confidence: Confidence = "medium"
     if stopped:
         state = stopped[0]
         who = ", ".join(str(each.rank) for each in stopped[:16])
         plural = "ranks" if len(stopped) > 1 else "rank"
         work = max(state.enqueued, state.timed_out)
         cause = (
-            f"{plural} {who} stopped first, after work {work}; the other ranks wait for it in a"
-            f" later collective"
+            f"{plural} {who} stopped first, after work {work}; the other ranks wait in a later"
+            " collective"
         )
         confidence = "high"
     elif 0 < len(absent) < len(ranks):
@@ -36,10 +37,9 @@ def hang(log: Log) -> tuple[Reason, int] | None:
     return Reason(
         code="IMG908",
         cause=cause,
-        confidence="high" if confidence == "high" else "medium",
-        cure="look at that rank's own output for an exception or a slow step; set"
-        " TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
-        " and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and give the dumps to imgbuild diagnose; if the step"
-        " is only slow,"
-        " raise the timeout (init_process_group(timeout=…), ddp_timeout)",
+        confidence=confidence,
+        cure="check that rank's output for an exception or a slow step; set"
+        " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 and pass the dumps to"
+        " imgbuild diagnose; if the step is only slow, raise the timeout"
+        " (init_process_group(timeout=…), ddp_timeout)",
     ), first.number

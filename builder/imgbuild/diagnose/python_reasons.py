@@ -1,4 +1,4 @@
-"""Causes from names in a Python error (separate: versions of names, not of binaries)."""
+"""Causes of Python errors from the names in them (separate: names, not binaries)."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ HYDRA = re.compile(
     r"(?:Could not override '(?P<key>[\w.@+-]+)'|Key '(?P<struct>[\w.]+)' is not in struct|"
     r"Missing key (?P<missing>[\w.]+))"
 )
-# Names in guides that no release has.
-# Variables of plugins, and those that users' own code may read.
+# Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(
     r"(?:^|\s|;)(?:export\s+|"
@@ -54,7 +53,7 @@ SETS = re.compile(
 
 
 def reason(text: str, facts: Facts) -> Reason | None:
-    """A cause for an error, from the names in it."""
+    """The cause of an error, from the names in it."""
     for function in (_keyword, _import, _module, _attribute, _positional, _flag, _hydra):
         answer = function(text, facts)
         if answer is not None:
@@ -63,7 +62,7 @@ def reason(text: str, facts: Facts) -> Reason | None:
 
 
 def invented(text: str) -> Reason | None:
-    """Names that exist in no release, in a line that uses them."""
+    """The cause of a line that uses a name which exists in no release."""
     for each in names.table().invented:
         if re.search(each.pattern, text):
             return Reason(code="IMG919", cause=each.cause, cure=each.cure, confidence="high")
@@ -71,7 +70,7 @@ def invented(text: str) -> Reason | None:
 
 
 def variable(text: str, facts: Facts) -> Reason | None:
-    """A variable that a script sets and the package does not read."""
+    """The cause of a line that sets a variable which the package does not read."""
     match = SETS.search(text)
     if match is None or (existence := names.variable(match["name"])) is None:
         return None
@@ -89,7 +88,7 @@ def variable(text: str, facts: Facts) -> Reason | None:
             cure = f"pass attention_backend=… ({option}), or use {existence.cure()}"
     return Reason(
         code="IMG920",
-        cause=f"{name} does nothing: {existence.says(f'the variable {name}')}",
+        cause=f"{name} has no effect: {existence.says(f'the variable {name}')}",
         cure=cure,
         confidence=confidence,
         role="symptom",
@@ -108,9 +107,8 @@ def _keyword(text: str, facts: Facts) -> Reason | None:
         target = plain or "the function called"
         return Reason(
             code="IMG904",
-            cause=f"{target} takes no argument {name} in the installed version",
-            cure=f"remove {name}, or install the version of the package that the caller was"
-            f" written for",
+            cause=f"{target} does not take the argument {name} in the installed version",
+            cure=f"remove {name}, or install the version that the caller was written for",
             confidence="medium" if plain else "low",
         )
     return _of(existence, what, f"remove {name}", "IMG904", facts)
@@ -154,10 +152,9 @@ def _import(text: str, facts: Facts) -> Reason | None:
     if match["circular"]:
         return Reason(
             code="IMG902",
-            cause=f"importing {name} from {module} is circular: a file of the"
-            f" project"
-            f" has the name of a package, or packages import each other",
-            cure=f"rename files of the project that are called like packages"
+            cause=f"importing {name} from {module} is circular: a file of the project has the name"
+            " of a package, or packages import each other",
+            cure="rename files of the project that have the name of a package"
             f" ({module.split('.')[0]}.py)",
         )
     existence = names.name_in(module, name) or names.module_in(module)
@@ -167,9 +164,8 @@ def _import(text: str, facts: Facts) -> Reason | None:
     return Reason(
         code="IMG902",
         cause=f"the installed {package} has no {name} in {module}: the importing package was"
-        f" written"
-        " for another version of it",
-        cure=f"install the version of {package} that the importing package asks for"
+        " written for a different version of it",
+        cure=f"install the version of {package} that the importing package requires"
         f" (imgbuild resolve {package} …)",
     )
 
@@ -188,8 +184,8 @@ def _module(text: str, facts: Facts) -> Reason | None:
         return Reason(
             code="IMG903",
             cause=f"the installed {package} has no module {module}: the importing"
-            " package was written for another version of it",
-            cure=f"install the version of {package} that the importing package asks for",
+            " package was written for a different version of it",
+            cure=f"install the version of {package} that the importing package requires",
         )
     return Reason(
         code="IMG903",
@@ -226,7 +222,7 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
         cause = f"{owner} has no attribute {name} in the installed version"
     return Reason(
         code="IMG905",
-        cause=f"{cause}: the code was written for another version",
+        cause=f"{cause}: the code was written for a different version",
         cure=f"install the version of {package} that the code was written for, or change the code",
     )
 
@@ -237,9 +233,8 @@ def _positional(text: str, _facts: Facts) -> Reason | None:
         return None
     return Reason(
         code="IMG915",
-        cause=f"{match['callee']} needs {match['names'].splitlines()[0]} in the"
-        f" installed"
-        " version, which the caller does not pass",
+        cause=f"{match['callee']} of the installed version requires"
+        f" {match['names'].splitlines()[0]}, which the caller does not pass",
         cure="pass it, or install the version that the caller was written for",
     )
 
@@ -257,7 +252,7 @@ def _flag(text: str, facts: Facts) -> Reason | None:
     return Reason(
         code="IMG917",
         cause=f"the program has no option {flag} in the installed version",
-        cure=f"remove {flag}, or see what its --help lists",
+        cure=f"remove {flag}; --help lists the options",
         confidence="medium",
     )
 
@@ -271,6 +266,6 @@ def _hydra(text: str, _facts: Facts) -> Reason | None:
         code="IMG918",
         cause=f"the configuration of the installed version has no key {key}",
         cure=f"remove {key}, add it with +{key}=…, or use the version of verl that the script was"
-        f" written for",
+        " written for",
         confidence="high",
     )

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 from packaging.specifiers import SpecifierSet
 
+from imgbuild.audit.code.kinds import FindingKind
 from imgbuild.diagnose import literals
 from imgbuild.diagnose.facts import Facts
 from imgbuild.system import files, yaml_data
@@ -26,13 +27,12 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One known failure.
 
-    `match`: patterns, of which one must be in an event. `also`: each must be in some event of the
-    log; `unless`: none may be. `frames`: a pattern that a frame of the exception must match.
-    `packages`: ranges that a package must be in if the log names its version. `failed`: the log
-    must show a failure otherwise, since the text alone does not show one. `warns`: a warning alone
-    counts. `priority`: of two rules
-    for an event the higher counts. `role`: whether it is a cause, a consequence of another failure
-    elsewhere, or a text about one.
+    `match`: patterns, one of which must match an event. `also`: patterns, each of which must match
+    some event of the log; `unless`: none of which may. `frames`: a pattern that a frame of the
+    exception must match. `packages`: package → range of the version, if the log names it. `arm`:
+    whether the machine must be arm64. `failed`: the log must show a failure elsewhere, because the
+    text does not. `warns`: a warning is sufficient. `priority`: the rule with the higher one is
+    used for an event. `role`: a cause, a consequence of another failure, or a text about one.
     """
 
     code: str
@@ -55,7 +55,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def words(self) -> tuple[tuple[str, frozenset[str]], ...]:
-        """Each pattern of `match`, with texts of which each match has one, in lower case."""
+        """Each pattern of `match`, with texts in lower case, one of which is in each match."""
         return tuple((pattern, literals.required(pattern)) for pattern in self.match)
 
     @property
@@ -64,7 +64,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return _compiled(self.match)
 
     def applies(self, facts: Facts, texts: Sequence[str]) -> bool:
-        """Whether what the rest of the log says allows it."""
+        """Whether the rest of the log meets the conditions of the rule."""
         if self.arm is not None and self.arm != facts.arm:
             return False
         for package, spec in self.packages.items():
@@ -74,13 +74,6 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         if not all(_somewhere(pattern, texts) for pattern in _compiled(self.also)):
             return False
         return not any(_somewhere(pattern, texts) for pattern in _compiled(self.unless))
-
-
-class FailureKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What `imgbuild explain` says of a code that no single rule has."""
-
-    title: str
-    text: str
 
 
 @lru_cache(maxsize=4096)
@@ -102,9 +95,9 @@ def load() -> tuple[FailureRule, ...]:
 
 
 @lru_cache(maxsize=1)
-def kinds() -> dict[str, FailureKind]:
-    """The failures that are reasoned from facts, by code: `data/diagnose/facts/kinds.yaml`."""
-    return yaml_data.load(files.data("diagnose/facts/kinds.yaml"), dict[str, FailureKind])
+def kinds() -> Mapping[str, FindingKind]:
+    """The failures that are derived from facts, by code: `data/diagnose/facts/kinds.yaml`."""
+    return yaml_data.load(files.data("diagnose/facts/kinds.yaml"), dict[str, FindingKind])
 
 
 @lru_cache(maxsize=1)

@@ -55,7 +55,7 @@ class Watchdogs(msgspec.Struct):
             state.enqueued, state.completed = int(progress["enqueued"]), int(progress["completed"])
 
     def stopped_first(self) -> list[RankState]:
-        """The ranks that stopped before the others, as the works show; none if all are alike."""
+        """The ranks that stopped before the others, by their last works; empty if all are equal."""
         enqueued = {
             state.rank: state.enqueued for state in self.ranks.values() if state.enqueued >= 0
         }

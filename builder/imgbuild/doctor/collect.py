@@ -1,4 +1,4 @@
-"""`doctor --collect`: what a report of a failure needs: versions, driver, variables, no secrets."""
+"""`doctor --collect`: versions, driver and variables for a report of a failure; no secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collect() -> Collected:
-    """What this machine and its active environment are. InputError if that cannot be read."""
+    """This machine and its active environment. InputError if the environment cannot be read."""
     environment = open_environment(None)
     return Collected(
         host=read_host(),
@@ -45,7 +45,7 @@ def collect() -> Collected:
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that matter; "set" in place of a secret, and no logins in addresses."""
+    """The variables that affect a run, with "set" instead of secrets and without logins."""
     return {
         name: "set" if SECRET.search(name) else ADDRESS_LOGIN.sub("//", value)
         for name, value in sorted(environment.items())

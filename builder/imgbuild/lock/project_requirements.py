@@ -87,31 +87,31 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def editable_packages(
-    required: ProjectRequirements, workdir: str, known: Mapping[str, EditablePackage] = NOTHING
+    required: ProjectRequirements, workdir: str, described: Mapping[str, EditablePackage] = NOTHING
 ) -> dict[str, EditablePackage]:
     """The packages of the project that can be installed; `workdir` is where it is mounted.
 
-    What only a build backend knows of them is that of `known`.
+    `described` are packages by their build backends, for fields that the files leave to these.
     """
     packages = {}
     for item in required.declared.packages:
         if not item.backend:
             continue
         roots = image_roots(item, workdir)
-        same = (name for name, other in known.items() if other.roots == roots)
+        same = (name for name, other in described.items() if other.roots == roots)
         name = normalize(item.name) if item.name else next(same, "")
         if not name:
             continue
-        asked = known.get(name) if item.dynamic else None
-        version = item.version or (asked.version if asked is not None else UNKNOWN_VERSION)
+        backend = described.get(name) if item.dynamic else None
+        version = item.version or (backend.version if backend is not None else UNKNOWN_VERSION)
         packages[name] = EditablePackage(
             version=str(Version(version)),
             roots=roots,
-            scripts=item.scripts or (asked.scripts if asked is not None else {}),
-            requires=asked.requires
-            if asked is not None and "dependencies" in item.dynamic
+            scripts=item.scripts or (backend.scripts if backend is not None else {}),
+            requires=backend.requires
+            if backend is not None and "dependencies" in item.dynamic
             else item.requires,
-            python=item.requires_python or (asked.python if asked is not None else ""),
+            python=item.requires_python or (backend.python if backend is not None else ""),
         )
     return dict(sorted(packages.items()))
 

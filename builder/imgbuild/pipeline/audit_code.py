@@ -1,6 +1,6 @@
 """Audits a user's code against the packages of a lock, of pins or of an environment.
 
-A report is kept by the content of all files and by the package set.
+Reports are cached by the contents of all files and the package set.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SMALL = 400_000  # bytes of code that can be read in that time
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's files, read once for all package sets; `again` ignores reports that are kept.
+    """The user's files, read once for all package sets; `again` ignores cached reports.
 
     `forks` take the place of packages of locked targets.
     """
@@ -70,10 +70,10 @@ def read_code(paths: Iterable[Path], *, again: bool = False, forks: Iterable[For
 
 
 def read_fork(text: str, context: Context) -> Fork:
-    """The fork that `NAME=PATH` or `NAME=git+URL@REV` names; InputError if it is none of them."""
+    """The fork that `NAME=PATH` or `NAME=git+URL@REV` names; InputError for other texts."""
     name, _, place = text.partition("=")
     if not name or not place:
-        message = f"--replace {text}: not a package and its fork"
+        message = f"--replace {text}: not of the form NAME=PATH or NAME=git+URL@REV"
         hint = "for example: --replace verl=../verl, --replace verl=git+https://…@REV"
         raise InputError(message, hint=hint)
     package = normalize(name)
@@ -181,7 +181,7 @@ def opened(package_set: PackageSet) -> CodePackages:
 
 
 def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str) -> CodeReport:
-    """The findings in `code` for `packages`: kept ones, or new ones, which are kept."""
+    """The findings in `code` for `packages`, from the cache or computed and cached."""
     key_parts = [
         *(code_digest(JUDGING, alone=__name__), packages.machine, packages.installed),
         *(packages.others_key, packages.unread, texts_key(code.texts)),
@@ -222,7 +222,7 @@ def _place(store: Store, wheel: Wheel) -> Path | str:
 
 
 def _address(wheel: Wheel) -> str:
-    """The address of a wheel without a look for its file: facts at hand need none."""
+    """The address of a wheel without a search for its file, which cached facts do not need."""
     return f"{LATER}{wheel.sha256}"
 
 
@@ -284,7 +284,7 @@ class PackagesAtHand(PackageSet):
             raise NotAtHandError(package) from error
 
     def read_ahead(self, package: str) -> None:
-        """Nothing is read that is not needed."""
+        """Do nothing: facts are only read when needed."""
 
 
 class NotAtHandError(Exception):
@@ -336,7 +336,7 @@ def findings_of_run(
             return []
         every, _ = findings_at_hand(lock, arch, Store.open(), Code(texts=texts), deadline)
     except (ImgbuildError, OSError, TimeoutError):
-        return []  # what else is wrong is said where it matters
+        return []  # the command itself reports other errors
     return [
         each
         for each in every

@@ -265,7 +265,7 @@ class Chooser:
             ),
         )
 
-    def _read_indexes(self, known: Collection[str], folder: Path) -> None:
+    def _read_indexes(self, published: Collection[str], folder: Path) -> None:
         """Look for packages in the indexes that the project's files name."""
         if not self._declared.indexes:
             return
@@ -277,7 +277,7 @@ class Chooser:
         ]
         self._indexes = project_indexes.find(
             self._declared.indexes, wanted, self.pages, tags, self._context,
-            known=known, folder=folder,
+            published=published, folder=folder,
         )  # fmt: skip
         addresses, assigned = self._indexes.addresses, self._indexes.packages
         self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)

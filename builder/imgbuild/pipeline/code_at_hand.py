@@ -1,4 +1,4 @@
-"""What is known of a user's code from facts in the cache: which targets run it, and warnings.
+"""Audits of a user's code with facts in the cache: which targets run it, and warnings.
 
 The audit is imported only where there is code, so that `run` and `list` start without it.
 """
@@ -29,7 +29,7 @@ INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the packages of a target run a user's code, as far as facts at hand say.
+    """Whether the packages of a target run a user's code, by the facts in the cache.
 
     `unread` are packages that the code imports and that were not read.
     """
@@ -90,9 +90,9 @@ def warn(
     words: Sequence[str] = (),
     env: Mapping[str, str] = {},
 ) -> None:
-    """Warn of what is wrong in a command and its variables, and of errors in a project's code.
+    """Warn about errors in a command, its variables and a project's code.
 
-    Only what is known within a second.
+    Only those that can be found within a second.
     """
     project = published.project_row(session.matrix, name) is not None
     settings = [f"{key}={value}" for key, value in env.items()]

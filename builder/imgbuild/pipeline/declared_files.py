@@ -98,7 +98,7 @@ def _read_files(
         else:
             inside.append(led.relative_to(folder.resolve()).as_posix())
     if outside and (inside or len(outside) > 1):
-        message = "--from names files of several projects"
+        message = "--from: the files are of several projects"
         raise InputError(message, hint="name files of one project")
     top, files = folder, tuple(dict.fromkeys(inside))
     for place_ in outside:

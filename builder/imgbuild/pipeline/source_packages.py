@@ -1,7 +1,7 @@
-"""Packages of which only source exists: those that compile CUDA code, and those that can be built.
+"""Packages without wheels: those that compile CUDA code, and those that can be built.
 
-The same for `init`, `add` and `lock`: what wheel by URL fits, what needs the package, how to do
-without it.
+For `init`, `add` and `lock`: which wheel by URL is compatible, what requires the package, and the
+alternatives to it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def advise(
     folder: Path,
     needed_by: Callable[[str], Sequence[str]],
 ) -> list[Advice]:
-    """What can be done about packages that compile CUDA code, one for each of `cuda`.
+    """Advice about packages that compile CUDA code, one for each of `cuda`.
 
     `folder` is that of the project, whose imports are read; `needed_by` names the packages that
     require one.
@@ -128,7 +128,7 @@ def reasons(
     tags: Tags,
     context: Context,
 ) -> list[str]:
-    """Why `demands` of a row cannot be met, with what can be done about those of source."""
+    """Why `demands` of a row cannot be met, with advice about packages without wheels."""
     lock = row.published.lock
     pins = {**versions_of(lock), **row.requirements.pins, **row.row.pins}
     needs = WheelNeeds(
@@ -152,7 +152,7 @@ def reasons(
             lines.append("\n    ".join((f"{where}{each.demand}: {item.reason}", *remedies)))
         elif each.package in sdists:
             lines.append(
-                f"{each}; it is Python code, which is built with this in matrix.yaml:"
+                f"{each}; it is Python code, and is built with this in matrix.yaml:"
                 f" sdists: {{{each.package}: {{reason: only an sdist exists}}}}"
             )
         else:

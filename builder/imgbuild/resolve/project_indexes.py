@@ -1,7 +1,7 @@
 """Which packages of a project come from the indexes that its files name.
 
-Those that a file assigns to an index, and those of which such an index has files that the default
-index lacks: as for uv, another file of the same name on the default index does not count.
+These are the packages that a file assigns to an index, and those of which an index has files that
+the default index lacks, even if the default index has other files of the package.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from imgbuild.wheel.tags import Tags
 
 DEPTH = 10  # of the requirements of packages of an index
 LOOKED_UP = 100  # packages at most, those of no target first
-ATTEMPTS = 2  # an address of a project may be one that only its authors reach
+ATTEMPTS = 2  # the index of a project may be reachable only for its authors
 
 
 class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
     """The indexes that are used, by the name that a matrix gives them, and what comes from them.
 
-    `addresses` are those of `indexes` for this machine. `notes` say in words what comes from each,
+    `addresses` are those of `indexes` for this machine. `notes` say which packages each has,
     `failures` which could not be read.
     """
 
@@ -49,7 +49,7 @@ class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Index:
-    """One index, of which pages are read. After a failure it has no files."""
+    """An index whose pages are read; after a failure it has no files."""
 
     def __init__(self, declared: DeclaredIndex, name: str, folder: Path, http: Http) -> None:
         self.declared, self.name = declared, name
@@ -80,7 +80,7 @@ class _Index:
 
     @property
     def timed(self) -> bool:
-        """Whether it has upload times of its packages, on their pages or in the API beside them."""
+        """Whether it has upload times of its packages, on their pages or in its JSON API."""
         if self.address.flat or self.failure:
             return False
         address = msgspec.structs.replace(self.address, timed=True)
@@ -107,39 +107,41 @@ def find(
     tags: Tags,
     context: Context,
     *,
-    known: Collection[str],
+    published: Collection[str],
     folder: Path,
 ) -> ProjectIndexes:
     """The indexes of `declared` that `demands` need, `pages` being those of the default index.
 
-    `known` are packages of published targets, for which an index is asked only if the default
-    index does not meet the demand. `folder` is the project's.
+    `published` are packages of published targets, which are looked up only if the default index
+    does not meet the demand. `folder` is the project's.
     """
     http = Http(offline=context.http.offline, attempts=ATTEMPTS)
     names = _names(declared)
     indexes = [_Index(each, names[each.url], folder, http) for each in declared]
-    wanted = {
+    by_package = {
         each.package: each
         for each in demands
         if not each.source and each.package not in releases.TORCH
     }
-    if not indexes or not wanted:
+    if not indexes or not by_package:
         return ProjectIndexes()
     for index in indexes:
-        index.packages |= wanted.keys() & set(index.declared.packages)
+        index.packages |= by_package.keys() & set(index.declared.packages)
     assigned = {package for index in indexes for package in index.packages}
     general = [index for index in indexes if index.declared.general]
     if general:
-        open_names = sorted(wanted.keys() - assigned, key=lambda name: (name in known, name))
+        open_names = sorted(
+            by_package.keys() - assigned, key=lambda name: (name in published, name)
+        )
         looked_up = open_names[:LOOKED_UP]
         pages.read(looked_up)
         new = {
             package
             for package in looked_up
-            if package not in known or not allowed(wanted[package], pages.files(package))
+            if package not in published or not allowed(by_package[package], pages.files(package))
         }
         _assign(general, new, pages)
-        _follow(general, wanted, {*wanted, *known}, pages, tags, context)
+        _follow(general, by_package, {*by_package, *published}, pages, tags, context)
     for index in indexes:
         index.read(index.packages)
     return _result(indexes)
@@ -170,19 +172,19 @@ def _other(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
 
 def _follow(
     general: Sequence[_Index],
-    wanted: dict[str, PackageDemand],
-    known: Collection[str],
+    by_package: dict[str, PackageDemand],
+    excluded: Collection[str],
     pages: IndexPages,
     tags: Tags,
     context: Context,
 ) -> None:
-    """Look up what packages of an index require in their METADATA, but for those that are known."""
-    seen, new = set(known), {name for index in general for name in index.packages}
+    """Look up what packages of an index require in their METADATA, except `excluded`."""
+    seen, new = set(excluded), {name for index in general for name in index.packages}
     for _ in range(DEPTH):
         required: set[str] = set()
         for index in general:
             for package in sorted(index.packages & new):
-                demand = wanted.get(package, PackageDemand(package=package))
+                demand = by_package.get(package, PackageDemand(package=package))
                 wheel = _newest(allowed(demand, index.files(package)), tags)
                 if wheel is not None:
                     needed = engine_torch.required(

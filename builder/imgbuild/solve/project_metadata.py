@@ -1,4 +1,4 @@
-"""What only the build backends of a project know (separate: it runs code of the project).
+"""Metadata that only the build backends of a project have (separate: it runs code of it).
 
 Its folder is packed like an sdist, and the backend's hook runs in the sandbox (`sdist_wheel`), with
 the build requirements of the folder's own pyproject.toml. What a backend cannot say is reported.
@@ -67,7 +67,7 @@ def ask(
     wheels: SdistWheels,
     context: Context,
 ) -> BackendAnswer:
-    """What the build backends say of the `packages` of the project in `folder`.
+    """The metadata of the `packages` of the project in `folder`, by their build backends.
 
     `extras` are those of the project itself, `markers` those of the target, `workdir` is where the
     project is mounted. A backend that fails is reported.
@@ -103,7 +103,7 @@ def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
         effect = ", ".join(filter(None, (effect, "add what it requires with imgbuild add")))
     hint = error.hint if isinstance(error, InputError) else None
     context.reporter.warn(
-        f"{item.place}: the build backend does not say its {fields}: {error.message}{reasons}\n"
+        f"{item.place}: the build backend does not provide its {fields}: {error.message}{reasons}\n"
         f"  {'; '.join(filter(None, (hint, effect)))}"
     )
 
@@ -133,7 +133,7 @@ def _described(
 
 
 def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """The variables that give the version which a backend would ask git for.
+    """The environment variables that set the version which a backend reads from git.
 
     From the environment, else from the history; InputError without either.
     """
@@ -151,12 +151,12 @@ def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> di
         commit = repository.resolved("HEAD^{commit}")
         if commit is not None:
             return dict.fromkeys(variables, git_tree.version_in(repository, commit))
-    message = f"its version is that of a git tag, and {folder} is in no git repository"
+    message = f"its version comes from a git tag, and {folder} is not in a git repository"
     raise InputError(message, hint=f"set the version: {variables[0]}=1.0 imgbuild lock")
 
 
 def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str, EditablePackage]:
-    """Name and values of a package by its METADATA; InputError if they are none."""
+    """Name and values of a package by its METADATA; InputError if these are invalid."""
     fields, _ = parse_email(result.metadata)
     name, version = fields.get("name", ""), fields.get("version", "")
     try:
@@ -164,7 +164,7 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
         requires = [str(parse_requirement(line)) for line in fields.get("requires_dist", ())]
         python = str(SpecifierSet(fields.get("requires_python", "")))
     except (InvalidVersion, InvalidRequirement, InvalidSpecifier) as error:
-        message = f"METADATA of its build backend cannot be read: {error}"
+        message = f"its build backend wrote invalid METADATA: {error}"
         raise InputError(message) from error
     if not name or (item.name and normalize(name) != normalize(item.name)):
         message = f"its build backend names the package {name or 'nothing'}"
@@ -191,7 +191,7 @@ def _scripts(text: str) -> dict[str, str]:
 
 
 def _archive(folder: Path) -> bytes:
-    """The files of a folder as an sdist, whose bytes follow from them alone."""
+    """The files of a folder as an sdist, whose bytes depend only on them."""
     buffer, total = io.BytesIO(), 0
     with tarfile.open(
         fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8"
@@ -201,7 +201,10 @@ def _archive(folder: Path) -> bytes:
             total += len(data)
             if number >= FILES or total > TOTAL_LIMIT:
                 message = f"{folder} has more than {FILES} small files, or {TOTAL_LIMIT >> 20} MB"
-                raise InputError(message, hint="write the version and dependencies into its files")
+                raise InputError(
+                    message,
+                    hint="write the version and dependencies into pyproject.toml",
+                )
             info = tarfile.TarInfo(f"source/{name}")
             info.size, info.mtime, info.mode = len(data), git_tree.TIME, 0o644
             archive.addfile(info, io.BytesIO(data))

@@ -1,4 +1,4 @@
-"""The name of the package in a git repository, by the files that say how it is built."""
+"""The name of the package in a git repository, by its build files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(text: str, place: str, context: Context) -> str:
             (folder / name).write_text(content, encoding="utf-8")
         package = local_package.describe(Reading(ProjectFiles(folder)), ".")
     if package is None or not package.name:
-        message = f"{label}: its pyproject.toml, setup.cfg and setup.py do not say its name"
+        message = f"{label}: its pyproject.toml, setup.cfg and setup.py do not have its name"
         raise InputError(message, hint="write it as NAME @ git+https://HOST/PATH@REV")
     return normalize(package.name)
 

@@ -123,7 +123,7 @@ class SdistWheels:
     def described(
         self, package: str, source: LockedFile, env: Mapping[str, str]
     ) -> sdist_wheel.SdistResult:
-        """What the build backend of `source`, a folder as an sdist in the store, says of it."""
+        """The metadata of `source`, a folder as an sdist in the store, by its build backend."""
         recipe = BuiltWheel(
             package=package, version="", index=PROJECT, sdist=source, env=dict(env), requires=(),
             wheel=LockedFile(file="", size=0, sha256="0" * 64),

@@ -237,10 +237,10 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     declared = direct.applying(by_address, tags.markers)
     folder = problem.row.folder if problem.row is not None else None
     packages = direct.look_up(declared, tags, problem.context, folder)
-    workdir, known = problem.matrix.image.workdir, backend.packages
+    workdir, described = problem.matrix.image.workdir, backend.packages
     packages |= {
         package: direct.editable(package, item, problem.context.store)
-        for package, item in editable_packages(problem.requirements, workdir, known).items()
+        for package, item in editable_packages(problem.requirements, workdir, described).items()
     }
     overlay, published = problem.overlay, problem.published
     published_wheels: extension.PublishedWheels | None = None

@@ -1,4 +1,4 @@
-"""The collected logs of real failures: the cause comes first. Runs where they are at hand."""
+"""The collected logs of real failures: the cause is first. Skipped if they are not available."""
 
 from __future__ import annotations
 

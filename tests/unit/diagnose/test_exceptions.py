@@ -118,7 +118,7 @@ def test_an_exception_of_a_lookup_that_was_handled_is_not_the_first() -> None:
     assert "no such model: acme" in diagnose(io.BytesIO(text.encode()), "log").findings[0].cause
 
 
-def test_a_traceback_without_its_begin_or_its_end_is_read() -> None:
+def test_a_traceback_without_its_start_or_end_is_read() -> None:
     assert read(TRACE.split("\n", 1)[1]).exceptions[0].type == "TypeError"
     cut = TRACE.rsplit("\n", 2)[0].replace("trainer = SFTTrainer(", "raise OSError('no disk')")
     exception = read(cut).exceptions[0]

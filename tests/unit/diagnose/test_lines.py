@@ -52,8 +52,8 @@ def test_gzip_is_unpacked_and_a_damaged_one_is_an_error() -> None:
         code(packed[:12] + b"\0\0\0" + packed[15:])
 
 
-def test_a_file_that_is_no_text_is_an_error() -> None:
-    with pytest.raises(InputError, match="not a text"):
+def test_a_binary_file_is_an_error() -> None:
+    with pytest.raises(InputError, match="not a log"):
         code(b"\x7fELF" + bytes(4000))
 
 

@@ -13,7 +13,7 @@ from imgbuild.diagnose.diagnosis import diagnose
     ("text", "code", "cause", "cure"),
     [
         ("TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'vllm_mode'",
-         "IMG904", "came with trl 0.18.0", "install trl>=0.18.0"),
+         "IMG904", "trl 0.18.0 added", "install trl>=0.18.0"),
         ("TypeError: SFTConfig.__init__() got an unexpected keyword argument 'max_seq_length'",
          "IMG904", "trl 0.20.0 removed", "use max_length"),
         (("TypeError: AsyncEngineArgs.__init__() got an unexpected keyword argument"
@@ -27,14 +27,14 @@ from imgbuild.diagnose.diagnosis import diagnose
          "IMG903", "vllm 0.22.0 removed", "vllm<0.22.0"),
         ("ModuleNotFoundError: No module named 'cv2'", "IMG903", "cv2 is not installed", "opencv"),
         ("AttributeError: module 'torch' has no attribute 'float8_e8m0fnu'",
-         "IMG905", "came with torch 2.7.0", "torch>=2.7.0"),
+         "IMG905", "torch 2.7.0 added", "torch>=2.7.0"),
         ("AttributeError: 'DynamicCache' object has no attribute 'seen_tokens'",
          "IMG905", "transformers 4.54.0 removed", "transformers<4.54.0"),
         (("ImportError: /v/site-packages/vllm/_C.abi3.so: undefined symbol:"
          " _ZN5torch3jit17parseSchemaOrNameERKSsb"),
          "IMG901", "old C++ ABI", "torch==2.6.0"),
         ("ImportError: /v/site-packages/acme/x.so: undefined symbol: _ZNK3c106SymInt6sym_neERKS0_",
-         "IMG901", "is in torch<2.9.0 only", "install torch<2.9.0"),
+         "IMG901", "is in torch<2.9.0 only", "install a torch<2.9.0"),
         ("ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
          "IMG906", "driver", "--gpus all"),
         ("ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
@@ -42,9 +42,9 @@ from imgbuild.diagnose.diagnosis import diagnose
         (("ImportError: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found"
          " (required by /x.so)"),
          "IMG916", "libstdc++", "LD_LIBRARY_PATH"),
-        ("bash: line 1: verl: command not found", "IMG919", "no command line", "main_ppo"),
+        ("bash: line 1: verl: command not found", "IMG919", "no release of verl", "main_ppo"),
         ("ModuleNotFoundError: No module named 'verl.utils.check_env'",
-         "IMG919", "in no release", "leave the call out"),
+         "IMG919", "no release of verl", "remove the call"),
     ],
 )  # fmt: skip
 def test_the_versions_of_a_name(text: str, code: str, cause: str, cure: str) -> None:

@@ -95,7 +95,7 @@ def test_dumps_show_collectives_that_differ(tmp_path: Path) -> None:
     dump(tmp_path, 1, [entry(1), entry(2)])
     dump(tmp_path, 2, [entry(1), entry(2)])
     cause = of_paths([tmp_path]).findings[0].cause
-    assert "different collectives as number 2" in cause
+    assert "different collectives at number 2" in cause
     assert "broadcast" in cause
 
 

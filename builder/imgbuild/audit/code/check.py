@@ -36,10 +36,10 @@ def check(
     unread: Sequence[str] = (),
     forks: Sequence[Fork] = (),
 ) -> CheckedCode:
-    """What is wrong in `texts` for these packages; `others` are read for what fits instead.
+    """The findings in `texts` for these packages; `others` are searched for replacements.
 
-    `unread` are packages that are installed and were not read. `forks` take the place of packages
-    that the package set lacks, and are checked, too.
+    `unread` are packages that are installed and were not read. `forks` replace packages
+    that the package set lacks, and are checked too.
     """
     facts = read_facts(texts, store)
     base: ImportablePackages = package_set
@@ -64,7 +64,7 @@ def check(
 
 
 def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
-    """Whether the line ends with `# noqa: CODE`, as linters have it."""
+    """Whether the line ends with `# noqa: CODE`, as for linters."""
     first = text.cells[finding.cell - 1] - 1 if finding.cell else 0
     lines = text.source.splitlines()[first:]
     line = lines[finding.line - 1] if finding.line <= len(lines) else b""

@@ -96,11 +96,11 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
     except OSError as error:
         if named:
             message = f"{path}: {error.strerror or error}"
-            raise InputError(message, hint="make it readable, or leave it out") from error
+            raise InputError(message, hint="change its permissions, or leave it out") from error
         return None
     if not kind:
         if named:
-            message = f"{path}: not Python, a notebook, a shell script, YAML or JSON"
+            message = f"{path}: not Python, a notebook, a shell script, a Dockerfile, YAML or JSON"
             raise InputError(message, hint="name a file of code, or the folder of your project")
         return None
     cells: tuple[int, ...] = ()

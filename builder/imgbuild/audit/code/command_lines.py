@@ -65,24 +65,18 @@ def load() -> tuple[PackageProgram, ...]:
 
 
 def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
-    """What programs of packages do not take, in the scripts and notebooks among `texts`."""
+    """Options, subcommands and values that programs do not take, in scripts and notebooks."""
     lines = _CommandLines(sources)
     for text in texts:
         source = text.source if text.kind == "shell" else text.commands
         for command in shell.commands(source.decode(errors="replace")):
             for word, code, message, instead, severity in lines.problems(command):
-                cell, line = text.place(word.line)
-                yield CodeFinding(
-                    check="code",
+                yield text.finding(
+                    word.line,
+                    word.column,
                     code=code,
                     severity=severity,
                     message=message,
-                    where=f"{text.file}:{f'cell {cell}:' if cell else ''}{line}:{word.column}",
-                    remedy=f"use {instead}" if instead else "",
-                    file=text.file,
-                    line=line,
-                    column=word.column,
-                    cell=cell,
                     instead=instead,
                 )
 
@@ -236,13 +230,8 @@ def _of_flag(
     listed = parser.choices.get(name)
     if listed and value and not value.startswith("-") and word.literal and value not in listed:
         message = f"{flag} of {version} does not take {value}"
-        yield (
-            (after or word) if not equals else word,
-            CHOICE,
-            message,
-            (f"one of {', '.join(listed)}"),
-            Severity.ERROR,
-        )
+        place = word if equals else after or word
+        yield place, CHOICE, message, f"one of {', '.join(listed)}", Severity.ERROR
 
 
 def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes]) -> Parser:

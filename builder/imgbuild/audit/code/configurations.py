@@ -34,22 +34,18 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
         if isinstance(content, Mapping):
             for key, code, message, instead in _problems(sources, content):
                 line, column = _place(text, key)
-                yield CodeFinding(
-                    check="code",
+                yield text.finding(
+                    line,
+                    column,
                     code=code,
                     severity=Severity.ERROR,
                     message=message,
-                    where=f"{text.file}:{line}:{column}",
-                    remedy=f"use {instead}" if instead else "",
-                    file=text.file,
-                    line=line,
-                    column=column,
                     instead=instead,
                 )
 
 
 def _content(text: CodeText) -> Any:
-    """The value of a file that may be one of accelerate or DeepSpeed; None of another."""
+    """The content of a file that may be one of accelerate or DeepSpeed; None of others."""
     try:
         if text.kind == "json" and b'"zero_optimization"' in text.source:
             return json.loads(text.source)
@@ -70,7 +66,7 @@ def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[P
             yield "stage", VALUE, f"zero_optimization: stage {stage}: {_STAGE}", ""
         halves = [content.get(name) for name in ("fp16", "bf16")]
         if all(isinstance(each, Mapping) and each.get("enabled") is True for each in halves):
-            yield "bf16", VALUE, "bf16 and fp16 are both enabled, which DeepSpeed refuses", ""
+            yield "bf16", VALUE, "bf16 and fp16 are both enabled, which DeepSpeed rejects", ""
 
 
 def _of_accelerate(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
@@ -78,7 +74,7 @@ def _of_accelerate(sources: PackageSources, content: Mapping[Any, Any]) -> Itera
     version = f"accelerate {sources.package_set.version('accelerate')}"
     for key in content if fields else ():
         if key not in fields:
-            message = f"{version} has no setting {key}, and refuses the file"
+            message = f"{version} has no setting {key} and rejects the file"
             yield str(key), KEY, message, nearest(str(key), fields) or ""
     processes = content.get("num_processes")
     if processes is not None and (not isinstance(processes, int) or processes < -1):

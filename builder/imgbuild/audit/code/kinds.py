@@ -10,7 +10,7 @@ import msgspec
 from imgbuild.system import files, yaml_data
 
 
-class CodeKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FindingKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A kind of finding: `title` in a few words, `text` as `imgbuild explain CODE` prints it."""
 
     title: str
@@ -18,6 +18,6 @@ class CodeKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 @lru_cache(maxsize=1)
-def load() -> Mapping[str, CodeKind]:
+def load() -> Mapping[str, FindingKind]:
     """Code → kind, in the order of the file."""
-    return yaml_data.load(files.data("audit/code_kinds.yaml"), dict[str, CodeKind])
+    return yaml_data.load(files.data("audit/code_kinds.yaml"), dict[str, FindingKind])

@@ -21,7 +21,7 @@ class CodeTree:
 
     @cached_property
     def _nodes(self) -> dict[int, list[ast.AST]]:
-        """Line → the nodes that begin there."""
+        """Line → the nodes that start there."""
         nodes: dict[int, list[ast.AST]] = {}
         for node in ast.walk(parse_source(self._text.source.removeprefix(b"\xef\xbb\xbf"))):
             if hasattr(node, "lineno"):

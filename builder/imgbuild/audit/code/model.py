@@ -1,10 +1,10 @@
-"""What was read of a user's code, and what is wrong with it. Values only."""
+"""The files of a user's code, and the findings in them. Values only."""
 
 from __future__ import annotations
 
 import msgspec
 
-from imgbuild.report import Finding, Report
+from imgbuild.report import Finding, Report, Severity
 
 
 class CodeFinding(Finding, frozen=True, kw_only=True):
@@ -54,6 +54,33 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
         """The cell (from 1; 0 if it is no notebook) and the line in it of a line of `source`."""
         cell = sum(first <= line for first in self.cells)
         return cell, line - self.cells[cell - 1] + 1 if cell else line
+
+    def finding(
+        self,
+        line: int,
+        column: int,
+        *,
+        code: str,
+        severity: Severity,
+        message: str,
+        instead: str = "",
+        remedy: str = "",
+    ) -> CodeFinding:
+        """A finding at a line of `source`; without `remedy` it is to use `instead`."""
+        cell, line = self.place(line)
+        return CodeFinding(
+            check="code",
+            code=code,
+            severity=severity,
+            message=message,
+            where=f"{self.file}:{f'cell {cell}:' if cell else ''}{line}:{column}",
+            remedy=remedy or (f"use {instead}" if instead else ""),
+            file=self.file,
+            line=line,
+            column=column,
+            cell=cell,
+            instead=instead,
+        )
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,16 +1,15 @@
-"""What other locked targets have: where a name exists, and what it is called now."""
+"""Other locked targets: which have a name, and what replaces it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from functools import lru_cache
 
 import msgspec
 from packaging.version import Version
 
-from imgbuild.audit.names import classes, signatures
+from imgbuild.audit.names import classes, renamed, signatures
 from imgbuild.audit.names.lookup import index, look_up
 from imgbuild.audit.names.model import CallSignature, LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -18,7 +17,6 @@ from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.errors import FetchFailed
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Evidence, Relation
-from imgbuild.system import files, yaml_data
 
 MISTYPED = 0.85  # similarity of a name to what was meant
 MOST = 12  # versions of a package that are looked at
@@ -36,7 +34,7 @@ class OtherSet(msgspec.Struct, frozen=True):
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Where something exists: `instead` is its name now, `since` the first version without it."""
+    """Where a name exists: `instead` is its replacement, `since` the first version without it."""
 
     instead: str = ""
     since: str = ""
@@ -47,11 +45,11 @@ class Elsewhere(msgspec.Struct, frozen=True):
 def find(
     package_set: ImportablePackages, evidence: Evidence, others: Sequence[OtherSet]
 ) -> Elsewhere:
-    """What there is in place of what `evidence` lacks, and where that exists."""
+    """The replacement of the name that `evidence` lacks, and the targets that have the name."""
     package = evidence.other
     having: dict[str, list[str]] = {}
     lacking: list[str] = [evidence.other_version] if evidence.other_version else []
-    renamed = ""
+    new_name = ""
     for other in _by_distance(package, evidence, others):
         version = other.versions.get(package, "")
         if version in having:
@@ -66,15 +64,15 @@ def find(
         if has:
             having[version] = [other.target]
             if Version(version or "0") < Version(evidence.other_version or "0"):
-                renamed = renamed or _renamed(package_set, opened, evidence)
-            renamed = renamed or _by_decorator(opened, package_set, evidence)
+                new_name = new_name or _renamed(package_set, opened, evidence)
+            new_name = new_name or _by_decorator(opened, package_set, evidence)
         elif has is False and version:
             lacking.append(version)
     near = next(iter(having), "")
     instead = (
         _listed(package_set, evidence)
         or _by_decorator(package_set, package_set, evidence)
-        or renamed
+        or new_name
         or _similar(package_set, evidence, nearly=bool(near))
     )
     since = ""
@@ -155,7 +153,7 @@ def _signature(package_set: ImportablePackages, path: str) -> CallSignature | No
 
 
 def _renamed(here: ImportablePackages, other: ImportablePackages, evidence: Evidence) -> str:
-    """The parameter that has the place of the missing one, which another version has."""
+    """The new parameter at the position that the missing one has in another version."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not Relation.KEYWORD:
         return ""
@@ -195,43 +193,27 @@ def _by_decorator(
     return ""
 
 
-class RenamedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A parameter of many functions of a package that got another name; `source` says when."""
-
-    package: str
-    old: str
-    new: str
-    source: str
-
-
-@lru_cache(maxsize=1)
-def _renamed_parameters() -> list[RenamedParameter]:
-    return yaml_data.load(files.data("audit/renamed_parameters.yaml"), list[RenamedParameter])
-
-
 def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
-    """The new name of a parameter by the table of renamed ones, if it is taken."""
+    """The new name of a parameter by the table of renamed ones, if the signature has it."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
-    signature = _signature(package_set, path) if evidence.relation is Relation.KEYWORD else None
-    names = {item.name for item in signature.parameters} if signature is not None else set()
-    entries = (
-        entry.new
-        for entry in _renamed_parameters()
-        if entry.old == keyword and entry.package == evidence.other and entry.new in names
-    )
-    return next(entries, "")
+    if evidence.relation is not Relation.KEYWORD:
+        return ""
+    name = renamed.replacement(evidence.other, path.rpartition(".")[2], keyword)
+    signature = _signature(package_set, path) if name else None
+    names = [item.name for item in signature.parameters] if signature is not None else []
+    return name if name in names else ""
 
 
 def _similar(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
-    """The nearest name among those that there are; with `nearly` only one that may be mistyped.
+    """The nearest existing name; with `nearly` only one that is a likely typo.
 
-    What another version has was no mistake when it was written.
+    A name that another version has was correct when it was written.
     """
     name = _nearest(package_set, evidence)
     wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]
     last = name.rpartition(".")[2]
     if last == wrong:
-        return ""  # it is there only under a condition that does not hold
+        return ""  # it is defined only under a condition that is false
     if name and nearly:
         return name if SequenceMatcher(None, wrong, last).ratio() >= MISTYPED else ""
     return name

@@ -20,7 +20,7 @@ GONE, CALLED = "IMG108", "IMG109"
 
 
 def check(code: CodeSet, others: Sequence[OtherSet]) -> Iterator[CodeFinding]:
-    """Methods that take less than the package passes, and such as nothing calls any longer."""
+    """Methods that lack a parameter which a base class passes, and methods that nothing calls."""
     for name, text in code.code.items():
         facts = code.module(name)
         if isinstance(facts, ModuleFacts):
@@ -61,7 +61,7 @@ def _is_package(code: CodeSet, ancestor: LookupResult) -> bool:
 def _called_with_more(
     code: CodeSet, chain: Sequence[LookupResult], method: str, function: Function
 ) -> str | None:
-    """The keyword that a base class passes to `method` and `function` does not take, in words."""
+    """The problem of a keyword that a base class passes to `method` and `function` lacks."""
     if function.varkw:
         return None
     names = {each.name for each in function.parameters if each.kind != "positional"}
@@ -96,7 +96,7 @@ def _gone(
     method: str,
     others: Sequence[OtherSet],
 ) -> tuple[str, str] | None:
-    """That no base has `method` any longer, and which target's has; None if it was never there."""
+    """Message and remedy if no base has `method` but another target's version has; else None."""
     for base in definition.bases:
         path = classes.origin(facts, base)
         package = code.owner(path)
@@ -123,19 +123,9 @@ def _finding(
     message: str,
     remedy: str = "",
 ) -> CodeFinding:
-    cell, line = text.place(function.line)
     lines = text.source.decode(errors="replace").splitlines()
-    shown = lines[function.line - 1] if function.line <= len(lines) else ""
-    column = len(shown) - len(shown.lstrip()) + 1
-    return CodeFinding(
-        check="code",
-        code=code,
-        severity=severity,
-        message=message,
-        where=f"{text.file}:{f'cell {cell}:' if cell else ''}{line}:{column}",
-        remedy=remedy,
-        file=text.file,
-        line=line,
-        column=column,
-        cell=cell,
+    definition = lines[function.line - 1] if function.line <= len(lines) else ""
+    column = len(definition) - len(definition.lstrip()) + 1
+    return text.finding(
+        function.line, column, code=code, severity=severity, message=message, remedy=remedy
     )

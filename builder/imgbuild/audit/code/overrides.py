@@ -30,7 +30,7 @@ Problem = tuple[Word, str, str, str]  # word, code, message, instead
 def check(
     sources: PackageSources, package: str, module: str, words: Sequence[Word]
 ) -> Iterator[Problem]:
-    """Overrides that the Hydra program `module` of a package does not take."""
+    """Overrides that the Hydra program `module` of a package rejects."""
     tree, groups, name = _configuration(sources, package, module, words)
     if tree is None:
         return
@@ -42,16 +42,16 @@ def check(
         sign, key, value = match[1] or "", match[2], match[3]
         if key.split("@")[0] in groups or "/" in key or key.startswith("hydra."):
             continue
-        found = _at(tree, key)
-        if found is _OPEN:
+        present = _at(tree, key)
+        if present is _OPEN:
             continue
-        if found is None and not sign:
+        if present is None and not sign:
             instead = _near(tree, key)
             yield word, KEY, f"{what} has no key {key}", instead or f"+{key} to add it"
-        elif found is not None and sign == "+":
-            yield word, EXISTS, f"{what} has the key {key} already: +{key} fails", key
-        elif found is not None and word.literal and not _fits(found[0], value):
-            kind = type(found[0]).__name__
+        elif present is not None and sign == "+":
+            yield word, EXISTS, f"{what} already has the key {key}: +{key} fails", key
+        elif present is not None and word.literal and not _fits(present[0], value):
+            kind = type(present[0]).__name__
             yield word, TYPE, f"{key} of {what} is of type {kind}, not {value}", ""
 
 
@@ -151,9 +151,9 @@ def _merged(first: Any, second: Any) -> Any:
 
 
 def _at(tree: Any, key: str) -> Any:
-    """The value at a dotted key, in a tuple; None if there is none; _OPEN if that is not known.
+    """The value at a dotted key, in a tuple; None if there is none; _OPEN if that is unknown.
 
-    Below null, and what is taken from elsewhere in the configuration, keys are not known.
+    Keys below null, and below references to other parts of the configuration, are unknown.
     """
     for part in key.split("."):
         if tree is _OPEN or tree is None or (isinstance(tree, str) and tree.startswith("${")):
@@ -169,16 +169,16 @@ def _at(tree: Any, key: str) -> Any:
 def _near(tree: Any, key: str) -> str:
     """The key that is nearest: in the same place, or with the same last part elsewhere."""
     parts = key.split(".")
-    known: Any = tree
+    node: Any = tree
     for at, part in enumerate(parts):
-        if not isinstance(known, Mapping):
+        if not isinstance(node, Mapping):
             return ""
-        if part not in known:
-            near = nearest(part, map(str, known))
+        if part not in node:
+            near = nearest(part, map(str, node))
             if near:
                 return ".".join((*parts[:at], near, *parts[at + 1 :]))
             break
-        known = known[part]
+        node = node[part]
     paths = [path for path in _paths(tree) if path.rpartition(".")[2] == parts[-1]]
     return max(paths, key=lambda path: SequenceMatcher(None, path, key).ratio(), default="")
 

@@ -117,7 +117,7 @@ def _has_module(folder: Path, name: str) -> bool:
 
 
 class _Elsewhere:
-    """What there is instead, looked up once for each thing that is missing."""
+    """Replacements, looked up once for each missing name."""
 
     def __init__(self, code: CodeSet, others: Sequence[OtherSet]) -> None:
         self.code = code
@@ -178,11 +178,11 @@ def _finding(
 
 
 def _remedy(evidence: Evidence, elsewhere: Elsewhere) -> str:
-    """What to do: the name that there is now, or the version and the target that has this one."""
+    """What to do: use the replacement, or the version and the target that has the name."""
     parts = [f"use {elsewhere.instead}"] if elsewhere.instead else []
     if elsewhere.targets:
         shown = ", ".join(elsewhere.targets[:2])
-        what = f"{evidence.other} {elsewhere.having} has it" if evidence.other else "it is there"
+        what = f"{evidence.other} {elsewhere.having} has it" if evidence.other else "available"
         parts.append(f"{what} (target {shown})")
     elif evidence.relation is Relation.PACKAGE:
         parts.append(f"add the package that provides {evidence.subject}")

@@ -1,4 +1,4 @@
-"""Environment variables that users set: unread ones, unknown values (separate: one check)."""
+"""Environment variables that users set: unread ones, invalid values (separate: one check)."""
 
 from __future__ import annotations
 
@@ -77,39 +77,28 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
     prefixes = tuple(table.prefixes)
     mentioned = [text for text in texts if any(each.encode() in text.source for each in prefixes)]
     settings: list[tuple[CodeText, VariableSetting]] = []
-    own: set[str] = set()
+    read_by_code: set[str] = set()
     for text in mentioned:
         read, assigned = _of_file(text)
-        own |= read
+        read_by_code |= read
         settings += [(text, each) for each in assigned if each.name.startswith(prefixes)]
     for text, setting in settings:
         prefix = max((each for each in prefixes if setting.name.startswith(each)), key=len)
         finding = None
-        if setting.name not in own:
+        if setting.name not in read_by_code:
             finding = _unread(sources, table.prefixes[prefix], prefix, setting)
         finding = finding or _value(sources, table, setting)
         if finding is not None:
             code, message, instead = finding
-            yield _finding(text, setting, code, message, instead)
-
-
-def _finding(
-    text: CodeText, setting: VariableSetting, code: str, message: str, instead: str
-) -> CodeFinding:
-    cell, line = text.place(setting.line)
-    return CodeFinding(
-        check="code",
-        code=code,
-        severity=Severity.WARNING,
-        message=message,
-        where=f"{text.file}:{f'cell {cell}:' if cell else ''}{line}:{setting.column}",
-        remedy=f"use {instead}" if instead else "",
-        file=text.file,
-        line=line,
-        column=setting.column,
-        cell=cell,
-        instead=instead if code == UNREAD else "",
-    )
+            yield text.finding(
+                setting.line,
+                setting.column,
+                code=code,
+                severity=Severity.WARNING,
+                message=message,
+                instead=instead if code == UNREAD else "",
+                remedy=f"use {instead}" if instead else "",
+            )
 
 
 def _unread(
@@ -180,9 +169,7 @@ def _value(
             if name.decode() == setting.name and setting.value.lower() not in map(
                 str.lower, values
             ):
-                message = (
-                    f"{setting.name}: {setting.value} is not among the values that are allowed"
-                )
+                message = f"{setting.name}: {setting.value} is not an allowed value"
                 return VALUE, message, f"one of {', '.join(sorted(values))}"
     return None
 

@@ -111,7 +111,9 @@ def test_a_script_that_adds_folders_to_its_path_may_have_more_modules(audit: Fin
     assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]
 
 
-def test_a_script_called_like_a_package_hides_it_from_its_neighbours_alone(audit: Findings) -> None:
+def test_a_script_named_like_a_package_hides_it_from_files_in_its_folder_only(
+    audit: Findings,
+) -> None:
     findings = audit(
         {
             "a/trl.py": "X = 1\n",
