@@ -8,6 +8,7 @@ without a word of `SIGNALS` are skipped whole. Of lines that differ in digits on
 from __future__ import annotations
 
 import codecs
+import re
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ MOST_LINES = 60_000  # that are read between the head and the last two blocks
 LARGEST = 4 << 30  # bytes of the unpacked log
 LAST_LINES = 40
 DIGITS = b"0123456789"
+# What trainers print of a sample, such as verl's reward managers.
+DATA = re.compile(r"^(?:\([^)]{1,120}\) ?)?\[(?:prompt|response|ground_truth|question|answer)\] ")
 
 # A line that reports a failure has one of these, in lower case.
 SIGNALS = tuple(
@@ -249,7 +252,7 @@ class LineReader:
             if self._lines > MOST_LINES:
                 return
         text = raw.decode("utf-8", "replace")
-        hit = hit or self._number <= EXCERPT
+        hit = (hit or self._number <= EXCERPT) and not DATA.search(text)
         record = records.unwrap(text)
         if record is None:
             yield self._prefixes.parse(self._number, text, hit=hit)

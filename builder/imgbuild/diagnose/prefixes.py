@@ -70,11 +70,12 @@ PREFIXES = tuple(
         r"\[(?P<label>\d{1,5},\d{1,6})\]<std(?:err|out)>: ?",
     )
 )
-# An error that its line itself says is passed over.
+# A failure that its line itself says is passed over; the message of an exception is none.
 PASSED_OVER = re.compile(
-    r"(?i)\b(?:ignoring|(?:is|was|error) ignored|fall(?:ing|s)? back|retrying|will retry|skipping|"
-    r"continuing without)\b"
+    r"(?i)\b(?:ignoring|(?:is|was|error) ignored|fall(?:ing|s)? back|retrying|will retry|"
+    r"trying (?:again|\d+)|skipping|continuing without)\b"
 )
+EXCEPTION = re.compile(r"\s{0,60}(?:\w{1,80}\.){0,8}\w{1,80}(?:Error|Exception)\b")
 # What pip and uv put before the output of a build.
 PROGRAM = re.compile("\\s{0,40}(?:[│\u00d7╰─>]{1,4}|\\[(?:stdout|stderr)\\]) ")
 HEADER = "Traceback (most recent call last)"
@@ -170,6 +171,6 @@ def parse(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLin
             break
     if text.lstrip().startswith(("│", "\u00d7", "╰", "[std")):
         text = PROGRAM.sub("", text).removesuffix("│").rstrip()
-    if level == "E" and PASSED_OVER.search(text):
+    if level in ("", "E") and PASSED_OVER.search(text) and not EXCEPTION.match(text):
         level = "W"
     return LogLine(number, " ".join(labels), text.rstrip(), level, hit)
