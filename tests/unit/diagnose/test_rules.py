@@ -111,5 +111,7 @@ def test_an_exit_of_hydra_is_a_failure() -> None:
 
 
 def test_an_exception_that_speaks_of_a_fallback_is_a_failure() -> None:
-    text = "RuntimeError: CUDA error: no kernel image is available, and falling back is off"
+    text = (
+        "RuntimeError: CUDA error: no kernel image is available for execution; falling back is off"
+    )
     assert first_code(text) == "IMG504"
