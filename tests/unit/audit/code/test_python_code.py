@@ -187,8 +187,16 @@ def test_development_files_may_import_packages_that_an_image_lacks(audit: Findin
 
 
 def test_a_file_that_cannot_be_parsed_is_a_warning(audit: Findings) -> None:
-    findings = audit({"train.py": "def (:\n"})
-    assert [(each.code, each.severity) for each in findings] == [("IMG107", Severity.WARNING)]
+    (finding,) = audit({"train.py": "import trl\n\ndef (:\n"})
+    assert (finding.code, finding.severity, finding.line) == ("IMG107", Severity.WARNING, 3)
+    assert finding.message == "cannot be parsed: invalid syntax"
+
+
+@pytest.mark.parametrize("source", ["x = " + "-" * 100_000 + "1\n", "x\0\n", "# coding: nope\n"])
+def test_a_file_that_no_parser_takes_is_a_warning(audit: Findings, source: str) -> None:
+    (finding,) = audit({"train.py": source})
+    assert (finding.code, finding.line) == ("IMG107", 1)
+    assert len(finding.message) > len("cannot be parsed: ?")
 
 
 def test_a_method_that_takes_less_than_its_base_passes_is_an_error(audit: Findings) -> None:
