@@ -52,15 +52,9 @@ def of_paths(paths: Sequence[Path]) -> LogFindings:
 
     InputError for a file that cannot be read.
     """
-    files = [
-        file
-        for path in paths
-        for file in (sorted(path.iterdir()) if path.is_dir() else [path])
-        if not file.is_dir()
-    ]
     dumps: list[flight.RankDump] = []
     answers: list[LogFinding] = []
-    for file in files:
+    for file in _files(paths):
         try:
             with file.open("rb") as stream:
                 if flight.is_dump(stream.peek(4096)):  # a pipe cannot be read twice
@@ -78,6 +72,19 @@ def of_paths(paths: Sequence[Path]) -> LogFindings:
             message = f"{file}: {error.strerror or error}"
             raise InputError(message, hint="pass a log, or - for stdin") from error
     return LogFindings(findings=tuple([*flight.findings(dumps), *answers][:MOST_FINDINGS]))
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """The files of `paths`; of a folder the regular ones, since a pipe in it has no end."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        try:
+            yield from [file for file in sorted(path.iterdir()) if file.is_file()]
+        except OSError as error:
+            message = f"{path}: {error.strerror or error}"
+            raise InputError(message, hint="give the files of the folder") from error
 
 
 def _findings(value: Log) -> Iterator[LogFinding]:

@@ -12,7 +12,7 @@ import pickle
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -68,6 +68,7 @@ def read(data: bytes, name: str) -> RankDump:
             value = _PlainUnpickler(io.BytesIO(data)).load()
         else:
             value = json.loads(data)
+        return _dump(value, name)
     except (
         pickle.UnpicklingError,
         ValueError,
@@ -84,15 +85,23 @@ def read(data: bytes, name: str) -> RankDump:
         raise InputError(
             message, hint="pass the files that TORCH_FR_DUMP_TEMP_FILE names"
         ) from error
+
+
+def _dump(value: Any, name: str) -> RankDump:
+    """What a dump says. ValueError or TypeError where a value is of another kind."""
     entries = value.get("entries") if isinstance(value, dict) else None
     if not isinstance(entries, list):
-        message = f"{name}: not a flight-recorder dump: it has no list `entries`"
-        raise InputError(message, hint="pass the files that TORCH_FR_DUMP_TEMP_FILE names")
+        message = "it has no list entries"
+        raise TypeError(message)
     rank = value.get("rank")
     match = RANK.search(Path(name).name)
-    if not isinstance(rank, int):
+    if not _is_number(rank):
         rank = int(match[1]) if match else 0
     return RankDump(rank, _calls(entries[-MOST_ENTRIES:]), _groups(value))
+
+
+def _is_number(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value < 1 << 63
 
 
 def _calls(entries: Iterable[Any]) -> dict[str, tuple[CollectiveCall, ...]]:
@@ -103,7 +112,7 @@ def _calls(entries: Iterable[Any]) -> dict[str, tuple[CollectiveCall, ...]]:
         group = entry.get("process_group") or entry.get("pg_name") or entry.get("pg_id")
         label = str(group[0] if isinstance(group, (list, tuple)) and group else group)
         sequence = entry.get("collective_seq_id", entry.get("seq_id"))
-        if not isinstance(sequence, int):
+        if not _is_number(sequence):
             continue
         operation = str(entry.get("profiling_name", "")).removeprefix("nccl:")[:80]
         calls.setdefault(label, {})[sequence] = CollectiveCall(
@@ -121,7 +130,8 @@ def _groups(value: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         ranks = group.get("ranks") if isinstance(group, dict) else None
         numbers = re.findall(r"\d{1,7}", ranks[:1_000_000]) if isinstance(ranks, str) else ranks
         if isinstance(numbers, (list, tuple)):
-            groups[str(label)] = tuple(int(number) for number in numbers)
+            ranks = tuple(int(number) for number in numbers)
+            groups[str(label)] = tuple(rank for rank in ranks if _is_number(rank))
     return groups
 
 

@@ -8,12 +8,14 @@ are read; after `MOST_LINES` lines only the end of the log is read.
 from __future__ import annotations
 
 import codecs
+import re
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from imgbuild.diagnose.prefixes import LogLine, parse
+from imgbuild.diagnose import records
+from imgbuild.diagnose.prefixes import LearnedPrefixes, LogLine
 from imgbuild.errors import InputError
 
 BLOCK = 1 << 20  # bytes
@@ -27,6 +29,8 @@ MOST_LINES = 60_000  # that are read between the head and the last two blocks
 LARGEST = 4 << 30  # bytes of the unpacked log
 LAST_LINES = 40
 DIGITS = b"0123456789"
+# What trainers print of a sample, such as verl's reward managers.
+DATA = re.compile(r"^(?:\([^)]{1,120}\) ?)?\[(?:prompt|response|ground_truth|question|answer)\] ")
 
 # A line that reports a failure has one of these, in lower case.
 SIGNALS = tuple(
@@ -42,6 +46,7 @@ SIGNALS = tuple(
             "panic",
             "critical",
             'file "',
+            'file \\"',
             "watchdog",
             "invalid",
         ),
@@ -71,7 +76,7 @@ SIGNALS = tuple(
         *("attribute", "argument", "keyword", "import name", "too ", "less than", "exclude"),
     )
 )
-TRACE = (b"traceback", b'file "', b"the above exception", b"during handling", b"rror:")
+TRACE = (b"traceback", b'file "', b'file \\"', b"the above exception", b"during handling", b"rror:")
 
 
 def read(stream: BinaryIO, name: str) -> Iterator[LogLine]:
@@ -175,6 +180,7 @@ class LineReader:
         self._window = 0
         self._lines = 0
         self._shapes: Counter[int] = Counter()
+        self._prefixes = LearnedPrefixes()
         self._last: deque[bytes] = deque()  # the latest two blocks, which are read in any case
 
     def feed(self, block: bytes) -> Iterator[LogLine]:
@@ -245,6 +251,13 @@ class LineReader:
             self._lines += 1
             if self._lines > MOST_LINES:
                 return
-        yield parse(
-            self._number, raw.decode("utf-8", "replace"), hit=hit or self._number <= EXCERPT
-        )
+        text = raw.decode("utf-8", "replace")
+        hit = (hit or self._number <= EXCERPT) and not DATA.search(text)
+        record = records.unwrap(text)
+        if record is None:
+            yield self._prefixes.parse(self._number, text, hit=hit)
+            return
+        if not record.lines:
+            yield LogLine(self._number, "", text, hit=False)
+        for part in record.lines:
+            yield self._prefixes.parse(self._number, part, hit=hit, level=record.level)

@@ -17,7 +17,9 @@ ESCAPES = re.compile(
 CONTROLS = dict.fromkeys((*range(9), *range(11, 32), 127)) | {0xFEFF: None}
 TIME = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 CLOCK = r"\d\d:\d\d:\d\d"
+DAY = rf"(?:\d\d/\d\d/\d{{4}}|[A-Z][a-z]{{2}} [ \d]\d) {CLOCK}(?:[.,]\d{{1,6}})?"
 LEVEL = r"(?P<level>DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|SEVERE)"
+LOGGER = r"(?:__\w{1,40}__|\w{1,40}(?:\.\w{1,40}){1,8})"
 # Each is tried at the start of what is left, until none matches: a label is a rank or process.
 PREFIXES = tuple(
     re.compile(pattern)
@@ -34,8 +36,22 @@ PREFIXES = tuple(
         ),
         # Ray's C++: [2026-11-20 18:55:24,123 E 12 12] (raylet) node_manager.cc:3069:
         rf"\[{TIME} (?P<ray>[DIWEFC]) \d+ \d+\] (?:\([\w ]{{1,40}}\) )?(?:[\w./]{{1,80}}:\d+: ?)?",
+        # Hydra: [2026-11-20 18:55:24,123][verl.trainer][ERROR] -
+        rf"\[{TIME}\]\[[\w./<>-]{{1,120}}\]\[{LEVEL}\](?: - |: ?| )?",
+        # SGLang: [2026-11-20 18:55:24 DP0 TP1]
+        rf"\[{TIME}(?P<label>(?: [A-Z]{{2,4}}\d{{1,5}}){{1,4}})\] ?",
+        # journald and syslog: Nov 20 18:55:24 node1 slurmstepd[12]:
+        rf"(?:{TIME}|{DAY}) [\w.-]{{1,80}} (?:[\w./@-]{{1,80}}\[\d{{1,10}}\]|kernel): ",
         rf"\[?{TIME}\]?(?: (?:stdout|stderr) [FP])?(?: ?[|:-] | |:|$)",
+        rf"{DAY} (?:[-|] )?",
         r"\[?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\]? ",
+        # logging: trainer.ppo - ERROR - ; ERROR - trainer.ppo - ; Ray: INFO worker.py:1520 --
+        rf"(?:[\w./:<>-]{{1,80}} - ){{0,2}}{LEVEL}\s{{0,8}} - (?:{LOGGER} - )?",
+        rf"{LEVEL} [\w./-]{{1,80}}:\d+ -- ",
+        # loguru: ERROR    | trainer.ppo:fit:12 -
+        rf"{LEVEL}\s{{0,8}} \| [\w.<>-]{{1,120}}:[\w<>]{{1,80}}:\d+ - ",
+        # rich, which fills the level to eight characters: ERROR    text
+        rf"\s{{0,24}}{LEVEL}(?:(?<=DEBUG|ERROR) {{4}}|(?<=INFO) {{5}}|(?<=NING) {{2}}|(?<=ICAL) )",
         r"##\[(?P<actions>error|warning|group|debug)\]",
         rf"\[?{LEVEL}\]?(?: \d\d-\d\d \d\d:\d\d:\d\d)? \[[\w./<>-]{{1,120}}:\d+(?::\w+)?\] ?",
         rf"\[{LEVEL}(?:\|[\w./-]{{1,80}}:\d+)?\](?: {TIME} >>)? ?(?:\[[\w.:/<>-]{{1,99}}\] ?)?:? ?",
@@ -49,10 +65,24 @@ PREFIXES = tuple(
         r"(?P<label> {0,4}\d{1,5}): (?=\S| )",
         r"\[(?P<label>\d{1,5})\]:? (?=Traceback|  File|\w+Error)",
         r"\[rank(?P<label>\d{1,5})\] ",
+        # kubectl logs --prefix and mpirun --tag-output: [pod/train-0/main] , [1,3]<stderr>:
+        r"\[(?P<label>pod/[\w./-]{1,200})\] ",
+        r"\[(?P<label>\d{1,5},\d{1,6})\]<std(?:err|out)>: ?",
     )
 )
+# A failure that its line itself says is passed over; the message of an exception is none.
+PASSED_OVER = re.compile(
+    r"(?i)\b(?:ignoring|(?:is|was|error) ignored|fall(?:ing|s)? back|retrying|will retry|"
+    r"trying (?:again|\d+)|skipping|continuing without)\b"
+)
+EXCEPTION = re.compile(r"\s{0,60}(?:\w{1,80}\.){0,8}\w{1,80}(?:Error|Exception)\b")
 # What pip and uv put before the output of a build.
 PROGRAM = re.compile("\\s{0,40}(?:[│\u00d7╰─>]{1,4}|\\[(?:stdout|stderr)\\]) ")
+HEADER = "Traceback (most recent call last)"
+LONGEST_PREFIX = 120  # characters
+MOST_PREFIXES = 32
+DIGITS = re.compile(r"\d+")
+CHANGING = re.compile(r"\d{4}-\d\d-\d\d|\d+(?::\d+)+(?:[.,]\d+)?")  # dates and times
 LEVELS = {"E": "E", "F": "E", "C": "E", "W": "W", "I": "I", "D": "I"}
 WORDS = {
     "DEBUG": "I",
@@ -82,8 +112,36 @@ class LogLine(msgspec.Struct, frozen=True):
     hit: bool = True
 
 
-def parse(number: int, raw: str, *, hit: bool = True) -> LogLine:
-    """Line `number` of a log."""
+class LearnedPrefixes:
+    """Reads lines, also below prefixes of other programs, as those before a traceback's header.
+
+    A line that begins as the header of a traceback did, up to digits, has the same prefix.
+    """
+
+    def __init__(self) -> None:
+        self._patterns: dict[str, re.Pattern[str]] = {}
+
+    def parse(self, number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLine:
+        """Line `number` of a log; `level` is that of its record."""
+        line = parse(number, raw, hit=hit, level=level)
+        for pattern in self._patterns.values():
+            if match := pattern.match(line.text):
+                text = line.text[match.end() :]
+                inner = parse(number, text, hit=hit)
+                label = CHANGING.sub("", match[0]).strip()
+                source = " ".join(filter(None, (line.source, label, inner.source)))
+                return LogLine(number, source, inner.text, line.level or inner.level, hit)
+        place = line.text.find(HEADER)
+        if 0 < place <= LONGEST_PREFIX and line.text[:place].strip():
+            shape = DIGITS.sub("0", line.text[:place])
+            if len(self._patterns) < MOST_PREFIXES or shape in self._patterns:
+                exact = r"\d{1,12}".join(map(re.escape, DIGITS.split(line.text[:place])))
+                self._patterns[shape] = re.compile(exact)
+        return line
+
+
+def parse(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLine:
+    """Line `number` of a log; `level` is that of its record."""
     text = raw[:LONGEST]
     if len(raw) > LONGEST:
         text = raw[: LONGEST // 2] + " … " + raw[-LONGEST // 2 :]
@@ -92,7 +150,7 @@ def parse(number: int, raw: str, *, hit: bool = True) -> LogLine:
     if not text.isprintable():
         text = text.translate(CONTROLS)
     labels: list[str] = []
-    level = ""
+    level = WORDS.get(level, "")
     for _ in range(6):
         for prefix in PREFIXES:
             match = prefix.match(text)
@@ -113,4 +171,6 @@ def parse(number: int, raw: str, *, hit: bool = True) -> LogLine:
             break
     if text.lstrip().startswith(("│", "\u00d7", "╰", "[std")):
         text = PROGRAM.sub("", text).removesuffix("│").rstrip()
+    if level in ("", "E") and PASSED_OVER.search(text) and not EXCEPTION.match(text):
+        level = "W"
     return LogLine(number, " ".join(labels), text.rstrip(), level, hit)

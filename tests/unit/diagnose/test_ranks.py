@@ -130,3 +130,37 @@ def test_a_dump_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
 def test_a_damaged_dump_is_an_error(data: bytes) -> None:
     with pytest.raises(InputError, match="not a flight-recorder dump"):
         flight.read(data, "rank_0")
+
+
+CYCLE: list[object] = []
+CYCLE.append(CYCLE)
+
+
+@pytest.mark.parametrize(
+    "groups", [{"0": {"ranks": ["x"]}}, {"0": {"ranks": [None]}}, {"0": {"ranks": [[]]}}]
+)
+def test_a_dump_with_ranks_of_another_kind_is_an_error(groups: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="not a flight-recorder dump"):
+        flight.read(pickle.dumps({"entries": [], "pg_config": groups}), "rank_0")
+
+
+def test_entries_of_another_kind_are_left_out() -> None:
+    entries = [
+        {"collective_seq_id": 10**5000, "process_group": "a"},
+        {"collective_seq_id": "1", "process_group": "a"},
+        {"collective_seq_id": 1, "process_group": CYCLE, "input_sizes": CYCLE},
+    ]
+    dumps = [
+        flight.read(pickle.dumps({"entries": each, "rank": 10**5000}), f"rank_{rank}")
+        for rank, each in enumerate([entries, entries[:2]])
+    ]
+    assert [dump.rank for dump in dumps] == [0, 1]
+    assert flight.findings(dumps) == []
+
+
+def test_pipes_in_a_folder_are_left_out(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "run.log").write_text("RuntimeError: CUDA error: device-side assert triggered\n")
+    (finding,) = of_paths([tmp_path]).findings
+    assert finding.code == "IMG506"

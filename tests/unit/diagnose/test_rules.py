@@ -82,7 +82,36 @@ def test_explanations_have_every_code() -> None:
 
 def test_a_sentence_has_cause_and_cure_or_is_empty() -> None:
     text = next(rule for rule in RULES if rule.code == "IMG504").example
-    assert sentence(text).startswith("IMG504: a package that runs here")
+    assert sentence(text).startswith("IMG504: an installed package")
     assert "; cure: " in sentence(text)
     assert sentence("Traceback (most recent call last):\nacme.OddError: x\n") == ""
     assert sentence("") == ""
+
+
+def test_a_bus_error_after_a_warning_of_ray_is_one_of_shared_memory() -> None:
+    warning = (
+        "WARNING: The object store is using /tmp instead of /dev/shm because /dev/shm has only"
+        " 67108864 bytes available.\n"
+    )
+    assert first_code(warning) is None
+    assert first_code(f"{warning}Bus error (core dumped)\n") == "IMG530"
+
+
+def test_a_type_that_a_quantization_refuses_is_no_matter_of_the_gpu() -> None:
+    text = "ValueError: torch.bfloat16 is not supported for quantization method awq."
+    assert first_code(text) == "IMG810"
+
+
+def test_an_exit_of_hydra_is_a_failure() -> None:
+    text = (
+        "Could not override 'actor.use_kl'.\nKey 'use_kl' is not in struct\n\n"
+        "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"
+    )
+    assert first_code(text) == "IMG918"
+
+
+def test_an_exception_that_speaks_of_a_fallback_is_a_failure() -> None:
+    text = (
+        "RuntimeError: CUDA error: no kernel image is available for execution; falling back is off"
+    )
+    assert first_code(text) == "IMG504"

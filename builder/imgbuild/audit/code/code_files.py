@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -10,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from imgbuild.audit.code import notebooks
 from imgbuild.audit.code.model import CodeText
 from imgbuild.errors import InputError
 
@@ -32,8 +32,6 @@ LARGEST = 4 << 20  # bytes of a file that is read; larger ones are data
 LARGEST_JSON = 64 << 10
 _SHELL = re.compile(rb"#!.*\b(?:ba|z|da|k)?sh\b")
 _PYTHON = re.compile(rb"#!.*\bpython")
-_CELL_MAGIC = re.compile(r"%%(?:bash|sh|script)\b")
-_MAGIC = re.compile(r"^\s*[%!?]|\?\s*$")
 
 
 def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[CodeText, ...]:
@@ -46,9 +44,14 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
         if not path.exists():
             message = f"{path}: no such file or folder"
             raise InputError(message, hint="name a file or a folder of your code")
+        if not path.is_file() and not path.is_dir():
+            message = f"{path}: not a file or a folder"
+            raise InputError(message, hint="write the code to a file, and name that")
         for file in [path] if path.is_file() else _below(path):
             if time.monotonic() > deadline:
                 raise TimeoutError
+            if not file.is_file():  # a link that leads nowhere or to itself, a pipe
+                continue
             resolved = file.resolve()
             if resolved not in texts:
                 text = _read(file, named=path.is_file())
@@ -87,7 +90,10 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
     """The text of a file; None if it is not code. InputError for one that the user names."""
     try:
         largest = LARGEST_JSON if path.suffix == ".json" else LARGEST
-        if not path.is_file() or path.stat().st_size > largest:
+        if path.stat().st_size > largest:
+            if named:
+                message = f"{path}: larger than {largest >> 10} KiB, which is data and not code"
+                raise InputError(message, hint="name a file of code, or the folder of your project")
             return None
         with path.open("rb") as file:
             start = file.read(128)
@@ -106,7 +112,7 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
     cells: tuple[int, ...] = ()
     commands = b""
     if path.suffix == ".ipynb":
-        source, commands, cells = _notebook(source)
+        source, commands, cells = notebooks.module_of(source)
     if kind != "python":
         return CodeText(file=str(path), kind=kind, source=source)
     root, module = _module(path)
@@ -130,40 +136,6 @@ def _module(path: Path) -> tuple[str, str]:
         parts.insert(0, folder.name)
         folder = folder.parent
     return str(folder), ".".join(parts)
-
-
-def _notebook(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
-    """The code cells of a notebook as one module, its shell commands, and where cells begin."""
-    try:
-        cells = json.loads(data)["cells"]
-        texts = [
-            "".join(cell["source"]) if cell.get("cell_type") == "code" else "" for cell in cells
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return b"", b"", ()
-    lines: list[str] = []
-    commands: list[str] = []
-    starts = []
-    for text in texts:
-        starts.append(len(lines) + 1)
-        if text.startswith("%%"):
-            is_shell = _CELL_MAGIC.match(text) is not None
-            lines += ["" for _ in text.splitlines()]
-            commands += ["", *(line if is_shell else "" for line in text.splitlines()[1:])]
-            continue
-        continued = False
-        for line in text.splitlines():
-            bare = line.lstrip()
-            indent = line[: len(line) - len(bare)]
-            is_command = continued or bare.startswith("!")
-            if continued:
-                lines.append("")
-            else:
-                lines.append(f"{indent}pass" if is_command or _MAGIC.search(line) else line)
-            commands.append(f"{indent}{bare.replace('!', ' ', 1) if not continued else bare}"
-                            if is_command else "")  # fmt: skip
-            continued = is_command and line.endswith("\\")
-    return "\n".join(lines).encode(), "\n".join(commands).encode(), tuple(starts)
 
 
 def fork_texts(folder: Path, package: str) -> tuple[CodeText, ...]:

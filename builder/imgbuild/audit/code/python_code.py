@@ -32,6 +32,7 @@ CODES = {
     Relation.REGISTERED: "IMG106",
 }
 SYNTAX = "IMG107"
+PARSED_LINE = re.compile(r" \(<unknown>, line (?P<line>\d+)\)$")
 # Files that are not run in an image: what they import need not be there.
 _DEVELOPMENT = re.compile(
     r"(?:^|/)(?:tests?/|docs?/|test_[^/]*\.py$|[^/]*_test\.py$"
@@ -67,20 +68,23 @@ def check(
     findings = [
         each for file, group in by_file.items() for each in _of_file(look, places[file], group)
     ]
-    broken = [
-        CodeFinding(
-            check="code",
-            code=SYNTAX,
-            severity=Severity.WARNING,
-            message=f"cannot be parsed: {each.broken}",
-            where=f"{file}:1:1",
-            file=file,
-            line=1,
-        )
-        for file, each in facts.items()
-        if each.broken
-    ]
+    broken = [_unparsed(file, each.broken) for file, each in facts.items() if each.broken]
     return _unique([*findings, *overridden.check(code, others), *broken])
+
+
+def _unparsed(file: str, message: str) -> CodeFinding:
+    """The finding for a file with the message of its parser, which ends with the line."""
+    match = PARSED_LINE.search(message)
+    line = max(1, int(match["line"])) if match else 1
+    return CodeFinding(
+        check="code",
+        code=SYNTAX,
+        severity=Severity.WARNING,
+        message=f"cannot be parsed: {PARSED_LINE.sub('', message)}",
+        where=f"{file}:{line}:1",
+        file=file,
+        line=line,
+    )
 
 
 def _unique(findings: Sequence[CodeFinding]) -> list[CodeFinding]:

@@ -46,7 +46,9 @@ def read_module(
     try:
         return _read(source, module, file, package=package, program=program)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return ModuleFacts(module=module, file=file, package=package, broken=str(error) or "?")
+        return ModuleFacts(
+            module=module, file=file, package=package, broken=str(error) or "nested too deeply"
+        )
     finally:
         if collecting:
             gc.enable()

@@ -140,14 +140,65 @@ def test_a_notebook_is_read_by_cells_without_magics(audit: Findings) -> None:
     assert findings[0].where.endswith("train.ipynb:cell 3:2:15")
 
 
+GONE = "from trl import Gone\n"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%%time\nfor i in range(2):\n    !echo {i}\n" + GONE,
+        "%%capture out\n" + GONE,
+        "files = !ls\na, b = %sx ls\n" + GONE,
+        "!pip install \\\n  trl \\\n  vllm\n" + GONE,
+        "trl?\n?trl\nprint??\n" + GONE,
+        "if True: !pip install trl\nelse:\n    %env A=1\n" + GONE,
+        "x = (7\n  % 2)  # is it odd?\ny = (1,  # what?\n  2)\n" + GONE,
+        'text = """\n%d of 5\n!\n"""\nawait later()\n' + GONE,
+    ],
+)
+def test_a_cell_with_syntax_of_ipython_is_read(audit: Findings, cell: str) -> None:
+    findings = audit({"a.ipynb": json.dumps({"cells": [{"cell_type": "code", "source": cell}]})})
+    assert shown(findings) == [f"IMG101 {cell.count(chr(10))}:17"]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        7,
+        {"cell_type": "code"},
+        {"cell_type": "code", "source": 5},
+        {"cell_type": "code", "source": [1]},
+        {"cell_type": "code", "source": "not python (("},
+        {"cell_type": "code", "source": "%%writefile a.py\n((\n"},
+        {"cell_type": "code", "source": "%%bash\nls"},
+    ],
+)
+def test_a_cell_that_is_no_python_hides_no_other(audit: Findings, cell: object) -> None:
+    cells = [cell, {"cell_type": "code", "source": [GONE]}]
+    assert shown(audit({"a.ipynb": json.dumps({"cells": cells})})) == ["IMG101 1:17"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"cells": {"a": 1}}', "9" * 10_000, "[]", "{}"])
+def test_a_damaged_notebook_has_no_code(audit: Findings, text: str) -> None:
+    assert list(audit({"a.ipynb": text})) == []
+
+
 def test_development_files_may_import_packages_that_an_image_lacks(audit: Findings) -> None:
     tests = "import pytest\nimport trl\ntrl.gone()\n"
     assert shown(audit({"tests/test_train.py": tests})) == ["IMG101 3:1"]
 
 
 def test_a_file_that_cannot_be_parsed_is_a_warning(audit: Findings) -> None:
-    findings = audit({"train.py": "def (:\n"})
-    assert [(each.code, each.severity) for each in findings] == [("IMG107", Severity.WARNING)]
+    (finding,) = audit({"train.py": "import trl\n\ndef (:\n"})
+    assert (finding.code, finding.severity, finding.line) == ("IMG107", Severity.WARNING, 3)
+    assert finding.message == "cannot be parsed: invalid syntax"
+
+
+@pytest.mark.parametrize("source", ["x = " + "-" * 100_000 + "1\n", "x\0\n", "# coding: nope\n"])
+def test_a_file_that_no_parser_takes_is_a_warning(audit: Findings, source: str) -> None:
+    (finding,) = audit({"train.py": source})
+    assert (finding.code, finding.line) == ("IMG107", 1)
+    assert len(finding.message) > len("cannot be parsed: ?")
 
 
 def test_a_method_that_takes_less_than_its_base_passes_is_an_error(audit: Findings) -> None:

@@ -1,0 +1,110 @@
+"""Notebooks as modules: code cells without what only IPython understands, and shell commands."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from imgbuild.system.syntax import parse_source
+
+# Magics of a cell whose other lines are Python.
+_PYTHON_CELLS = ("%%time", "%%timeit", "%%capture", "%%prun")
+_SHELL_CELL = re.compile(r"%%(?:bash|sh|script)\b")
+_BLOCK = re.compile(
+    r"(?P<head>\s*(?:if|elif|else|try|except|finally|for|with)\b.{0,400}:)\s*[!%].*"
+)
+_MAGIC = re.compile(
+    r"(?P<indent>\s*)(?:(?P<target>[\w, .\[\]'\"]{1,200}=)\s*[%!].*|[%!?].*|"
+    r"[\w.*]{1,200}\?{1,2}\s*)"
+)
+
+
+def module_of(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
+    """The code cells of a notebook as one module, its commands, the line where each cell begins.
+
+    A cell that is no Python has empty lines in the module. The commands, `!COMMAND` and the cells
+    of a shell, are on the same lines as in the notebook.
+    """
+    try:
+        cells = json.loads(data)["cells"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return b"", b"", ()
+    lines: list[str] = []
+    commands: list[str] = []
+    starts = []
+    for cell in cells if isinstance(cells, list) else ():
+        starts.append(len(lines) + 1)
+        text = _lines(cell)
+        lines += _python(text)
+        commands += _commands(text)
+    module, script = ("\n".join(part).encode("utf-8", "replace") for part in (lines, commands))
+    return module, script, tuple(starts)
+
+
+def _lines(cell: Any) -> list[str]:
+    """The lines of a cell; none if it is not a code cell."""
+    if not isinstance(cell, dict) or cell.get("cell_type") != "code":
+        return []
+    source = cell.get("source")
+    if isinstance(source, list):
+        source = "".join(part for part in source if isinstance(part, str))
+    if not isinstance(source, str):
+        return []
+    return source.split("\n")
+
+
+def _commands(lines: list[str]) -> list[str]:
+    """The lines of the commands in a cell, others empty."""
+    if lines and _SHELL_CELL.match(lines[0]):
+        return ["", *lines[1:]]
+    commands = []
+    continued = False
+    for line in lines:
+        is_command = continued or line.lstrip().startswith("!")
+        commands.append((line if continued else line.replace("!", " ", 1)) if is_command else "")
+        continued = is_command and line.endswith("\\")
+    return commands
+
+
+def _python(lines: list[str]) -> list[str]:
+    """As many lines, of Python alone."""
+    lines = [*lines]
+    if not lines:
+        return lines
+    if lines[0].startswith("%%") and lines[0].split()[0] in _PYTHON_CELLS:
+        lines[0] = ""
+    if lines[0].startswith("%%"):
+        return [""] * len(lines)
+    for text in (lines, _without_magics(lines)):
+        if _parses("\n".join(text)):
+            return text
+    return [""] * len(lines)
+
+
+def _without_magics(lines: list[str]) -> list[str]:
+    """`lines` with statements of Python in place of magics and commands."""
+    plain = []
+    continued = False
+    for line in lines:
+        block = _BLOCK.fullmatch(line)
+        match = block or _MAGIC.fullmatch(line)
+        if continued:
+            plain.append("")
+        elif block is not None:
+            plain.append(f"{block['head']} pass")
+        elif match is not None:
+            value = f"{match['target']} None" if match["target"] else "pass"
+            plain.append(f"{match['indent']}{value}")
+        else:
+            plain.append(line)
+        continued = (continued or match is not None) and line.endswith("\\")
+    return plain
+
+
+def _parses(text: str) -> bool:
+    try:
+        parse_source(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""Log records in JSON and in logfmt: docker's log files, Kubernetes, structured loggers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+TEXTS = ("message", "msg", "log", "textPayload", "event")
+TRACES = ("exc_info", "exception", "traceback", "stack_trace", "stack", "error")
+LEVELS = ("level", "levelname", "severity", "lvl", "log.level")
+TIMES = ("time", "ts", "timestamp", "@timestamp", "asctime", "stream")
+FAILURES = ("error", "errors", "detail", "object")  # of an answer of a server
+LOGFMT = re.compile(
+    r"(?:(?:time|ts)=\S{1,40} )?level=\"?(?P<level>\w+)\"? (?:\w+=\S{1,80} )?"
+    r"msg=(?P<text>\"(?:[^\"\\]|\\.)*\")"
+)
+
+
+class LogRecord(msgspec.Struct, frozen=True):
+    """The lines of a record and its level ("" if it names none); no lines if it is data."""
+
+    level: str
+    lines: tuple[str, ...]
+
+
+def unwrap(raw: str) -> LogRecord | None:
+    """The record that a line is; None for a line that is none, which is read as it is."""
+    if match := LOGFMT.match(raw):
+        return _record(match["level"], [_decoded(match["text"])])
+    if not raw.startswith("{") or not raw.rstrip().endswith("}"):
+        return None
+    value = _decoded(raw)
+    if not isinstance(value, dict):
+        return None
+    level = next((value[key] for key in LEVELS if key in value), "")
+    if not level and not any(key in value for key in TIMES):
+        return None if any(key in value for key in FAILURES) else LogRecord("", ())
+    texts = [value.get(key) for key in (*TEXTS, *TRACES)]
+    return _record(level, texts) if any(isinstance(text, str) for text in texts) else None
+
+
+def _record(level: Any, texts: list[Any]) -> LogRecord:
+    lines = [line for text in texts if isinstance(text, str) for line in text.splitlines()]
+    return LogRecord(level.upper() if isinstance(level, str) else "", tuple(lines[:400]))
+
+
+def _decoded(text: str) -> Mapping[str, Any] | str | None:
+    try:
+        value: Mapping[str, Any] | str | None = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value
