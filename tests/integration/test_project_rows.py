@@ -175,7 +175,9 @@ def test_a_package_is_left_out_and_the_audit_says_what_requires_it(
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
     project.run("lock", ROW)
     assert "another" not in versions(project)
-    (report,) = json.loads(project.run("audit", ROW, "--json").stdout)
+    report, code = json.loads(project.run("audit", ROW, "--json", status=4).stdout)
+    # The code of the project imports a package that these requirements do not have.
+    assert [item["code"] for item in code["findings"]] == ["IMG101"]
     warnings = [item["message"] for item in report["findings"] if item["severity"] == "warning"]
     assert any(
         "needs another" in message and "left out: it compiles for an hour" in message
@@ -194,7 +196,9 @@ def test_no_deps_overrules_versions_and_still_installs_what_is_needed(
     (project.folder / "Dockerfile").write_text(text)
     project.run("lock", ROW)
     assert versions(project)["helper"] == "0.5"
-    (report,) = json.loads(project.run("audit", ROW, "--json").stdout)
+    report, code = json.loads(project.run("audit", ROW, "--json", status=4).stdout)
+    # The code of the project imports a package that these requirements do not have.
+    assert [item["code"] for item in code["findings"]] == ["IMG101"]
     warnings = [item["message"] for item in report["findings"] if item["severity"] == "warning"]
     assert any("needs helper<0.5" in message and "--no-deps" in message for message in warnings)
 
