@@ -1,4 +1,4 @@
-"""Notebooks as modules: their code cells without what only IPython understands."""
+"""Notebooks as modules, without what only IPython understands (separate: syntax of IPython)."""
 
 from __future__ import annotations
 
