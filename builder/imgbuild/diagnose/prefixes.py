@@ -70,8 +70,8 @@ PREFIXES = tuple(
         r"\[(?P<label>\d{1,5},\d{1,6})\]<std(?:err|out)>: ?",
     )
 )
-# A failure that its line itself says is passed over; the message of an exception is none.
-PASSED_OVER = re.compile(
+# A line that says itself that its failure has no effect; the message of an exception is none.
+HARMLESS = re.compile(
     r"(?i)\b(?:ignoring|(?:is|was|error) ignored|fall(?:ing|s)? back|retrying|will retry|"
     r"trying (?:again|\d+)|skipping|continuing without)\b"
 )
@@ -171,6 +171,6 @@ def parse(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLin
             break
     if text.lstrip().startswith(("│", "\u00d7", "╰", "[std")):
         text = PROGRAM.sub("", text).removesuffix("│").rstrip()
-    if level in ("", "E") and PASSED_OVER.search(text) and not EXCEPTION.match(text):
+    if level in ("", "E") and HARMLESS.search(text) and not EXCEPTION.match(text):
         level = "W"
     return LogLine(number, " ".join(labels), text.rstrip(), level, hit)

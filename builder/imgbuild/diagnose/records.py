@@ -1,4 +1,4 @@
-"""Log records in JSON and in logfmt: docker's log files, Kubernetes, structured loggers."""
+"""Log records in JSON and logfmt, as of docker and Kubernetes (separate: a format of its own)."""
 
 from __future__ import annotations
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
+
+# A user and password, or a token as the user; a user of ssh alone is no secret.
+LOGIN = re.compile(
+    r"(?<!ssh)://[^/\s'\"]{1,2000}@|(?<=ssh)://[^/\s'\":@]{0,400}:[^/\s'\"]{0,2000}@"
+)
+QUERY = re.compile(r"(://[^\s?#'\"]{1,2000})\?[^\s#'\"]+")
+
+
+def without_secrets(text: str) -> str:
+    """`text` with the addresses in it as they may be shown: without login and query."""
+    return QUERY.sub(r"\1", LOGIN.sub("://", text))
 
 
 def split(url: str) -> SplitResult | None:

@@ -159,7 +159,7 @@ class Reading:
             Problem(
                 file=place.file,
                 line=place.line or None,
-                message=message,
+                message=addresses.without_secrets(message),
                 value=shortened(value) if value is not None else None,
                 expected=expected,
             )
@@ -167,7 +167,8 @@ class Reading:
 
     def leave_out(self, place: Place, text: str, reason: str) -> None:
         """Note what is not understood, or not taken."""
-        note = NotRead(place=place, text=shortened(text), reason=reason)
+        shown = addresses.without_secrets(reason)
+        note = NotRead(place=place, text=shortened(text), reason=shown)
         if note not in self.left_out:
             self.left_out.append(note)
 
@@ -373,8 +374,8 @@ def _joined(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]:
 
 
 def shortened(text: str) -> str:
-    """`text` on one line, at most SHOWN characters."""
-    line = " ".join(text.split())
+    """`text` on one line, at most SHOWN characters, without secrets."""
+    line = addresses.without_secrets(" ".join(text.split()))
     return line if len(line) <= SHOWN else f"{line[: SHOWN - 1]}…"
 
 

@@ -10,6 +10,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from imgbuild.project import addresses
 from imgbuild.project.model import Declared, Place
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.smoke.records import TIERS
@@ -145,7 +146,7 @@ def candidate(
         if has is None:
             added += [demand.package] if demand.installed else []
         elif contradicts(demand, has):
-            wanted = demand.source or demand.spec
+            wanted = addresses.without_secrets(demand.source) or demand.spec
             changed.append(
                 TargetChange(package=demand.package, has=has, wanted=wanted, places=demand.places)
             )

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
+from imgbuild.errors import InputError
 from imgbuild.project.model import Place
 from imgbuild.project.project_files import ProjectFiles
 from imgbuild.project.reading import Reading
@@ -204,3 +205,36 @@ def test_any_text_is_read_left_out_or_a_problem(tmp_path_factory, text):
 def test_an_index_of_another_package_names_no_cuda_release(tmp_path, index, cuda):
     result = declared(tmp_path, {"requirements.txt": f"--extra-index-url {index}\ntorch\n"})
     assert [each.name for each in result.cuda] == cuda
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git+https://user:S3CRET@git.example/a/b.git",
+        "git+https://user:S3CRET@git.example/a/b.git#subdirectory=../..",
+        "git+ssh://user:S3CRET@git.example/a/b.git@-x",
+        "svn+https://S3CRET@svn.example/a",
+        "https://user:S3CRET@files.example/",
+        "https://files.example/?token=S3CRET",
+        "https://user:S3CRET@[files.example/a-1-py3-none-any.whl",
+        "--extra-index-url ftp://user:S3CRET@files.example/simple",
+        "--find-links ftp://user:S3CRET@files.example/simple",
+        "--upload-pack https://user:S3CRET@files.example/",
+        "a b https://user:S3CRET@files.example/",
+    ],
+)
+def test_a_login_in_a_line_that_is_not_read_is_not_shown(tmp_path, line):
+    try:
+        answer = declared(tmp_path, {"requirements.txt": f"einops\n{line}\n"})
+    except InputError as error:
+        notes = [error.message, error.hint or ""]
+    else:
+        notes = [f"{text} {reason}" for text, reason in reasons(answer).items()]
+    assert notes
+    assert "S3CRET" not in "".join(notes)
+
+
+def test_the_user_of_ssh_and_a_revision_are_shown(tmp_path):
+    line = "git+ssh://git@git.example/a/b.git@v1#subdirectory=../.."
+    answer = declared(tmp_path, {"requirements.txt": f"einops\n{line}\n"})
+    assert list(reasons(answer)) == [line]

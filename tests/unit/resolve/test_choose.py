@@ -68,6 +68,14 @@ def test_a_checkout_of_a_package_is_not_the_release() -> None:
     assert item.changed[0].wanted == "git+https://example.org/t.git"
 
 
+def test_a_login_of_an_address_is_not_shown() -> None:
+    address = "https://user:S3CRET@files.example/transformers-4.52.3-py3-none-any.whl?sig=S3CRET"
+    wheel = PackageDemand(package="transformers", source=address, places=(PLACE,))
+    item = choose.candidate(facts("a"), [wheel], NONE)
+    assert "S3CRET" not in str(item.changed[0])
+    assert "//files.example/transformers" in str(item.changed[0])
+
+
 def test_a_bound_alone_changes_but_adds_nothing() -> None:
     bounds = [
         PackageDemand(package="transformers", spec="<4.50", installed=False, places=(PLACE,)),

@@ -1,4 +1,4 @@
-"""Notebooks as modules: code cells without what only IPython understands, and shell commands."""
+"""Notebooks as modules and as shell commands (separate: a format of its own)."""
 
 from __future__ import annotations
 
