@@ -44,7 +44,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     ci_repository.git(folder, "init", "--quiet", "--initial-branch=main")
     ci_repository.commit(folder, "as it lies")
     (folder / ".venv").mkdir()
-    (folder / ".venv/bin").symlink_to(Path(sys.prefix) / "bin")
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (folder / ".venv" / name).symlink_to(Path(sys.prefix) / name)
     for name in ("made", "ready"):
         (folder / ".venv" / name).touch()
     project = Project(folder, "", cache=None)
