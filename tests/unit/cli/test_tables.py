@@ -133,4 +133,4 @@ def test_a_failed_case_ends_with_the_cause_that_its_log_shows(
     smoke.print_report(report)
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("IMG626: the image has no C compiler")
-    assert "; cure: apt-get install -y gcc" in last
+    assert "; cure: run apt-get install -y gcc" in last
