@@ -40,21 +40,18 @@ _BROKEN = (OSError, zipfile.BadZipFile, lzma.LZMAError, EOFError, NotImplemented
 class FactsFile:
     """One file of facts. Its entries may be read by several threads."""
 
-    def __init__(self, archive: bytes | None) -> None:
+    def __init__(self, archive: zipfile.ZipFile | None) -> None:
+        """`archive` is in memory and stays open: reading its list of entries takes a while."""
         self._archive = archive
-        self._names: frozenset[str] = frozenset()
+        self._names = frozenset(archive.namelist() if archive is not None else ())
         self._kinds: dict[str, Mapping[str, bytes]] = {}
-        if archive is not None:
-            with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-                self._names = frozenset(opened.namelist())
 
     @classmethod
     def open(cls, path: Path) -> FactsFile:
         """The facts at `path`; none if the file is absent, damaged, or of another format."""
         try:
-            data = path.read_bytes()
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                return cls(data if archive.comment == _comment() else None)
+            archive = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
+            return cls(archive if archive.comment == _comment() else None)
         except _BROKEN:
             return cls(None)
 
@@ -66,8 +63,7 @@ class FactsFile:
         if self._archive is None or name not in self._names:
             return None
         try:
-            with zipfile.ZipFile(io.BytesIO(self._archive)) as archive:
-                return lzma.decompress(archive.read(name))
+            return lzma.decompress(self._archive.read(name))
         except _BROKEN:
             return None
 

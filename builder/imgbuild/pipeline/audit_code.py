@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -292,15 +292,25 @@ class NotAtHandError(Exception):
 
 
 def findings_at_hand(
-    lock: Lock, arch: Arch, store: Store, code: Code, deadline: float = math.inf
+    lock: Lock,
+    arch: Arch,
+    store: Store,
+    code: Code,
+    deadline: float = math.inf,
+    only: Collection[str] | None = None,
 ) -> tuple[list[CodeFinding], list[str]]:
     """All findings from facts at hand, and the packages that the code imports and that lack them.
 
-    TimeoutError after `deadline`, of `time.monotonic`. Nothing is fetched.
+    Nothing is fetched. With `only` other packages are not read. TimeoutError after `deadline`, of
+    `time.monotonic`.
     """
     library = Library(store, ahead=False)
     wheels = wheels_of(lock.arch[arch])
-    unread = {wheel.package for wheel in wheels if not _at_hand(library, wheel)}
+    unread = {
+        wheel.package
+        for wheel in wheels
+        if (only is not None and wheel.package not in only) or not _at_hand(library, wheel)
+    }
     every: list[CodeFinding] | None = None
     while every is None:
         here = [wheel for wheel in wheels if wheel.package not in unread]
@@ -334,7 +344,8 @@ def findings_of_run(
         small = sum(len(text.source) for text in texts) <= SMALL
         if not small or arch not in lock.arch:
             return []
-        every, _ = findings_at_hand(lock, arch, Store.open(), Code(texts=texts), deadline)
+        only = None if project else check.compared_packages()
+        every, _ = findings_at_hand(lock, arch, Store.open(), Code(texts=texts), deadline, only)
     except (ImgbuildError, OSError, TimeoutError):
         return []  # the command itself reports other errors
     return [

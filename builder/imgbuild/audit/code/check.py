@@ -72,6 +72,15 @@ def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
     return accepted is not None and finding.code.encode() in _CODE.findall(accepted[1])
 
 
+def compared_packages() -> frozenset[str]:
+    """The packages that command lines and variables are compared with."""
+    programs = command_lines.load()
+    names = {name for program in programs for name in (program.package, *program.more)}
+    prefixes = variables.load().prefixes.values()
+    names |= {name for prefix in prefixes for name in prefix.packages}
+    return frozenset({*names, "verl"})  # whose overrides are compared
+
+
 def imported(texts: Sequence[CodeText], store: Store) -> frozenset[str]:
     """The top-level modules that the Python files among `texts` import."""
     facts = read_facts(texts, store).values()
