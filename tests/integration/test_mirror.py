@@ -177,6 +177,12 @@ def test_there_is_no_other_network(sample, tmp_path):
     assert not output.exists()
 
 
+def build_options(sample, output):
+    """A build of all architectures from the mirror, into the layout `output`."""
+    build = ("build", TARGET, "--arch", "all", "--output", str(output))
+    return (*build, "--mirror", sample.place)
+
+
 def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(sample, tmp_path):
     wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
     place = sample.registry.storage / "docker/registry/v2"
@@ -185,16 +191,7 @@ def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(sample, tmp_path
     link.unlink()
     try:
         strict = sample.fresh(tmp_path / "strict")
-        options = (
-            "build",
-            TARGET,
-            "--arch",
-            "all",
-            "--mirror",
-            sample.place,
-            "--output",
-            str(tmp_path / "image"),
-        )
+        options = build_options(sample, tmp_path / "image")
         done = strict.run(*options, "--mirror-only", status=7)
         assert wheel["file"] in done.stderr
         assert "lacks 1 inputs of small" in done.stderr
@@ -221,16 +218,7 @@ def test_a_damaged_file_of_the_mirror_is_never_used(sample, tmp_path):
     original = blob.read_bytes()
     blob.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
     try:
-        options = (
-            "build",
-            TARGET,
-            "--arch",
-            "all",
-            "--mirror",
-            sample.place,
-            "--output",
-            str(tmp_path / "image"),
-        )
+        options = build_options(sample, tmp_path / "image")
         done = sample.fresh(tmp_path / "strict").run(*options, "--mirror-only", status=9)
         assert key in done.stderr
         done = sample.fresh(tmp_path / "lenient").run(*options)

@@ -15,7 +15,7 @@ from tests.integration.test_extend import PublishedSite, published_site
 from tests.integration.test_project_rows import ROW, begin, versions
 from tests.support import folder_index
 from tests.support.git_repository import GitRepository, project_files
-from tests.support.inprocess_project import Command
+from tests.support.inprocess_project import Command, enter
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import TARGET
 from tests.support.servers import Site, serve
@@ -74,9 +74,7 @@ def private() -> Iterator[Site]:
 def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    enter(tmp_path, monkeypatch)
     (tmp_path / "netrc").write_text(f"machine localhost login {LOGIN[0]} password {LOGIN[1]}\n")
     (tmp_path / "netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))

@@ -23,7 +23,7 @@ from imgbuild.values import Arch, Digest, sha256
 from tests.support import samples
 
 OWN = "ours"
-MATRIX = """\
+ROW = """\
 version: 1
 published:
   small:
@@ -34,6 +34,10 @@ targets:
     extends: small
     summary: our image
     as_of: 2025-07-01
+"""
+MATRIX = (
+    ROW
+    + """\
     pins: {wandb: "0.20.1"}
     requires:
       einops: {spec: ">=0.8", reason: our models use it}
@@ -46,6 +50,7 @@ targets:
       WANDB_MODE: {value: offline, reason: nodes have no network}
     labels: {org.example.team: rl}
 """
+)
 SCRIPT = b"#!/bin/sh\necho training\n"
 DROP = Drop(package="numpy", paths=("bin/f2py",), reason="another one ships it too", beside="wandb")
 

@@ -88,6 +88,15 @@ class Sample:
         self.matrix.write_text(text.replace(old, new))
 
 
+def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A new folder for a project, below `folder` with a cache beside it; it is entered."""
+    monkeypatch.setenv("IMGBUILD_CACHE", str(folder / "cache"))
+    project = folder / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    return project
+
+
 def make(folder: Path) -> Sample:
     """Write matrix, lock and digests into `folder`, and their inputs into the cache."""
     (folder / "matrix.yaml").write_text(RIGHT + SECOND.lstrip("\n"))

@@ -20,11 +20,7 @@ def _imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 @pytest.fixture(name="sample")
 def _sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     """A locked project in the current folder, with a cache of its own."""
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return inprocess_project.make(folder)
+    return inprocess_project.make(inprocess_project.enter(tmp_path, monkeypatch))
 
 
 @pytest.fixture(name="whole", scope="module")

@@ -264,20 +264,6 @@ def test_list_says_which_targets_run_code_and_what_stops_the_others(
     ]
 
 
-ROW = """\
-version: 1
-published:
-  small:
-    lock: published/small
-    from: ../project
-targets:
-  ours:
-    extends: small
-    summary: our image
-    as_of: 2025-07-01
-"""
-
-
 @pytest.fixture
 def project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -290,7 +276,7 @@ def project(
     store.release()
     folder = tmp_path / "project"
     folder.mkdir()
-    matrix = extended.read(extended.repository(folder, ROW, samples.lock(wheel)))
+    matrix = extended.read(extended.repository(folder, extended.ROW, samples.lock(wheel)))
     lock = lock_file.make_lock(matrix, "ours", {Arch.X86_64: Resolution(wheels=(wheel,))})
     codec.write(lock_file.lock_path(folder / "images", "ours"), lock)
     (folder / "train.py").write_text(BAD)

@@ -12,7 +12,7 @@ import pytest
 from imgbuild.errors import AuditFailed, InputError, LockStale
 from imgbuild.lock import lock_file
 from imgbuild.matrix.load import load
-from tests.support import advisories, scanner_reports
+from tests.support import advisories, inprocess_project, scanner_reports
 from tests.support.advisories import OLD, TARGET, TORCH, OsvSite
 from tests.support.inprocess_project import Command
 
@@ -26,10 +26,7 @@ ACCEPTED = """\
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    folder = inprocess_project.enter(tmp_path, monkeypatch)
     advisories.project(folder)
     return folder
 

@@ -13,7 +13,7 @@ from imgbuild.cli import init as verb
 from imgbuild.lock import published
 from imgbuild.resolve.choose import Candidate
 from tests.support import folder_index
-from tests.support.inprocess_project import Command
+from tests.support.inprocess_project import Command, enter
 from tests.support.local_index import LocalIndex, sdist_bytes
 
 MET = "torch==2.6.0+cu124\nvllm>=0.8\ntransformers==4.51.3  # as tested\ntrl==0.18.2\n"
@@ -24,9 +24,7 @@ TARGET = "cu124-vllm0.8.5"
 def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    enter(tmp_path, monkeypatch)
     return Command(monkeypatch, capsys)
 
 

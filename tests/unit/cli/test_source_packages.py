@@ -8,7 +8,7 @@ import pytest
 
 from imgbuild.cli import init as verb
 from tests.support import folder_index
-from tests.support.inprocess_project import Command
+from tests.support.inprocess_project import Command, enter
 from tests.support.local_index import LocalIndex, sdist_bytes
 
 TARGET = "cu124-vllm0.8.5"
@@ -20,9 +20,7 @@ def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     """A project that extends TARGET, with an index in a folder."""
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    enter(tmp_path, monkeypatch)
     index = LocalIndex()
     cuda = {"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}
     index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist_bytes("flash_attn", "2.7.4", cuda))
