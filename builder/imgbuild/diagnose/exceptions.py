@@ -218,20 +218,20 @@ class ExceptionReader:
             return self._quoted(line, text)
         if match is None:
             return False
-        if len(self.exceptions) < self._limit:
-            self.exceptions.append(
-                LoggedException(
-                    number=line.number,
-                    source=line.source,
-                    type=match["type"] + (match["wrapped"] or ""),
-                    message=(match["message"] or "").strip()[:MOST_MESSAGE],
-                    frames=tuple(trace.frames),
-                    cause=trace.cause,
-                    context=trace.context,
-                    traced=line.level not in ("I", "W") or bool(trace.frames),
-                    level=line.level,
-                )
+        added = self._add(
+            LoggedException(
+                number=line.number,
+                source=line.source,
+                type=match["type"] + (match["wrapped"] or ""),
+                message=(match["message"] or "").strip()[:MOST_MESSAGE],
+                frames=tuple(trace.frames),
+                cause=trace.cause,
+                context=trace.context,
+                traced=line.level not in ("I", "W") or bool(trace.frames),
+                level=line.level,
             )
+        )
+        if added:
             trace.last = len(self.exceptions) - 1
         trace.frames, trace.open, trace.cause, trace.context = [], False, None, None
         trace.indent = None
@@ -242,18 +242,24 @@ class ExceptionReader:
         """Whether the line mentions an exception in a sentence, which is added as not traced."""
         if not line.hit or (match := QUOTED.search(text)) is None:
             return False
-        if len(self.exceptions) < self._limit:
-            self.exceptions.append(
-                LoggedException(
-                    number=line.number,
-                    source=line.source,
-                    type=match["type"],
-                    message=match["message"].rstrip("'\")")[:MOST_MESSAGE],
-                    traced=False,
-                    level=line.level or "W",
-                )
+        self._add(
+            LoggedException(
+                number=line.number,
+                source=line.source,
+                type=match["type"],
+                message=match["message"].rstrip("'\")")[:MOST_MESSAGE],
+                traced=False,
+                level=line.level or "W",
             )
+        )
         return False
+
+    def _add(self, exception: LoggedException) -> bool:
+        """Add an exception; False if there are as many as are read."""
+        if len(self.exceptions) >= self._limit:
+            return False
+        self.exceptions.append(exception)
+        return True
 
     def _continued(self, line: LogLine, text: str, trace: _Trace) -> bool:
         """Whether the line continues the message of the exception before it."""

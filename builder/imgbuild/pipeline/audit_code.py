@@ -5,10 +5,10 @@ Reports are cached by the contents of all files and the package set.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -359,11 +359,17 @@ def findings_of_run(
 # -- what other targets have
 
 
+def _projects() -> list[Project]:
+    """The catalogue and the project, which are one in a checkout of imgbuild."""
+    both = (project_paths.catalogue(), project_paths.find(None))
+    return list({project.images.resolve(): project for project in both}.values())
+
+
 def _others_key() -> str:
     """Changes with the locks of `other_sets`."""
     locks = [
         path.read_bytes()
-        for project in (project_paths.catalogue(), project_paths.find(None))
+        for project in _projects()
         for path in sorted(project.images.glob("*/lock.json"))
     ]
     return sha256(b"".join(locks))
@@ -376,8 +382,7 @@ def other_sets(target: str, library: Library) -> list[OtherSet]:
     """
     library = Library(library.store, published=library.published, ahead=False)
     sets = {}
-    projects = [project_paths.catalogue(), project_paths.find(None)]
-    for project in projects:
+    for project in _projects():
         for name in project.locked_targets():
             if name != target:
                 lock = _readable(project, name)
@@ -396,18 +401,14 @@ def _readable(project: Project, name: str) -> Lock | None:
 def _other(lock: Lock, library: Library) -> OtherSet:
     walked = policy.load().walk
     wheels = [wheel for wheel in wheels_of(lock.arch[Arch.X86_64]) if wheel.package in walked]
-    opened: Callable[[], PackageSet] = partial(_opened, lock, wheels, library, {})
-    return OtherSet(lock.target, {wheel.package: wheel.version for wheel in wheels}, opened)
 
-
-def _opened(
-    lock: Lock, wheels: Sequence[Wheel], library: Library, memory: dict[str, PackageSet]
-) -> PackageSet:
-    """The package set of the wheels whose facts are at hand."""
-    if "" not in memory:
+    @functools.cache
+    def _opened() -> PackageSet:
+        """The package set of the wheels whose facts are at hand."""
         here = [wheel for wheel in wheels if _at_hand(library, wheel)]
-        memory[""] = _open(lock, Arch.X86_64, here, library, partial_set=True)
-    return memory[""]
+        return _open(lock, Arch.X86_64, here, library, partial_set=True)
+
+    return OtherSet(lock.target, {wheel.package: wheel.version for wheel in wheels}, _opened)
 
 
 def _at_hand(library: Library, wheel: Wheel) -> bool:

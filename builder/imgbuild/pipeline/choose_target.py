@@ -41,7 +41,7 @@ from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.range_conflicts import range_conflicts
+from imgbuild.resolve.range_conflicts import changes_for, range_conflicts
 from imgbuild.resolve.required_sdists import required_sdists
 from imgbuild.resolve.source_only import Advice, WheelNeeds
 from imgbuild.smoke import recording
@@ -325,22 +325,14 @@ class Chooser:
         """What pins and ranges that the target lacks require and it has in another version."""
         changes: dict[str, TargetChange] = {}
         for demand, requirements in self._required(facts, asked):
-            for needed in requirements:
-                package = normalize(needed.name)
-                has = facts.versions.get(package)
-                if demand.package == "torch" and package.startswith("nvidia-"):
-                    continue  # that of the target's CUDA release is taken
-                if has is not None and not needed.specifier.contains(has, prereleases=True):
-                    changes.setdefault(
-                        package,
-                        TargetChange(
-                            package=package,
-                            has=has,
-                            wanted=str(needed.specifier),
-                            by=f"{demand.package} {demand.pin}",
-                            places=demand.places,
-                        ),
-                    )
+            is_torch = demand.package == "torch"  # its CUDA packages are those of the target
+            needed = [
+                each
+                for each in requirements
+                if not (is_torch and normalize(each.name).startswith("nvidia-"))
+            ]
+            for change in changes_for(demand, str(demand.pin), needed, facts.versions):
+                changes.setdefault(change.package, change)
         added = [d for d in asked if d.installed and d.package not in facts.versions][:PAGES]
         tags = self._tags(facts.python)
         ranges = range_conflicts(added, facts, self.pages, tags, self._context)

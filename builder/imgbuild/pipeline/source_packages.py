@@ -12,7 +12,6 @@ from pathlib import Path
 from imgbuild import project_paths
 from imgbuild.cache.context import Context
 from imgbuild.index import cuda_releases
-from imgbuild.index.candidates import is_sdist
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.lock import lock_file
 from imgbuild.lock.locked_matrix import versions_of
@@ -22,7 +21,6 @@ from imgbuild.resolve.demands import PackageDemand, holds_with
 from imgbuild.resolve.feasible import IndexPages, Obstacle
 from imgbuild.resolve.imports import sites
 from imgbuild.resolve.source_only import Advice, WheelNeeds
-from imgbuild.solve.native_code import Code
 from imgbuild.system import threads
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
@@ -40,7 +38,7 @@ def split(
         if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
             cuda.append(each)
         elif each.cause == "source":
-            code = _code(each, pages, context)
+            code = sdist_code.code_of(each, pages, context)
             if code == "cuda":
                 cuda.append(each)
             elif code == "python":
@@ -48,15 +46,6 @@ def split(
                     f"{each.package} {each.version} is published only as an sdist of Python code"
                 )
     return cuda, sdists
-
-
-def _code(obstacle: Obstacle, pages: IndexPages, context: Context) -> Code:
-    files = [
-        file
-        for file in pages.files(obstacle.package)
-        if is_sdist(file) and str(file.version) == obstacle.version
-    ]
-    return sdist_code.compiled(files[0], context) if files else "native"
 
 
 def advise(

@@ -7,7 +7,9 @@ those before the target's day are looked at, not every release.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from packaging.requirements import Requirement
 
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError
@@ -43,6 +45,24 @@ def range_conflicts(
     return list(changes.values())
 
 
+def changes_for(
+    demand: PackageDemand, version: str, required: Iterable[Requirement], has: Mapping[str, str]
+) -> list[TargetChange]:
+    """What `version` of the package of `demand` requires that differs from the versions `has`."""
+    return [
+        TargetChange(
+            package=package,
+            has=has[package],
+            wanted=str(needed.specifier),
+            by=f"{demand.package} {version}",
+            places=demand.places,
+        )
+        for needed in required
+        if (package := normalize(needed.name)) in has
+        if not needed.specifier.contains(has[package], prereleases=True)
+    ]
+
+
 def _of(
     demand: PackageDemand,
     facts: LockedFacts,
@@ -60,18 +80,8 @@ def _of(
         except ImgbuildError as error:  # the solver will say so if it matters
             context.reporter.detail(f"{wheel.name}: {error.message}")
             return []
-        changes = [
-            TargetChange(
-                package=package,
-                has=versions[package],
-                wanted=str(needed.specifier),
-                by=f"{demand.package} {wheel.version}",
-                places=demand.places,
-            )
-            for needed in engine_torch.required(demand, text, tags.markers)
-            if (package := normalize(needed.name)) in versions
-            if not needed.specifier.contains(versions[package], prereleases=True)
-        ]
+        required = engine_torch.required(demand, text, tags.markers)
+        changes = changes_for(demand, str(wheel.version), required, versions)
         if not changes:
             return []
         newest = newest or changes

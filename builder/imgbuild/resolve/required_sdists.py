@@ -6,26 +6,22 @@ is no solution. What sdists require is read from their PKG-INFO or `requires.txt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError
 from imgbuild.index.candidates import is_sdist
-from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.resolve import engine_torch, sdist_code
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, Obstacle, allowed, obstacles
 from imgbuild.system import threads
-from imgbuild.values import normalize, sha256
-from imgbuild.wheel.sdist import entries
+from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
 LEVELS = 4  # of requirements of requirements
 PACKAGES = 60  # that are looked up at each level
-FACT = "sdist-requires-1"
 THREADS = 8
-INFO_LIMIT = 1 << 20  # bytes of PKG-INFO or requires.txt
 
 
 def required_sdists(
@@ -62,18 +58,9 @@ def required_sdists(
         built += [
             each
             for each in obstacles(level, pages, tags)
-            if each.cause == "source" and _is_python(each, pages, context)
+            if each.cause == "source" and sdist_code.code_of(each, pages, context) == "python"
         ]
     return built
-
-
-def _is_python(obstacle: Obstacle, pages: IndexPages, context: Context) -> bool:
-    files = [
-        file
-        for file in pages.files(obstacle.package)
-        if is_sdist(file) and str(file.version) == obstacle.version
-    ]
-    return bool(files) and sdist_code.compiled(files[0], context) == "python"
 
 
 def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags, context: Context) -> bytes:
@@ -85,47 +72,7 @@ def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags, context: Con
         sdists = [file for file in allowed(demand, pages.files(demand.package)) if is_sdist(file)]
         final = [file for file in sdists if file.version and not file.version.is_prerelease]
         newest = max(final or sdists, key=lambda file: file.version or 0, default=None)
-        return sdist_requirements(newest, context) if newest is not None else b""
+        return sdist_code.read(newest, context).requires if newest is not None else b""
     except ImgbuildError as error:  # the solver will say so if it matters
         context.reporter.detail(f"{demand.package}: {error.message}")
         return b""
-
-
-def sdist_requirements(file: IndexFile, context: Context) -> bytes:
-    """What the sdist `file` requires, as `Requires-Dist` lines of METADATA."""
-    key = file.sha256 or file.url
-    stored = context.store.fact(FACT, key)
-    if stored is not None:
-        return stored
-    if file.size is not None and file.size > sdist_code.LIMIT:
-        return b""
-    data = context.http.bytes(file.url)
-    if file.sha256 is not None and sha256(data) != file.sha256:
-        return b""
-    texts: dict[str, bytes] = {}
-    with context.store.scratch() as scratch:
-        path = scratch / "sdist"
-        path.write_bytes(data)
-        for member, content in entries(path, file.name):
-            name = member.path.rpartition("/")[2]
-            if name in ("PKG-INFO", "requires.txt") and member.size <= INFO_LIMIT:
-                texts.setdefault(name, b"".join(content()))
-    lines = _info_lines(texts)
-    context.store.put_fact(FACT, key, lines)
-    return lines
-
-
-def _info_lines(texts: Mapping[str, bytes]) -> bytes:
-    info = texts.get("PKG-INFO", b"").partition(b"\n\n")[0].splitlines()
-    lines = [line for line in info if line.startswith(b"Requires-Dist:")]
-    if lines:
-        return b"\n".join(lines) + b"\n"
-    section = b""
-    for line in texts.get("requires.txt", b"").splitlines():
-        text = line.strip()
-        if text.startswith(b"["):
-            section = text.strip(b"[]")
-        elif text and (not section or section.startswith(b":")):
-            marker = b" ; " + section[1:] if section else b""
-            lines.append(b"Requires-Dist: " + text + marker)
-    return b"\n".join(lines) + b"\n" if lines else b""

@@ -116,8 +116,8 @@ def test_what_an_sdist_compiles(
     index.add("a", "a-1.0.tar.gz", sdist_bytes("a", "1.0", files))
     (file,) = pages(index).files("a")
     context = Context.open(root=tmp_path / "cache")
-    assert sdist_code.compiled(file, context) == code
-    assert sdist_code.compiled(file, context) == code, "from the cache"
+    assert sdist_code.read(file, context).code == code
+    assert sdist_code.read(file, context).code == code, "from the cache"
 
 
 def test_the_demand_is_written_as_it_was() -> None:
