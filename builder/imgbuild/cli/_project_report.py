@@ -9,9 +9,11 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.cli._output import aligned, count, folded, size_text, terminal_width
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.choose_target import Choice
+from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.project.model import Declared
 from imgbuild.resolve.choose import Candidate
 from imgbuild.system import boundary
+from imgbuild.values import normalize
 
 SHOWN = 3  # targets of the table
 LEFT_OUT = 12  # lines of what was not read
@@ -21,12 +23,17 @@ HEAD = ("target", "add", "change", "Python", "driver", "GPUs", "size", "tests")
 RIGHT = frozenset((1, 2, 6))
 
 
-def read_lines(declared: Declared) -> list[str]:
+def read_lines(files: ReadFiles) -> list[str]:
     """What was read of each file, then what was not, with its line and the reason."""
+    declared = files.declared
     lines = [f"read {line}" for line in declared_files.summary(declared)]
-    for option, names in (("--extra", declared.extras), ("--group", declared.groups)):
-        if names:
-            lines.append(f"{option} takes {', '.join(names)}")
+    for option, names, chosen in (
+        ("--extra", declared.extras, files.extras),
+        ("--group", declared.groups, files.groups),
+    ):
+        others = [name for name in names if name not in set(map(normalize, chosen))]
+        if others:
+            lines.append(f"{option} takes{' also' if chosen else ''} {', '.join(others)}")
     left_out = declared_files.left_out(declared)
     lines += [f"left out {line}" for line in left_out[:LEFT_OUT]]
     more = len(left_out) - LEFT_OUT

@@ -294,7 +294,7 @@ def init_project(
             groups=project.group or (),
         )
         if lock is not None or not files.declared.files:
-            for line in _project_report.read_lines(files.declared):
+            for line in _project_report.read_lines(files):
                 console.info(line)
             _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
             return
@@ -313,7 +313,7 @@ def _start(
     context: Context,
 ) -> Started:
     """Choose a target and write the matrix; NoSolution with all that is impossible."""
-    for line in _project_report.read_lines(files.declared):
+    for line in _project_report.read_lines(files):
         console.info(line)
     more = tuple(repository_name.with_name(word, context) for word in additions.add or ())
     additions = msgspec.structs.replace(additions, add=list(more))

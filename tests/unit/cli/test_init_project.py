@@ -409,15 +409,19 @@ def test_what_is_left_out_is_named_where_nothing_is_read(imgbuild: Command) -> N
     assert "left out training/requirements.txt: a project of its own" in words(done.stderr)
 
 
-def test_extras_and_groups_that_can_be_chosen_are_named(imgbuild: Command) -> None:
+def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command) -> None:
     require(
         '[project]\nname = "x"\nversion = "1"\n[project.optional-dependencies]\nfast = ["vllm"]\n'
-        '[dependency-groups]\ntrain = ["trl"]\n',
+        'Slow_Too = ["trl"]\n[dependency-groups]\ntrain = ["trl"]\n',
         "pyproject.toml",
     )
-    done = imgbuild("init")
-    assert "--extra takes fast" in done.stderr
-    assert "--group takes train" in done.stderr
+    shown = imgbuild("init").stderr
+    assert "--extra takes fast, slow-too\n" in shown
+    assert "--group takes train\n" in shown
+    Path("matrix.yaml").unlink()
+    shown = imgbuild("init", "--extra", "Slow_Too", "--group", "train").stderr
+    assert "--extra takes also fast\n" in shown
+    assert "--group takes" not in shown
 
 
 def test_packages_of_a_folder_of_wheels_are_assigned_to_it(imgbuild: Command) -> None:
