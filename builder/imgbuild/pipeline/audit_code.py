@@ -27,10 +27,9 @@ from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wh
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, LockStale
+from imgbuild.errors import FetchFailed, ImgbuildError, InputError, LockStale
 from imgbuild.index.remote_wheel import LATER, Blocks
-from imgbuild.lock import addresses, lock_file
-from imgbuild.lock.addresses import GitAddress
+from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Wheel
 from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
@@ -45,6 +44,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, normalize, sha256
 from imgbuild.wheel.sdist import members
 
+FORM = "git+https://HOST/PATH@REV"
 KEPT = "code-report"
 JUDGING = "imgbuild.audit.code.check"
 COMMAND_LINE = "command line"
@@ -73,26 +73,16 @@ def read_fork(text: str, context: Context) -> Fork:
     """The fork that `NAME=PATH` or `NAME=git+URL@REV` names; InputError for other texts."""
     name, _, place = text.partition("=")
     if not name or not place:
-        message = f"--replace {text}: not of the form NAME=PATH or NAME=git+URL@REV"
-        hint = "for example: --replace verl=../verl, --replace verl=git+https://…@REV"
+        message = f"--replace {text}: not of the form NAME=PATH or NAME={FORM}"
+        hint = f"for example: --replace verl=../verl, --replace verl={FORM}"
         raise InputError(message, hint=hint)
     package = normalize(name)
     if not place.startswith("git+"):
         return Fork(package=package, texts=fork_texts(Path(place), package))
-    try:
-        address = addresses.read(place)
-    except ValueError as error:
-        message = f"--replace {name}: {error}"
-        raise InputError(message, hint="for example: git+https://HOST/PATH@REV") from error
-    if not isinstance(address, GitAddress):
-        message = f"--replace {name}: not the address of a git repository"
-        raise InputError(message, hint="for example: git+https://HOST/PATH@REV")
-    address = git_tree.resolved(address, context)
-    tree = git_tree.fetched(address, context)
-    archive = context.store.file(tree.sha256)
-    if archive is None:
-        message = f"{addresses.shown(place)} was removed from the cache while it was in use"
-        raise IntegrityError(message, hint="run the same command again")
+    address, tree = git_tree.read(
+        place, f"--replace {name}", context, form=f"--replace {name}={FORM}"
+    )
+    archive = git_tree.archive(tree, context.store, str(address))
     with context.store.scratch() as folder:
         for member, content in members(archive, name):
             if member.kind == "file" and member.path.endswith(".py"):

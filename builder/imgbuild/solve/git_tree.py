@@ -25,6 +25,7 @@ from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.lock import addresses
 from imgbuild.lock.addresses import GitAddress, is_commit
 from imgbuild.lock.resolution import LockedFile
 from imgbuild.system import git_fetch
@@ -79,6 +80,28 @@ class GitTree(msgspec.Struct, frozen=True, kw_only=True):
     def locked(self, name: str) -> LockedFile:
         """The archive as a lock names it."""
         return LockedFile(file=name, size=self.size, sha256=self.sha256)
+
+
+def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddress, GitTree]:
+    """The commit that the address `text` names and its folder; `label` says where the text is.
+
+    InputError, with the hint `form`, for a text that is not the address of a git repository;
+    otherwise as `resolved` and `fetched`.
+    """
+    try:
+        address = addresses.read(text)
+    except ValueError as error:
+        message = f"{label}: {addresses.shown(text)}: {error}"
+        raise InputError(message, hint=form) from None
+    if not isinstance(address, GitAddress):
+        message = f"{label}: {addresses.shown(text)}: not the address of a git repository"
+        raise InputError(message, hint=form)
+    try:
+        address = resolved(address, context)
+        return address, fetched(address, context)
+    except (FetchFailed, InputError) as error:
+        message = f"{label}: {error.message}"
+        raise type(error)(message, hint=error.hint) from error
 
 
 def resolved(address: GitAddress, context: Context) -> GitAddress:
@@ -274,15 +297,20 @@ def _write(pieces: Iterable[bytes], target: Path) -> tuple[str, int]:
 # -- what the files say
 
 
-def texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
-    """Name → text of the files that say how the folder is built."""
+def archive(tree: GitTree, store: Store, label: str) -> Path:
+    """The archive of `tree`, the folder that the address `label` names; IntegrityError if gone."""
     path = store.file(tree.sha256)
     if path is None:
         message = f"{label} was removed from the cache while it was in use"
         raise IntegrityError(message, hint="run the same command again")
+    return path
+
+
+def texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
+    """Name → text of the files that say how the folder is built."""
     return {
         member.path: b"".join(content()).decode("utf-8", "replace")
-        for member, content in members(path, label)
+        for member, content in members(archive(tree, store, label), label)
         if member.path in TEXTS and member.kind == "file" and member.size <= TEXT_LIMIT
     }
 

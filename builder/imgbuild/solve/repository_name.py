@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from imgbuild.cache.context import Context
-from imgbuild.errors import FetchFailed, InputError
+from imgbuild.errors import InputError
 from imgbuild.lock import addresses
-from imgbuild.lock.addresses import GitAddress
 from imgbuild.project import local_package
 from imgbuild.project.project_files import ProjectFiles
 from imgbuild.project.reading import Reading
 from imgbuild.solve import git_tree
 from imgbuild.values import normalize
+
+FORM = "write it as NAME @ git+https://HOST/PATH@REV"
 
 
 def read(text: str, place: str, context: Context) -> str:
@@ -19,28 +20,16 @@ def read(text: str, place: str, context: Context) -> str:
     InputError for an address that cannot be used and for a repository whose files do not say the
     name; FetchFailed if it cannot be fetched.
     """
-    label = f"{place}: {addresses.shown(text)}"
-    try:
-        address = addresses.read(text)
-    except ValueError as error:
-        message = f"{label}: {error}"
-        raise InputError(message, hint="write it as NAME @ git+https://HOST/PATH@REV") from None
-    if not isinstance(address, GitAddress):
-        message = f"{label}: not the address of a git repository"
-        raise InputError(message, hint="write it as NAME @ https://HOST/FILE.whl")
-    try:
-        tree = git_tree.fetched(git_tree.resolved(address, context), context)
-    except (FetchFailed, InputError) as error:
-        message = f"{place}: {error.message}"
-        raise type(error)(message, hint=error.hint) from error
+    address, tree = git_tree.read(text, place, context, form=FORM)
     texts = git_tree.texts(tree, context.store, str(address))
     with context.store.scratch() as folder:
         for name, content in texts.items():
             (folder / name).write_text(content, encoding="utf-8")
         package = local_package.describe(Reading(ProjectFiles(folder)), ".")
     if package is None or not package.name:
+        label = f"{place}: {addresses.shown(text)}"
         message = f"{label}: its pyproject.toml, setup.cfg and setup.py do not have its name"
-        raise InputError(message, hint="write it as NAME @ git+https://HOST/PATH@REV")
+        raise InputError(message, hint=FORM)
     return normalize(package.name)
 
 

@@ -4,9 +4,37 @@ import gzip
 
 import pytest
 
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.http.client import Http
 from imgbuild.solve import git_tree
 
 COMMIT = "abcdef0123456789abcdef0123456789abcdef01"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("git+https://me:word@a.example/x", "the address holds a user name or password"),
+        ("git+ftp://a.example/x", "git+ftp is not an address of a repository"),
+        ("https://a.example/x-1-py3-none-any.whl", "not the address of a git repository"),
+    ],
+)
+def test_other_texts_are_refused_with_place_value_and_form(tmp_path, text, reason):
+    context = Context(Store(tmp_path), Http(offline=True))
+    with pytest.raises(InputError) as raised:
+        git_tree.read(text, "--replace x", context, form="write it as X")
+    shown = text.replace("me:word@", "")
+    assert raised.value.message.startswith(f"--replace x: {shown}: {reason}")
+    assert raised.value.hint == "write it as X"
+    assert "word@" not in raised.value.message
+
+
+def test_a_repository_that_cannot_be_fetched_is_an_error_with_its_place(tmp_path):
+    context = Context(Store(tmp_path), Http(offline=True))
+    with pytest.raises(FetchFailed, match=r"^setup.py, line 3: https://a.example/x at HEAD is not"):
+        git_tree.read("git+https://a.example/x", "setup.py, line 3", context, form="")
 
 
 @pytest.mark.parametrize(
