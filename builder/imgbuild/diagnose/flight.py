@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from imgbuild.diagnose.finding import LogFinding, ShownLine
+from imgbuild.diagnose.rules import Confidence
 from imgbuild.errors import InputError
 
 LARGEST = 512 << 20  # bytes of a dump
@@ -164,24 +165,20 @@ def _different(label: str, states: Mapping[int, tuple[CollectiveCall, ...]]) -> 
         }
         if len(set(kinds.values())) < 2:
             continue
-        lines = tuple(
-            ShownLine(rank, f"rank {rank}: {number} {call.operation} {call.sizes} {call.state}")
-            for rank, call in sorted(calls_of.items())
+        entered = sorted({f"{call.operation} {call.sizes}" for call in calls_of.values()})
+        cause = (
+            f"the ranks entered different collectives at number {number} of group {label}: "
+            + "; ".join(entered[:4])
         )
-        return [
-            LogFinding(
-                code="IMG909",
-                cause=f"the ranks entered different collectives at number {number} of group"
-                f" {label}: "
-                + "; ".join(
-                    sorted({f"{call.operation} {call.sizes}" for call in calls_of.values()})[:4]
-                ),
-                lines=lines[:8],
-                confidence="high",
-                cure="make every rank run the same steps: data of the same length on each rank, and"
-                " no step that only some ranks skip",
-            )
-        ]
+        cure = (
+            "make every rank run the same steps: data of the same length on each rank, and no step"
+            " that only some ranks skip"
+        )
+        states_of = {
+            rank: f"{number} {call.operation} {call.sizes} {call.state}"
+            for rank, call in calls_of.items()
+        }
+        return [_finding(cause, states_of, cure)]
     return []
 
 
@@ -212,17 +209,17 @@ def _behind(
             f"{plural} {who} of group {label} wrote no dump; the others wait in collective {most}"
             f" ({waiting.operation})"
         )
-    lines = tuple(
-        ShownLine(rank, f"rank {rank}: last collective {number}")
-        for rank, number in sorted(last.items())
+    cure = (
+        f"check what {plural} {who} did then (py-spy dump --pid PID): an exception, a different"
+        " branch or a slow step"
     )
-    return [
-        LogFinding(
-            code="IMG909",
-            cause=cause,
-            lines=lines[:8],
-            confidence="high" if missing else "medium",
-            cure=f"check what {plural} {who} did then (py-spy dump --pid PID): an exception, a"
-            " different branch or a slow step",
-        )
-    ]
+    states_of = {rank: f"last collective {number}" for rank, number in last.items()}
+    return [_finding(cause, states_of, cure, confidence="high" if missing else "medium")]
+
+
+def _finding(
+    cause: str, states: Mapping[int, str], cure: str, *, confidence: Confidence = "high"
+) -> LogFinding:
+    """A difference between ranks; `states` has a line for each rank, of which eight are shown."""
+    lines = tuple(ShownLine(rank, f"rank {rank}: {text}") for rank, text in sorted(states.items()))
+    return LogFinding(code="IMG909", cause=cause, lines=lines[:8], confidence=confidence, cure=cure)
