@@ -18,10 +18,12 @@ from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 Kind = Literal["docker", "podman"]
+# What is asked in one call: the version, and whether the engine is rootless.
 PROBES = {
-    "docker": ("version", "--format", "{{.Server.Version}}"),
-    "podman": ("info", "--format", "{{.Version.Version}}"),
+    "docker": ("info", "--format", "{{.ServerVersion}} {{json .SecurityOptions}}"),
+    "podman": ("info", "--format", "{{.Version.Version}} {{.Host.Security.Rootless}}"),
 }
+ROOTLESS = {"docker": "name=rootless", "podman": "true"}
 HOSTS = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 GPUS = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
 REMEDY = (
@@ -31,11 +33,15 @@ REMEDY = (
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """A running container engine: the path of its command, and the version of its server."""
+    """A running container engine: the path of its command, and the version of its server.
+
+    A `rootless` one runs without root: its root is the user who started it.
+    """
 
     kind: Kind
     program: str
     version: str
+    rootless: bool
 
     def command(self, *arguments: str) -> list[str]:
         """A command line for this engine."""
@@ -89,9 +95,10 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
         if program is None:
             continue
         answer = process.run([program, *PROBES[kind]], check=False)
-        version = answer.stdout.strip()
+        version, _, security = answer.stdout.strip().partition(" ")
         if answer.status == 0 and version:
-            return Engine(kind=kind, program=program, version=version)
+            rootless = ROOTLESS[kind] in security
+            return Engine(kind=kind, program=program, version=version, rootless=rootless)
         reason = answer.stderr.strip()
         host = os.environ.get(HOSTS[kind])
         if host and prefer is None:
@@ -114,16 +121,6 @@ def local(engine: Engine) -> bool:
     """Whether DOCKER_HOST or CONTAINER_HOST names no engine on another machine."""
     host = os.environ.get(HOSTS[engine.kind], "")
     return not host or host.startswith(("unix:", "npipe:"))
-
-
-def rootless(engine: Engine) -> bool:
-    """Whether `engine` runs without root, so that its root is the user who started it."""
-    query = {
-        "docker": ("info", "--format", "{{json .SecurityOptions}}"),
-        "podman": ("info", "--format", "{{.Host.Security.Rootless}}"),
-    }[engine.kind]
-    answer = process.run(engine.command(*query), check=False).stdout
-    return "name=rootless" in answer if engine.kind == "docker" else answer.strip() == "true"
 
 
 def inspect(engine: Engine, reference: str) -> InspectedImage | None:

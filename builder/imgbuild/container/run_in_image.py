@@ -149,7 +149,7 @@ def run(
         container_engine.program,
         msgspec.structs.replace(request, name=name),
         loaded.reference,
-        rootless=engine.rootless(container_engine),
+        rootless=container_engine.rootless,
     )
     ran = _run(
         container_engine.kind,

@@ -235,7 +235,7 @@ def command(
             "no engine is running, so without --dry-run a root folder is used (--through root)"
         )
     _report_ignored(request, kind)
-    rootless = chosen is not None and engine.rootless(chosen)
+    rootless = chosen is not None and chosen.rootless
     reference = archive.reference(target.name)
     if chosen is None or engine.inspect(chosen, reference) is None:
         steps = [*(() if target.layout else ("build",)), "load"]
