@@ -35,6 +35,8 @@ from imgbuild.plan.records import WheelFacts
 from imgbuild.values import Digest, Sha256
 from imgbuild.wheel import archive, install
 
+FACT = "base-record"
+
 
 class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
     """One layer to make. With a record, its bytes must come out as recorded.
@@ -88,8 +90,19 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> M
         if sink is not None:
             sink.close()
             store.add_blob(blob, record.digest)
+    if job.record is None and isinstance(recipe, DebianRecipe):
+        store.put_fact(FACT, job.layer.id, msgspec.json.encode(record))
     facts = {} if job.record or not isinstance(recipe, WheelsRecipe) else _facts(recipe, store)
     return MadeLayer(id=job.layer.id, record=record, wheels=facts)
+
+
+def base_record(layer: Layer, store: Store) -> LayerRecord | None:
+    """What `make_layer` has recorded of a Debian base in this cache; None for other layers.
+
+    A base takes longest of all, and is the same in every project.
+    """
+    stored = store.fact(FACT, layer.id) if isinstance(layer.recipe, DebianRecipe) else None
+    return None if stored is None else msgspec.json.decode(stored, type=LayerRecord)
 
 
 def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:

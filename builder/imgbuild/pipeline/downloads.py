@@ -8,6 +8,7 @@ import msgspec
 
 from imgbuild.assemble import folders
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.assemble.layer_contents import base_record
 from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
 from imgbuild.audit.packages.base import unread_debs
 from imgbuild.audit.packages.library import Library
@@ -16,6 +17,7 @@ from imgbuild.cache.transfer import Transfer, begun
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan import records
 from imgbuild.plan.plan import Layer, plan, published_layers
+from imgbuild.plan.records import Records
 from imgbuild.project_paths import Project
 from imgbuild.values import Digest, Sha256
 
@@ -56,10 +58,23 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
     return Downloads(transfer=transfer, missing=frozenset(missing), later=later)
 
 
+def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> Records:
+    """The records of the project, and those that the cache has of the bases of `lock`."""
+    project_records = records.read_records(project.images)
+    bases = {
+        layer.id: record
+        for arch in lock.arch
+        for layer in plan(lock, arch).layers
+        if layer.id not in project_records.layers
+        and (record := base_record(layer, inputs.store)) is not None
+    }
+    return records.merge(project_records, [Records(layers=bases)])
+
+
 def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[Layer], list[Layer]]:
     """The layers of `lock` whose digests are not known, and others whose files are not known."""
     layers = {layer.id: layer for arch in lock.arch for layer in plan(lock, arch).layers}
-    recorded = {*records.read_records(project.images).layers, *published_layers(lock)}
+    recorded = {*recorded_layers(project, lock, inputs).layers, *published_layers(lock)}
     unknown = [layer for layer in layers.values() if layer.id not in recorded]
     rest = [layer for layer in layers.values() if layer.id in recorded and not inputs.read(layer)]
     return unknown, rest

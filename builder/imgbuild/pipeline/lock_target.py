@@ -172,7 +172,7 @@ def _locked_layers(
     project: Project, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
 ) -> Records:
     # What is learned is saved batch by batch: an interrupted run goes on where it stopped.
-    saved_records = records.read_records(project.images)
+    saved_records = _save(project, downloads.recorded_layers(project, lock, inputs), inputs)
     given = current.published_records(published.overlay(inputs.matrix, lock.target))
     unrecorded, unread = downloads.layers_to_read(project, lock, inputs)
     for batch in batches(unrecorded, _input_size, bounded=drop):
@@ -187,12 +187,7 @@ def _locked_layers(
             layers={item.id: item.record for item in batch_layers},
             wheels={key: fact for item in batch_layers for key, fact in item.wheels.items()},
         )
-        # Another process may lock another target at the same time.
-        with inputs.store.exclusive(f"records-{sha256(str(project.images).encode())}"):
-            saved_records = records.merge(
-                records.read_records(project.images), [saved_records, batch_records]
-            )
-            codec.write(records.records_path(project.images), saved_records, below=project.root)
+        saved_records = _save(project, records.merge(saved_records, [batch_records]), inputs)
         inputs.file_tables(lock, batch)  # read while the files are here
         if drop:
             read_whole(batch, inputs)
@@ -204,6 +199,16 @@ def _locked_layers(
             read_whole(batch, inputs)
             inputs.drop(fetched)
     return records.merge(saved_records, [Records(layers=given)])
+
+
+def _save(project: Project, added: Records, inputs: Inputs) -> Records:
+    """Add records to those of the project, to which another process may add at the same time."""
+    with inputs.store.exclusive(f"records-{sha256(str(project.images).encode())}"):
+        before = records.read_records(project.images)
+        merged = records.merge(before, [added])
+        if merged != before:
+            codec.write(records.records_path(project.images), merged, below=project.root)
+    return merged
 
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:

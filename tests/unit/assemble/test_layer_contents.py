@@ -18,6 +18,7 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.http.client import Http
 from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.plan.plan import (
+    DebianRecipe,
     FilesRecipe,
     Layer,
     RegistryRecipe,
@@ -25,7 +26,8 @@ from imgbuild.plan.plan import (
     WheelsRecipe,
     layer_id,
 )
-from tests.support import samples
+from imgbuild.values import Arch
+from tests.support import debs, samples
 
 
 @pytest.fixture
@@ -120,3 +122,15 @@ def test_a_registry_layer_is_taken_as_it_is(store):
     assert (assembled_layer.record.digest, assembled_layer.record.size) == (digest, 5)
     assert recipe.input_size == 5
     assert [file.sha256 for file in recipe.inputs] == ["1" * 64]
+
+
+def test_the_record_of_a_base_is_in_the_cache_for_other_projects(store, tmp_path):
+    deb = debs.make(tmp_path / "demo.deb", "demo", [debs.folder("./"), debs.file("./demo", b"1")])
+    store.add_file(tmp_path / "demo.deb", deb.sha256)
+    recipe = DebianRecipe(arch=Arch.X86_64, suite="bookworm", debs=(deb,), user=samples.USER)
+    base = layer(recipe)
+    assert layer_contents.base_record(base, store) is None
+    record = make(store, base).record
+    assert layer_contents.base_record(base, store) == record
+    other = msgspec.structs.replace(recipe, user=msgspec.structs.replace(samples.USER, uid=7))
+    assert layer_contents.base_record(layer(other), store) is None
