@@ -48,11 +48,16 @@ def missing(what: str, remedy: str) -> NoReturn:
     pytest.skip(text, allow_module_level=True)
 
 
+def engines_ready() -> bool:
+    """Whether .ci/run has installed the engines; True outside of it."""
+    ready = os.environ.get("IMGBUILD_ENGINES_READY")
+    return not ready or Path(ready).exists()
+
+
 @functools.cache
 def wait_for_engines() -> None:
     """Wait until .ci/run has installed the engines."""
-    ready = os.environ.get("IMGBUILD_ENGINES_READY")
-    while ready and not Path(ready).exists():
+    while not engines_ready():
         time.sleep(0.5)
 
 

@@ -3,6 +3,9 @@
 - Tests of whole images (mark `disk` of 12 GB or more) run in one process, because two such images
   at once would fill a disk. They start first.
 - The other tests of a file run in one process, because they share fixtures and what they have read.
+- The files of integration tests follow, those that take longest first. Unit tests and checks of the
+  repository run until the engines are installed, and at the end, so that all processes end at
+  about the same time.
 
 pytest-xdist's distributor does not collect tests: the workers write the groups of the tests that
 they collected to a file, which the distributor reads.
@@ -12,16 +15,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+from tests.support import needs
+
 INTEGRATION = Path(__file__).parents[1] / "integration"
 WHOLE_IMAGE = 12  # gigabytes
 IMAGES = "images"
+# The files that take over 20 seconds, the longest first.
+LONGEST = (
+    "slurm_jobs", "docs", "ci", "debian_oracle", "run_command", "engine", "tool", "sdist", "extend",
+    "extend_builders", "registry_base", "slurm_server", "slurm_array", "builders", "render", "push",
+    "direct_requirements", "resolve_command", "foreign_folder", "faults", "recording", "refusals",
+    "smoke_copied", "installed", "smoke", "project_rows", "sif_apptainer", "audit_workers",
+)  # fmt: skip
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
@@ -37,23 +49,41 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
             self._groups = read(self._file)["groups"]
         return self._groups[nodeid]
 
+    def _assign_work_unit(self, node: Any) -> None:
+        """Assign the first group; while engines are being installed, the first that needs none."""
+        if not needs.engines_ready():
+            rest = (name for name in self.workqueue if not _integration(name))
+            self.workqueue.move_to_end(next(rest, next(iter(self.workqueue))), last=False)
+        super()._assign_work_unit(node)
+
+    def _reschedule(self, node: Any) -> None:
+        """Give a process its next group when one test is left, not two: another may end earlier."""
+        if not self.workqueue or self._pending_of(self.assigned_work[node]) <= 1:
+            super()._reschedule(node)
+
 
 def sort(items: list[pytest.Item]) -> None:
-    """Put whole images first, then unit tests, then the files with the longest timeouts."""
-    longest = _most(items, "timeout", key=lambda item: item.path)
+    """Put whole images first, then integration tests by the time that their files take."""
+    ranks = {str(INTEGRATION / f"test_{name}.py"): rank for rank, name in enumerate(LONGEST)}
 
-    def key(item: pytest.Item) -> tuple[int, float]:
-        if not item.path.is_relative_to(INTEGRATION):
-            return 1, 0
-        return (0, 0) if group(item) == IMAGES else (2, -longest.get(item.path, 0))
+    def key(item: pytest.Item) -> tuple[int, int]:
+        name = group(item)
+        if not _integration(name):
+            return 2, 0
+        return (0, 0) if name == IMAGES else (1, ranks.get(name, len(ranks)))
 
     items.sort(key=key)
 
 
 def group(item: pytest.Item) -> str:
     """The name of the group that one process runs."""
-    disk = _most([item], "disk", key=lambda _: "").get("", 0)
-    return IMAGES if disk >= WHOLE_IMAGE else str(item.path)
+    sizes = [float(mark.args[0]) for mark in item.iter_markers("disk") if mark.args]
+    return IMAGES if max(sizes, default=0) >= WHOLE_IMAGE else str(item.path)
+
+
+def _integration(name: str) -> bool:
+    """Whether a group has integration tests."""
+    return name == IMAGES or Path(name).parent == INTEGRATION
 
 
 def write(file: Path, items: Sequence[pytest.Item], left_out: int) -> None:
@@ -70,15 +100,3 @@ def read(file: Path) -> dict[str, Any]:
         return {"groups": {}, "left_out": 0}
     document: dict[str, Any] = json.loads(file.read_text())
     return document
-
-
-def _most(
-    items: Sequence[pytest.Item], mark: str, *, key: Callable[[pytest.Item], object]
-) -> dict[object, float]:
-    """The largest argument of a mark among items of equal `key`."""
-    largest: dict[object, float] = {}
-    for item in items:
-        for marker in item.iter_markers(mark):
-            if marker.args:
-                largest[key(item)] = max(largest.get(key(item), 0), float(marker.args[0]))
-    return largest
