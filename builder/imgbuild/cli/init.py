@@ -404,6 +404,8 @@ def _refuse(
             f"{item.place} requires Python {item.spec}; --relax {PYTHON} takes {chosen.python}"
             for item in declared.required_python
         ]
+        nearest = _project_report.changes(chosen)
+        reasons[-1] += "\n    ".join((", of the nearest target:", *nearest))
     reasons += [
         f"Debian has no package {name}" + (f"; nearest: {near}" if near else "")
         for name, near in lacking.items()

@@ -283,8 +283,9 @@ def find_indexes(
     """
     pages = IndexPages(matrix, context, today())
     of_files = project_indexes.find(
-        indexes, demands, pages, tags, context, published=published, folder=Path()
-    )
+        indexes, demands, pages, tags, context,
+        published=published, folder=Path(), taken=matrix.indexes,
+    )  # fmt: skip
     for line in of_files.failures:
         context.reporter.warn(line)
     for line in of_files.notes:

@@ -88,11 +88,6 @@ class IndexPages:
         addresses = {**self._addresses, name: place}
         return Indexes(addresses, self._assigned, name, self._context.http)
 
-    @property
-    def indexes(self) -> tuple[str, ...]:
-        """The names that indexes have already."""
-        return tuple(self._matrix.indexes)
-
     def read(self, packages: Iterable[str]) -> None:
         """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""
         names = sorted(set(packages))

@@ -116,14 +116,15 @@ def find(
     *,
     published: Collection[str],
     folder: Path,
+    taken: Collection[str] = (),
 ) -> ProjectIndexes:
     """The indexes of `declared` that `demands` need, `pages` being those of the default index.
 
     `published` are packages of published targets, which are looked up only if the default index
-    does not meet the demand. `folder` is the project's.
+    does not meet the demand. `folder` is the project's, `taken` are names that other indexes have.
     """
     http = Http(offline=context.http.offline, attempts=ATTEMPTS)
-    names = _names(declared, pages.indexes)
+    names = _names(declared, taken)
     indexes = [_Index(each, names[each.url], folder, http) for each in declared]
     by_package = {
         each.package: each
