@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from imgbuild.values import Arch
 from tests.integration.test_resolve_command import index
 from tests.support import images, sample_project
+from tests.support.local_index import LocalIndex
 from tests.support.sample_project import Project
 from tests.support.servers import Site, serve
 
@@ -91,3 +93,81 @@ def test_bounds_of_files_and_of_the_command_line_hold_together(project: Project)
 def test_a_file_that_does_not_exist_is_named(project: Project) -> None:
     refused = project.run("resolve", "in/requirements.txt", status=2).stderr
     assert "in/requirements.txt: no such file or folder" in refused
+
+
+@pytest.fixture
+def private() -> Iterator[str]:
+    """An index with a package that the default index lacks, and what that requires."""
+    files = LocalIndex()
+    files.wheel("team-rewards", "1.4", ["team-base>=2"])
+    files.wheel("team-base", "2.0")
+    with serve(Site(files=files.site_files())) as site:
+        yield site.url("simple")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--extra-index-url {index}\nthewheel\nteam-rewards\n",
+        "-i {index}\nthewheel==1.0\nhelper==0.5\nteam-rewards==1.4\nteam-base==2.0\n",
+        "-r named.txt\nthewheel==1.0\nhelper==0.5\nteam-rewards==1.4\nteam-base==2.0\n",
+    ],
+    ids=["open", "pinned", "nested"],
+)
+def test_audit_takes_packages_from_the_indexes_that_a_file_names(
+    project: Project, private: str, text: str
+) -> None:
+    write(project, requirements_txt=text.format(index=private))
+    write(project, named_txt=f"--extra-index-url={private}\n")
+    audited = project.run("audit", "-r", "requirements.txt", "--json")
+    assert f"team-base, team-rewards: from the index {private}" in audited.stderr
+    (report,) = json.loads(audited.stdout)
+    assert not [item for item in report["findings"] if item["severity"] == "error"]
+    assert not [item for item in report["unread"] if "team" in item["what"]]
+
+
+def test_audit_of_standard_input_takes_packages_from_its_indexes(
+    project: Project, private: str
+) -> None:
+    pins = f"--extra-index-url {private}\nteam-rewards==1.4\nteam-base==2.0\n"
+    audited = project.run("audit", "-r", "-", "--json", stdin=pins)
+    (report,) = json.loads(audited.stdout)
+    assert not report["unread"]
+
+
+def test_audit_takes_packages_from_a_folder_that_a_file_names(
+    project: Project,
+) -> None:
+    write(project, in__requirements_txt="--find-links wheels\nteam-rewards==1.4\n")
+    wheel = LocalIndex().wheel("team-rewards", "1.4")
+    (project.folder / "in/wheels").mkdir()
+    (project.folder / "in/wheels" / wheel.file).write_bytes(wheel.data)
+    audited = project.run("audit", "-r", "in/requirements.txt", "--json")
+    (report,) = json.loads(audited.stdout)
+    assert not report["unread"]
+
+
+def test_an_index_of_a_file_that_does_not_answer_is_named(project: Project) -> None:
+    text = "--extra-index-url http://localhost:9/simple\nthewheel==1.0\nteam-rewards==1.4\n"
+    write(project, requirements_txt=text)
+    audited = project.run("audit", "-r", "requirements.txt", status=4)
+    assert "requirements.txt:1: the index http://localhost:9/simple cannot be read" in " ".join(
+        audited.stderr.split()
+    )
+    assert "team-rewards==1.4" in audited.stdout
+
+
+def test_resolve_takes_packages_from_the_indexes_that_a_file_names(
+    project: Project, private: str
+) -> None:
+    write(project, requirements_txt=f"--extra-index-url {private}\ntorch\nteam-rewards\n")
+    words = ("resolve", "-r", "requirements.txt", "--arch", "x86_64")
+    answered = project.run(*words, "--json")
+    assert f"team-base, team-rewards: from the index {private}" in answered.stderr
+    target = json.loads(answered.stdout)["target"]
+    assert target["pins"]["team-rewards"] == "1.4"
+    before, _, after = project.run(*words).stdout.partition("# for matrix.yaml, under indexes:")
+    ((name, index),) = yaml.safe_load(after).items()
+    assert index["url"] == private
+    (row,) = yaml.safe_load(before.partition("under targets:")[2]).values()
+    assert row["indexes"] == {"team-base": name, "team-rewards": name}

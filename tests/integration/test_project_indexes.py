@@ -223,6 +223,60 @@ def test_lock_says_the_name_of_a_repository_that_was_added_to_a_file(
     assert "requirements.txt:2" in text
 
 
+UNREACHABLE = "http://localhost:9"
+CAUSES = f"""\
+git+{UNREACHABLE}/unnamed.git
+named @ git+{UNREACHABLE}/named.git@v1
+pinned @ git+{UNREACHABLE}/pinned.git@{"0" * 40}
+nosuch
+"""
+
+
+def test_causes_of_all_kinds_are_listed_at_once(imgbuild: Command) -> None:
+    Path("requirements.txt").write_text(CAUSES)
+    Path("pyproject.toml").write_text(UV.format(url=f"{UNREACHABLE}/simple"))
+    done = imgbuild("init", "--system", "nosuchdeb")
+    assert done.status == 8
+    text = " ".join(done.stderr.split())
+    for cause in (
+        f"requirements.txt:1: {UNREACHABLE}/unnamed.git: git cannot fetch it",
+        f"requirements.txt:2: named: {UNREACHABLE}/named.git: git cannot fetch it",
+        f"requirements.txt:3: pinned: {UNREACHABLE}/pinned.git: git cannot fetch it",
+        "requirements.txt:4: nosuch: the index has no such package",
+        f"team-rewards>=1: the index {UNREACHABLE}/simple cannot be read",
+    ):
+        assert cause in text
+    assert not Path("matrix.yaml").exists()
+
+
+def test_a_repository_alone_that_cannot_be_fetched_ends_with_the_status_of_downloads(
+    imgbuild: Command,
+) -> None:
+    for line in CAUSES.splitlines()[:3]:
+        Path("requirements.txt").write_text(f"{line}\ntorch\n")
+        done = imgbuild("init")
+        assert done.status == 7, done.stderr
+        assert "requirements.txt:1" in done.stderr
+
+
+def test_lock_lists_repositories_with_what_the_index_lacks(imgbuild: Command) -> None:
+    Path("requirements.txt").write_text("torch\n")
+    assert imgbuild("init").status == 0
+    Path("requirements.txt").write_text(CAUSES)
+    done = imgbuild("lock")
+    assert done.status == 8
+    text = " ".join(done.stderr.split())
+    assert text.count("git cannot fetch it") == 3
+    assert "nosuch: the index has no such package" in text
+
+
+def test_what_is_excluded_is_no_cause(imgbuild: Command) -> None:
+    Path("requirements.txt").write_text("".join(CAUSES.splitlines(keepends=True)[1:]) + "torch\n")
+    words = (word for name in ("named", "pinned", "nosuch") for word in ("--exclude", name))
+    done = imgbuild("init", *words)
+    assert done.status == 0, done.stderr
+
+
 def test_add_reads_the_name_of_a_repository_into_a_row_with_like(
     imgbuild: Command, tmp_path: Path
 ) -> None:

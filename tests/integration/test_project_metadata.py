@@ -138,3 +138,11 @@ def test_a_package_whose_name_only_its_script_computes_is_named_by_its_backend(
     assert versions(trainer)["my-trainer"] == "1.5"
     assert "gadget" in versions(trainer)
     assert trainer.run("lock", "--check", ROW).returncode == 0
+    (trainer.folder / "setup.py").write_text(f"{SCRIPT}# changed\n")
+    stale = trainer.run("lock", "--check", ROW, status=5)
+    message = "the setup.py of my-trainer, which its build backend runs, has changed"
+    assert message in " ".join(stale.stderr.split())
+    trainer.run("lock", ROW)
+    assert trainer.run("lock", "--check", ROW).returncode == 0
+    (trainer.folder / "train.py").write_text("print(1)\n")
+    assert trainer.run("lock", "--check", ROW).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, get_args
 
@@ -74,12 +74,13 @@ def audit(
     checks: Iterable[str] = CHECKS,
     path: MainPath | None = None,
     past: Callable[[MainPath], Iterable[Finding]] | None = None,
+    published: Collection[str] = (),
 ) -> Report:
     """All findings of `checks` in `package_set`.
 
     `libraries` returns the shared objects of the base. `past` finds removed attributes for the
     check "calls" in other releases, and may access an index. With `path`, a main path that the
-    caller has found, corners are not checked.
+    caller has found, corners are not checked. `published` are packages that were audited together.
     """
     terms = narrowed(
         terms or Terms(), {name: package_set.version(name) or "" for name in package_set.packages}
@@ -88,7 +89,7 @@ def audit(
     if unknown := set(checks) - set(CHECKS):
         message = f"no such check: {', '.join(sorted(unknown))}"
         raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
-    audit_run = _AuditRun(package_set, terms, libraries, path)
+    audit_run = _AuditRun(package_set, terms, libraries, path, published)
     findings = audit_run.run(selected)
     if past is not None and "calls" in selected:
         reported = {(finding.where, finding.message) for finding in findings}
@@ -116,8 +117,10 @@ class _AuditRun:
         terms: Terms,
         libraries: Callable[[], Sequence[ElfFacts]],
         path: MainPath | None,
+        published: Collection[str],
     ) -> None:
         self._package_set = package_set
+        self._published = published
         self._terms = terms
         self._libraries = libraries
         self._path = path
@@ -178,7 +181,7 @@ class _AuditRun:
 
         image = bool(self._terms.gpu)  # only targets name GPUs
         return [
-            *support.check(self._package_set, self.path),
+            *support.check(self._package_set, self.path, self._published),
             *compiling.check(self._package_set, self.path, image=image),
         ]
 

@@ -17,6 +17,7 @@ from imgbuild.values import normalize
 
 SHOWN = 3  # targets of the table
 LEFT_OUT = 12  # lines of what was not read
+CHOICES = 40  # extras and groups
 CHANGES = 8  # lines of what changes; --json has all
 WIDTH = 80
 HEAD = ("target", "add", "change", "Python", "driver", "GPUs", "size", "tests")
@@ -33,7 +34,10 @@ def read_lines(files: ReadFiles) -> list[str]:
     ):
         others = [name for name in names if name not in set(map(normalize, chosen))]
         if others:
-            lines.append(f"{option} takes{' also' if chosen else ''} {', '.join(others)}")
+            more = len(others) - CHOICES
+            words = f" and {more} more; --json has all" if more > 0 else ""
+            also = " also" if chosen else ""
+            lines.append(f"{option} takes{also} {', '.join(others[:CHOICES])}{words}")
     left_out = declared_files.left_out(declared)
     lines += [f"left out {line}" for line in left_out[:LEFT_OUT]]
     more = len(left_out) - LEFT_OUT
@@ -67,7 +71,8 @@ def lines(choice: Choice | None, matrix: Path) -> list[str]:
     return [
         *table(choice.candidates[:SHOWN]),
         "",
-        *folded(_changes(choice.chosen)),
+        *folded(changes(choice.chosen)),
+        "",
         f"# {matrix.name}",
         *_row(matrix),
     ]
@@ -95,7 +100,7 @@ def _cells(item: Candidate) -> tuple[str, ...]:
     )
 
 
-def _changes(chosen: Candidate) -> list[str]:
+def changes(chosen: Candidate) -> list[str]:
     """What the first target lacks or has otherwise."""
     lines = [f"{chosen.form} {chosen.target}: {count(len(chosen.met), 'requirement')} met"]
     if chosen.added:
@@ -103,7 +108,7 @@ def _changes(chosen: Candidate) -> list[str]:
     lines += [f"changed: {change}" for change in chosen.changed[:CHANGES]]
     if len(chosen.changed) > CHANGES:
         lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json has all")
-    return [*lines, ""]
+    return lines
 
 
 def _row(matrix: Path) -> list[str]:

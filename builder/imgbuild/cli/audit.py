@@ -175,23 +175,23 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         name = ", ".join((*_names(files), *([PINS] if pinned else [])))
         python = self._python(matrix)
         request = self._request(name, python, arch, matrix, checks, offline=offline, code=code)
+
         try:
             listed = read_pins(_texts(files, pinned), request.machine)
         except NotPinned:
             if not files or STDIN_FILE in map(str, files):
                 raise
             declared = declared_files.read_places([str(path) for path in files], pinned)
-            for line in (
-                *declared_files.left_out(declared),
-                *declared_files.other_indexes(declared),
-            ):
+            for line in declared_files.left_out(declared):
                 console.info(f"not read: {line}")
-            solved = open_requirements.solve(declared, request)
+            solved = open_requirements.solve(declared, request, lambda: _matrix(matrix))
             listed = solved.listed
             terms = msgspec.structs.replace(
                 request.terms, cuda=request.terms.cuda or solved.cuda, exempt=solved.exempt
             )
-            request = msgspec.structs.replace(request, terms=terms)
+            request = msgspec.structs.replace(request, terms=terms, indexes=solved.indexes)
+        else:
+            request = open_requirements.with_indexes(listed, request, lambda: _matrix(matrix))
         with console.step(f"auditing {count(len(listed.pins), 'pin')} of {name} for {arch}"):
             return audit_set.audit_pins(
                 listed, request, partial=not self.requirements, matrix=_builds(listed, matrix)

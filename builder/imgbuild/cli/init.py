@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import SELECT, Group, option, verb
 from imgbuild.doctor.host import Host, HostGpu, accelerators
-from imgbuild.errors import InputError, NoSolution
+from imgbuild.errors import ImgbuildError, InputError, NoSolution
 from imgbuild.http.client import Http
 from imgbuild.lock.published import load
 from imgbuild.pipeline import choose_target, declared_files
@@ -30,7 +31,7 @@ from imgbuild.pipeline.choose_target import Choice, ChoiceRequest, Chooser
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
 from imgbuild.project.model import Declared
-from imgbuild.resolve import choose, init, request
+from imgbuild.resolve import choose, init, repositories, request
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.solve import repository_name
 from imgbuild.system.console import console
@@ -320,7 +321,8 @@ def _start(
     declared = declared_files.with_added(files.declared, more)
     catalogue = project_paths.catalogue()
     matrix = load(catalogue.matrix)
-    choice = Chooser(catalogue, matrix, declared, ask, context).choose(files.folder)
+    chooser = Chooser(catalogue, matrix, declared, ask, context)
+    choice = chooser.choose(files.folder)
     _report(declared, choice)
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]
@@ -333,7 +335,9 @@ def _start(
             console.warn(f"left out {item.place}: Debian has no package {item.name}{near}")
             absent[item.name] = f"Debian has no such package{near}"
     lacking = {name: near for name, near in lacking.items() if name in system}
-    _refuse(choice, ask, lacking, declared)
+    asked = chooser.demands(choice.chosen.python)
+    failures = [*files.failures, *repositories.failures(asked, context)]
+    _refuse(choice, ask, lacking, declared, failures)
     target = choice.chosen.target
     row = _row(f"{name}-project" if name == target else name, files, choice, ask, additions)
     row = msgspec.structs.replace(row, exclude={**row.exclude, **absent})
@@ -374,9 +378,16 @@ def _report(declared: Declared, choice: Choice) -> None:
 
 
 def _refuse(
-    choice: Choice, ask: ChoiceRequest, lacking: dict[str, str], declared: Declared
+    choice: Choice,
+    ask: ChoiceRequest,
+    lacking: dict[str, str],
+    declared: Declared,
+    failures: Sequence[ImgbuildError],
 ) -> None:
-    """NoSolution with every requirement that cannot be met, and what can be done."""
+    """NoSolution with every requirement that cannot be met, and what can be done.
+
+    `failures` are those of git repositories; the only one is raised if there is nothing else.
+    """
     chosen = choice.chosen
     if ask.extends and chosen.changed:
         message = f"{chosen.target} has other versions than the project demands"
@@ -393,10 +404,15 @@ def _refuse(
             f"{item.place} requires Python {item.spec}; --relax {PYTHON} takes {chosen.python}"
             for item in declared.required_python
         ]
+        nearest = _project_report.changes(chosen)
+        reasons[-1] += "\n    ".join((", of the nearest target:", *nearest))
     reasons += [
         f"Debian has no package {name}" + (f"; nearest: {near}" if near else "")
         for name, near in lacking.items()
     ]
+    if len(failures) == 1 and not reasons:
+        raise failures[0]
+    reasons += repositories.reasons(failures)
     if reasons:
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
         message = f"{number} of the project cannot be met on Python {chosen.python}"

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from imgbuild.cache.context import Context
 from imgbuild.cli._help import command
 from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, REQUIREMENTS, Offline
 from imgbuild.cli._output import aligned, answer, count
@@ -19,13 +20,13 @@ from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.matrix import constraints
-from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.inputs import open_inputs
-from imgbuild.pipeline.session import Options, open_session
+from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.resolve import declared_requests, locked, request, stored
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, of_locks
 from imgbuild.resolve.demands import cuda_releases
+from imgbuild.resolve.first_matrix import index_lines
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.system.console import console
@@ -66,6 +67,8 @@ def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list
         lines += [f"# {answer.name} on {arch}", *_table(_requested(answer, outcome)), ""]
     if answer.row:
         lines += ["# a row for matrix.yaml, under targets:", *answer.row, ""]
+    if answer.indexes:
+        lines += ["# for matrix.yaml, under indexes:", *index_lines(answer.indexes), ""]
     if answer.driver and answer.target is not None:
         lines += _comment(f"CUDA {answer.target.cuda}: driver {answer.driver} or newer")
     if answer.row:
@@ -287,7 +290,10 @@ def resolve(
         allow_old=allow_old,
     )
     if places:
-        ask = _with_files(ask, places, session.matrix)
+        ask = _with_files(ask, places, session)
+        indexes = {**session.matrix.indexes, **ask.index_rows}
+        matrix_with_files = msgspec.structs.replace(session.matrix, indexes=indexes)
+        session = msgspec.structs.replace(session, matrix=matrix_with_files)
     request.check(ask, session.matrix)
     if not (solve or again or name):
         targets_found = locked.satisfying(ask, session.project, session.matrix)
@@ -313,15 +319,20 @@ def _is_place(word: str) -> bool:
     return "/" in word or word in (".", "..") or Path(word).is_file()
 
 
-def _with_files(ask: ResolveRequest, places: Sequence[str], matrix: Matrix) -> ResolveRequest:
-    """`ask` with what the files require; what is not requested is reported."""
+def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) -> ResolveRequest:
+    """`ask` with what the files require, and the indexes that they name.
+
+    What is not requested is reported.
+    """
+    matrix = session.matrix
     declared = declared_files.read_places(places)
-    for line in (*declared_files.left_out(declared), *declared_files.other_indexes(declared)):
+    for line in declared_files.left_out(declared):
         console.info(f"not read: {line}")
     python = declared_requests.python_of(declared, ask, matrix)
     ask = msgspec.structs.replace(ask, python=python)
     base = matrix.bases[request.base_of(ask, matrix)]
-    markers = Tags(python=base.python, glibc=base.glibc, arch=ask.arches[0]).markers
+    tags = Tags(python=base.python, glibc=base.glibc, arch=ask.arches[0])
+    markers = tags.markers
     demands = declared_requests.split(declared, markers)
     for item in demands.addressed:
         console.warn(f"{item} is left out: only versions on an index are solved for")
@@ -339,6 +350,17 @@ def _with_files(ask: ResolveRequest, places: Sequence[str], matrix: Matrix) -> R
         console.info(f"bounds of packages that no line requires are not used: {shown}{more}")
     releases = cuda_releases(declared, markers)
     cut_off = declared.cut_off.day if declared.cut_off is not None else None
+    if declared.indexes:
+        of_files = declared_files.find_indexes(
+            declared.indexes,
+            [item for item in demands.named if item.package not in ask.indexes],
+            matrix,
+            tags,
+            Context.open(console, offline=session.options.offline),
+            published=locked.packages(session.project),
+        )
+        assigned = {**of_files.packages, **ask.indexes}
+        ask = msgspec.structs.replace(ask, indexes=assigned, index_rows=of_files.indexes)
     return msgspec.structs.replace(
         ask,
         requests=requests,

@@ -244,7 +244,7 @@ def audit_of(
         )
 
     path = main_path(package_set, with_named(package_set, terms.named))
-    return audit(package_set, terms, checks=READABLE, path=path, past=_past)
+    return audit(package_set, terms, checks=READABLE, path=path, past=_past, published=published)
 
 
 def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:

@@ -60,7 +60,10 @@ def _project(item: Overlay, sources: LockedProject) -> LockedProject | None:
         files=item.row.requirements,
         requirements=item.requirements.recorded,
         packages=editable_packages(
-            item.requirements, item.published.lock.settings.workdir, sources.packages
+            item.requirements,
+            item.published.lock.settings.workdir,
+            sources.packages,
+            item.folder,
         ),
     )
 
@@ -220,7 +223,11 @@ def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[st
     lines = [f"the project requires {line} now" for line in sorted(after - before)]
     lines += [f"the project no longer requires {line}" for line in sorted(before - after)]
     for package in sorted(locked.packages.keys() | expected.packages.keys()):
-        if locked.packages.get(package) != expected.packages.get(package):
+        old, new = locked.packages.get(package), expected.packages.get(package)
+        if old is not None and new is not None and old.setup != new.setup:
+            words = "is not recorded in the lock" if old.setup is None else "has changed"
+            lines.append(f"the setup.py of {package}, which its build backend runs, {words}")
+        elif old != new:
             lines.append(f"the version, scripts or folders of {package} have changed")
     return tuple(lines)
 

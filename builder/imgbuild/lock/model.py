@@ -128,7 +128,8 @@ class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """A package of the project that is installed without its code, which a container mounts.
 
     `roots` are the folders of its modules in the image, `scripts` its console scripts as
-    `module:function`, `requires` PEP 508 lines.
+    `module:function`, `requires` PEP 508 lines. `setup` is the hash of a setup.py that the build
+    backend runs for what no other file says.
     """
 
     version: LockedVersion
@@ -136,6 +137,7 @@ class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     scripts: dict[Line, Line] = {}
     requires: tuple[Line, ...] = ()
     python: Line = ""
+    setup: Sha256 | None = None
 
 
 class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -26,8 +26,9 @@ from imgbuild.project.model import (
     exact_version,
     holds,
 )
+from imgbuild.system import boundary
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import normalize
+from imgbuild.values import Sha256, normalize, sha256
 
 MATRIX = "matrix.yaml"
 NEVER = "python_version < '0'"  # the marker of an override that leaves a package out
@@ -87,11 +88,15 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def editable_packages(
-    required: ProjectRequirements, workdir: str, described: Mapping[str, EditablePackage] = NOTHING
+    required: ProjectRequirements,
+    workdir: str,
+    described: Mapping[str, EditablePackage] = NOTHING,
+    folder: Path | None = None,
 ) -> dict[str, EditablePackage]:
     """The packages of the project that can be installed; `workdir` is where it is mounted.
 
     `described` are packages by their build backends, for fields that the files leave to these.
+    With `folder`, the project's, the setup.py of these is hashed.
     """
     packages = {}
     for item in required.declared.packages:
@@ -112,8 +117,15 @@ def editable_packages(
             if backend is not None and "dependencies" in item.dynamic
             else item.requires,
             python=item.requires_python or (backend.python if backend is not None else ""),
+            setup=_setup(folder / item.folder) if folder is not None and item.dynamic else None,
         )
     return dict(sorted(packages.items()))
+
+
+def _setup(folder: Path) -> Sha256 | None:
+    """The hash of a folder's setup.py; None if it has none."""
+    path = folder / "setup.py"
+    return sha256(boundary.content(path)) if path.is_file() else None
 
 
 def image_roots(item: LocalPackage, workdir: str) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline.sdist_pins import read_sdists
 from imgbuild.report import Finding, Report, Unread
+from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.request import TAG, today
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Sha256, sha256
@@ -79,14 +80,16 @@ class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
 class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How a package set is audited.
 
-    `index` returns the address of the default index. `again`: not from the cache, even if it was
-    audited before. With `code`, which makes a report of the opened package set, that is audited.
+    `index` returns the address of the default index, `indexes` has others that files name. `again`:
+    not from the cache, even if it was audited before. With `code`, which makes a report of the
+    opened package set, that is audited.
     """
 
     machine: Tags
     index: Callable[[], str]
     context: Context
     terms: Terms
+    indexes: ProjectIndexes = ProjectIndexes()
     checks: Sequence[str] = CHECKS
     offline: bool = False
     again: bool = False
@@ -118,7 +121,7 @@ def audit_pins(
     key = [
         *("pins", today(), machine.python, machine.arch, machine.glibc, request.index()),
         *(listed, {package: wheel.sha256 for package, (wheel, _) in local.items()}),
-        *(partial, matrix.indexes if matrix else None),
+        *(partial, matrix.indexes if matrix else None, request.indexes),
     ]
 
     def _new_report() -> tuple[Report, bool]:
@@ -216,11 +219,11 @@ def _pinned_files(
     picked = pick(
         elsewhere,
         request.machine,
-        _default(request, by_address),
+        indexes_of(request, by_address),
         http,
         builds=lambda tag: _builds(tag, matrix, request),
     )
-    sdists = read_sdists(picked.lacking, _default(request), request.context)
+    sdists = read_sdists(picked.lacking, indexes_of(request), request.context)
     unread = list(listed.unread)
     for pin in picked.lacking:
         package = pin.partition("==")[0]
@@ -251,11 +254,14 @@ def _pinned_files(
     )
 
 
-def _default(
+def indexes_of(
     request: SetRequest, by_address: Mapping[str, tuple[IndexFile, ...]] = pages.NO_FILES
 ) -> Indexes:
-    place = IndexAddress(name="default", address=request.index())
-    return Indexes({place.name: place}, {}, place.name, request.context.http, by_address)
+    """The default index, the others of the request, and the wheels that have an address."""
+    place = IndexAddress(name="default index", address=request.index())  # no file's has a space
+    others = request.indexes
+    places = {place.name: place, **others.addresses}
+    return Indexes(places, others.packages, place.name, request.context.http, by_address)
 
 
 def _by_address(
@@ -320,7 +326,7 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
                 files = msgspec.structs.replace(files, places={**files.places, **fetched})
                 package_set = _open(files, library, request)
         check = audit_lock.past_of(
-            package_set, lambda: _default(request), library, http, files.versions
+            package_set, lambda: indexes_of(request), library, http, files.versions
         )
 
         def _past(path: MainPath) -> list[Finding]:

@@ -30,6 +30,7 @@ from imgbuild.project_paths import Project
 from imgbuild.resolve import (
     choose,
     engine_torch,
+    locked,
     project_indexes,
     request,
     source_only,
@@ -178,7 +179,11 @@ class Chooser:
         """What the project demands on a Python, without what is excluded, relaxed where asked."""
         if python not in self._demands:
             every = demands(self._declared, self._tags(python).markers)
-            excluded = {*self._ask.exclude, *(each.package for each in self._advice)}
+            excluded = {
+                *self._ask.exclude,
+                *(each.package for each in self._advice),
+                *(each.package for each in self._indexes.obstacles),
+            }
             self._demands[python] = tuple(
                 msgspec.structs.replace(demand, spec="")
                 if demand.package in self._ask.relax
@@ -233,6 +238,7 @@ class Chooser:
             demanded = self.demands(nearest.python)
             have = {*nearest.versions, *self._excluded()}
             blocked = [
+                *self._indexes.obstacles,
                 *obstacles(asked, self.pages, tags),
                 *url_wheels.unfit(asked, tags),
                 *contradictions(self._required(nearest, asked), demanded, self._declared),
@@ -361,12 +367,7 @@ class Chooser:
             return msgspec.structs.replace(obstacle, reason=reason)
         if obstacle.cause != "name":
             return obstacle
-        names = {
-            name
-            for target in self._project.locked_targets()
-            for locked in lock_file.read_lock(self._project.images, target).arch.values()
-            for name in locked.versions
-        }
+        names = locked.packages(self._project)
         return msgspec.structs.replace(obstacle, nearest=similar(obstacle.package, names))
 
     def _of_source(

@@ -5,19 +5,34 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from packaging.requirements import InvalidRequirement
 
 from imgbuild.cache.context import Context
-from imgbuild.errors import InputError
+from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.matrix.model import Matrix
 from imgbuild.project import fetch, read
-from imgbuild.project.model import Declared, DeclaredName, DeclaredRequirement, NotRead, Place
+from imgbuild.project.model import (
+    Declared,
+    DeclaredIndex,
+    DeclaredName,
+    DeclaredRequirement,
+    NotRead,
+    Place,
+    located,
+)
 from imgbuild.project_paths import FOLDER
+from imgbuild.resolve import project_indexes
+from imgbuild.resolve.demands import PackageDemand
+from imgbuild.resolve.feasible import IndexPages
+from imgbuild.resolve.project_indexes import ProjectIndexes
+from imgbuild.resolve.request import today
 from imgbuild.solve import repository_name
 from imgbuild.system.syntax import parse_requirement
+from imgbuild.wheel.tags import Tags
 
 LISTS = (".txt", ".in")
 COPIES = f"{FOLDER}/read"
@@ -28,6 +43,7 @@ class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     `extras` and `groups` are those that were chosen. `copies` are files from elsewhere with the
     place that they have below the project, `names` packages of git repositories by their address.
+    `failures` are those of repositories whose name could not be read.
     """
 
     declared: Declared
@@ -36,6 +52,7 @@ class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...] = ()
     copies: tuple[tuple[Path, str], ...] = ()
     names: Mapping[str, str] = {}
+    failures: tuple[ImgbuildError, ...] = ()
 
 
 def read_files(
@@ -54,11 +71,9 @@ def read_files(
     files = _read_files(folder, places, scratch / "first", extras, groups, {})
     if not files.declared.unnamed:
         return files
-    names = {
-        fetch.repository(each.name): repository_name.read(each.name, str(each.place), context)
-        for each in files.declared.unnamed
-    }
-    return _read_files(folder, places, scratch / "named", extras, groups, names)
+    names, failures = repository_name.read_all(files.declared.unnamed, context)
+    files = _read_files(folder, places, scratch / "named", extras, groups, names)
+    return msgspec.structs.replace(files, failures=tuple(failures))
 
 
 def _read_files(
@@ -145,7 +160,7 @@ def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
                 message, hint="name a requirements file, or a project's file or folder"
             )
     if len(paths) == 1 and paths[0].is_dir():
-        return with_added(read.read(paths[0]), lines)
+        return with_added(_located(read.read(paths[0]), paths[0]), lines)
     tops = [path if path.is_dir() else path.parent for path in paths]
     here = Path.cwd()
     inside = all(top.is_relative_to(here) for top in tops)
@@ -155,7 +170,11 @@ def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
         for path, top in zip(paths, tops, strict=True)
         for name in (read.read(top).files if path.is_dir() else (path.name,))
     ]
-    return with_added(read.read(folder, tuple(dict.fromkeys(files))), lines)
+    return with_added(_located(read.read(folder, tuple(dict.fromkeys(files))), folder), lines)
+
+
+def _located(declared: Declared, folder: Path) -> Declared:
+    return msgspec.structs.replace(declared, indexes=located(declared.indexes, folder))
 
 
 def named(files: ReadFiles) -> tuple[str, ...]:
@@ -249,12 +268,29 @@ def left_out(declared: Declared) -> list[str]:
     ]
 
 
-def other_indexes(declared: Declared) -> list[str]:
-    """The indexes that only `imgbuild init` uses, one line each."""
-    return [
-        f"{each.place}: {each.url}: packages come from this machine's index"
-        for each in declared.indexes
-    ]
+def find_indexes(
+    indexes: Sequence[DeclaredIndex],
+    demands: Sequence[PackageDemand],
+    matrix: Matrix,
+    tags: Tags,
+    context: Context,
+    *,
+    published: Collection[str] = (),
+) -> ProjectIndexes:
+    """The indexes of files that `demands` need; reports what comes from each, and what fails.
+
+    `published` are packages that come from one only if the default index does not meet the demand.
+    """
+    pages = IndexPages(matrix, context, today())
+    of_files = project_indexes.find(
+        indexes, demands, pages, tags, context,
+        published=published, folder=Path(), taken=matrix.indexes,
+    )  # fmt: skip
+    for line in of_files.failures:
+        context.reporter.warn(line)
+    for line in of_files.notes:
+        context.reporter.info(line)
+    return of_files
 
 
 def _left_out(item: NotRead) -> str:

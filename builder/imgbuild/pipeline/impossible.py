@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImpossibleRequirements
@@ -12,6 +12,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline import source_packages
 from imgbuild.project import fetch
 from imgbuild.project.model import DeclaredName
+from imgbuild.resolve import repositories
 from imgbuild.resolve.demands import demands
 from imgbuild.resolve.feasible import IndexPages, obstacles
 from imgbuild.solve import repository_name
@@ -39,10 +40,15 @@ def refuse(matrix: Matrix, name: str, context: Context) -> None:
     asked = [each for each in demands(declared, tags.markers) if each.package not in left_out]
     pages = IndexPages(matrix, context, target.as_of)
     blocked = obstacles(asked, pages, tags)
+    names, failures = repository_name.read_all(declared.unnamed, context)
+    failures += repositories.failures(asked, context)
     reasons = [
         *source_packages.reasons(row, blocked, asked, pages, tags, context),
-        *_unnamed(row.requirements.declared.unnamed, context),
+        *_unnamed(declared.unnamed, names),
     ]
+    if len(failures) == 1 and not reasons:
+        raise failures[0]
+    reasons += repositories.reasons(failures)
     if not reasons:
         return
     message = f"{name} requires what the index does not have for Python {lock.base.python}"
@@ -53,14 +59,11 @@ def refuse(matrix: Matrix, name: str, context: Context) -> None:
     raise ImpossibleRequirements(message, reasons=tuple(reasons), hint=hint)
 
 
-def _unnamed(declared: Sequence[DeclaredName], context: Context) -> list[str]:
+def _unnamed(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
     """The repositories that are required without a name, with what to write into the row."""
-    lines = []
-    for each in declared:
-        name = repository_name.read(each.name, str(each.place), context)
-        address = fetch.repository(each.name)
-        lines.append(
-            f"{each.place}: {address} has no name: write it as {name} @ …, or into the row:"
-            f' names: {{"{address}": {name}}}'
-        )
-    return lines
+    return [
+        f"{each.place}: {address} has no name: write it as {names[address]} @ …, or into the row:"
+        f' names: {{"{address}": {names[address]}}}'
+        for each in declared
+        if (address := fetch.repository(each.name)) in names
+    ]

@@ -6,21 +6,24 @@ learned constraint counts, so that the audit finds what an installation would ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
+from packaging.version import Version
 
 from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.index.candidates import Rules
 from imgbuild.index.catalogue import Catalogue
-from imgbuild.index.pages import IndexAddress, Indexes
-from imgbuild.pipeline.audit_set import SetRequest
+from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline.audit_set import SetRequest, indexes_of
+from imgbuild.pipeline.declared_files import find_indexes
 from imgbuild.project import addresses
-from imgbuild.project.model import Declared
+from imgbuild.project.model import Declared, DeclaredIndex
 from imgbuild.report import Unread
 from imgbuild.resolve.declared_requests import split
 from imgbuild.resolve.demands import PackageDemand, cuda_releases
+from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.request import today
 from imgbuild.solve import refusal, uv
 from imgbuild.system.amounts import count
@@ -29,18 +32,48 @@ from imgbuild.system.amounts import count
 class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
     """Exact versions of all packages, and the CUDA release that the files mean, "" for none.
 
-    `exempt` are packages that the files override, with the place.
+    `indexes` are those of the files that packages come from. `exempt` are packages that the files
+    override, with the place.
     """
 
     listed: PinList
     cuda: str
+    indexes: ProjectIndexes
     exempt: dict[str, str]
 
 
-def solve(declared: Declared, request: SetRequest) -> SolvedPins:
+def with_indexes(listed: PinList, request: SetRequest, matrix: Callable[[], Matrix]) -> SetRequest:
+    """The request with the indexes of the pins' files that have what the default index lacks.
+
+    A local version (`+cu124`) counts as its public version.
+    """
+    demands = [
+        PackageDemand(package=package, spec=f"=={Version(pin.version).public}", source=pin.url)
+        for package, pin in listed.pins.items()
+    ]
+    indexes = _of_files(listed.indexes, demands, request, matrix, published=listed.pins)
+    return msgspec.structs.replace(request, indexes=indexes)
+
+
+def _of_files(
+    indexes: Sequence[DeclaredIndex],
+    demands: Sequence[PackageDemand],
+    request: SetRequest,
+    matrix: Callable[[], Matrix],
+    *,
+    published: Collection[str] = (),
+) -> ProjectIndexes:
+    if not indexes:
+        return ProjectIndexes()
+    machine, context = request.machine, request.context
+    return find_indexes(indexes, demands, matrix(), machine, context, published=published)
+
+
+def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix]) -> SolvedPins:
     """A version for each package that `declared` requires, and for what these require.
 
-    What has an address is not solved: a wheel's version is that of its name. NoSolution if no set
+    What has an address is not solved: a wheel's version is that of its name. `matrix` is read if
+    files name indexes. NoSolution if no set
     of versions is possible with the wheels of the index.
     """
     markers = request.machine.markers
@@ -54,8 +87,8 @@ def solve(declared: Declared, request: SetRequest) -> SolvedPins:
         f"{len(opened)} of {count(len(demands.named), 'package')} have no exact version: all are"
         f" solved first, from files uploaded before {day}"
     )
-    place = IndexAddress(name="default", address=request.index())
-    indexes = Indexes({place.name: place}, {}, place.name, request.context.http)
+    of_files = _of_files(declared.indexes, demands.named, request, matrix)
+    indexes = indexes_of(msgspec.structs.replace(request, indexes=of_files))
     pins = {item.package: item.pin for item in demands.named if item.pin is not None}
     rules = Rules(as_of=day, tags=request.machine, pins=pins)
     store = request.context.store
@@ -86,6 +119,7 @@ def solve(declared: Declared, request: SetRequest) -> SolvedPins:
     return SolvedPins(
         listed=PinList(pins={**solved, **by_address}, unread=unread),
         cuda=releases[0] if len(releases) == 1 else "",
+        indexes=of_files,
         exempt={
             item.package: f"overridden in {item.place}"
             for item in declared.requirements

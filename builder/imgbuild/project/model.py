@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -140,6 +141,18 @@ class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
     flat: bool = False
     packages: tuple[str, ...] = ()
     general: bool = True
+
+
+def located(indexes: Iterable[DeclaredIndex], folder: Path) -> tuple[DeclaredIndex, ...]:
+    """`indexes` with folders that are relative to the project's `folder` by absolute path."""
+    return tuple(
+        msgspec.structs.replace(
+            each, url=f"file:{(folder / each.url.removeprefix('file:')).resolve()}"
+        )
+        if each.url.startswith("file:")
+        else each
+        for each in indexes
+    )
 
 
 class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,8 +22,8 @@ from packaging.utils import (
 
 from imgbuild.errors import InputError
 from imgbuild.project import addresses, conda_packages, fetch
-from imgbuild.project.model import DeclaredName, Kind, Place
-from imgbuild.project.project_files import above, line_of, relative
+from imgbuild.project.model import DeclaredIndex, DeclaredName, Kind, Place, located
+from imgbuild.project.project_files import ProjectFiles, above, line_of, relative
 from imgbuild.project.reading import LOGIN, LocalRequest, Reading
 from imgbuild.project.submodules import SUBMODULES
 from imgbuild.system.syntax import parse_requirement
@@ -126,6 +127,16 @@ def _options(line: str) -> tuple[Any, list[str], str]:
 
 def _hashes(options: Any) -> list[str]:
     return [text for text in options.hashes or () if HASH.match(text)]
+
+
+def indexes(line: str, folder: Path, place: Place) -> tuple[DeclaredIndex, ...]:
+    """The indexes that the options of one line name, `place` being in `folder`.
+
+    Those of an address with a variable, or outside of `folder`, are left out.
+    """
+    reading = Reading(ProjectFiles(folder))
+    read_line(reading, line, place, LineScope())
+    return located(reading.declared().indexes, folder)
 
 
 def _index_options(reading: Reading, options: Any, place: Place) -> None:

@@ -22,7 +22,7 @@ from imgbuild.learn.loop import READABLE
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Base, Matrix, Target
+from imgbuild.matrix.model import Base, Matrix, PackageIndex, Target
 from imgbuild.project_paths import Project
 from imgbuild.report import Relation, Report, Severity
 from imgbuild.resolve import (
@@ -86,6 +86,7 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     If locked targets satisfy the request and nothing was solved, they are in `locked`, and `arch`
     is empty. `requested` are the requested packages.
     `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
+    `indexes` are those of the user's files that `row` names, by name.
     The packages of `row` passed the `checks` of the audit; `unchecked` are those that need shared
     objects, from whole wheels. Both are empty if there is no solution.
     """
@@ -98,6 +99,7 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     target: Target | None = None
     row: tuple[str, ...] = ()
+    indexes: Mapping[str, PackageIndex] = {}
     checks: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
 
@@ -166,6 +168,7 @@ def dated(
         driver=gpus.load().oldest(target.cuda),
         target=target,
         row=tuple(target_lines(name, target)),
+        indexes=ask.index_rows,
         checks=READABLE,
         unchecked=tuple(check for check in CHECKS if check not in READABLE),
     )

@@ -28,14 +28,15 @@ from imgbuild.wheel.tags import Tags
 THREADS = 12
 NO_ADDRESSES: Mapping[str, IndexAddress] = {}
 NO_NAMES: Mapping[str, str] = {}
-Cause = Literal["name", "version", "source", "python", "late"]
+Cause = Literal["name", "version", "source", "python", "late", "index"]
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     """A demand that cannot be met: why, and what is nearest.
 
     `cause`: the index has no such package, or no such version; it has an sdist alone; no wheel for
-    this Python or machine; only files after the cut-off, or yanked ones. `version` is the newest
+    this Python or machine; only files after the cut-off, or yanked ones; the index of a file does
+    not answer. `version` is the newest
     that the demand allows, "" if there is none.
     """
 

@@ -232,6 +232,12 @@ def target_lines(name: str, target: Target) -> list[str]:
     return "".join(parts).splitlines()
 
 
+def index_lines(indexes: Mapping[str, PackageIndex]) -> list[str]:
+    """The lines of indexes, to be pasted below `indexes:` of a matrix."""
+    rows = (_entry(1, name, _Block(_without_defaults(index))) for name, index in indexes.items())
+    return "".join(rows).splitlines()
+
+
 def _without_defaults(value: Any) -> Any:
     """A value of a matrix as what YAML can write, without the keys that may be left out."""
     match value:

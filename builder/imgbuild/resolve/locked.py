@@ -41,11 +41,19 @@ def similar(ask: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, 
         name for target in matrix.targets.values() for name in (*target.pins, *target.requires)
     }
     missing = set(ask.packages) - names
-    for name in project.locked_targets() if missing else ():
-        for locked in lock_file.read_lock(project.images, name).arch.values():
-            names.update(locked.versions)
+    names |= packages(project) if missing else set()
     near_names = {package: nearest(package, names) for package in sorted(missing - names)}
     return {package: near for package, near in near_names.items() if near is not None}
+
+
+def packages(project: Project) -> set[str]:
+    """The packages of all locked targets."""
+    return {
+        package
+        for name in project.locked_targets()
+        for locked in lock_file.read_lock(project.images, name).arch.values()
+        for package in locked.versions
+    }
 
 
 def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[LockedTarget, ...]:

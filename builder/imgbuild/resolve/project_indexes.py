@@ -7,7 +7,7 @@ the default index lacks, even if the default index has other files of the packag
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -24,7 +24,8 @@ from imgbuild.project import releases
 from imgbuild.project.model import DeclaredIndex
 from imgbuild.resolve import engine_torch
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, allowed
+from imgbuild.resolve.feasible import IndexPages, Obstacle, allowed
+from imgbuild.resolve.request import free
 from imgbuild.system import threads
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
@@ -38,7 +39,7 @@ class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
     """The indexes that are used, by the name that a matrix gives them, and what comes from them.
 
     `addresses` are those of `indexes` for this machine. `notes` say which packages each has,
-    `failures` which could not be read.
+    `failures` which could not be read; what would come from one of these is in `obstacles`.
     """
 
     indexes: dict[str, PackageIndex] = {}
@@ -46,16 +47,22 @@ class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
     addresses: dict[str, IndexAddress] = {}
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
 
 
 class _Index:
-    """An index whose pages are read; after a failure it has no files."""
+    """An index whose pages are read; after a failure it has no files.
+
+    `url` is its address in a matrix.
+    """
 
     def __init__(self, declared: DeclaredIndex, name: str, folder: Path, http: Http) -> None:
         self.declared, self.name = declared, name
-        url = declared.url
+        url = self.url = declared.url
         if url.startswith("file:"):
-            url = f"{(folder / url.removeprefix('file:')).resolve().as_uri()}/"
+            path = url.removeprefix("file:")
+            url = f"{(folder / path).resolve().as_uri()}/"
+            self.url = url if path.startswith("/") else self.url
         self.address = IndexAddress(name=name, address=url, flat=declared.flat, timed=False)
         self.packages: set[str] = set()
         self.failure = ""
@@ -109,14 +116,15 @@ def find(
     *,
     published: Collection[str],
     folder: Path,
+    taken: Collection[str] = (),
 ) -> ProjectIndexes:
     """The indexes of `declared` that `demands` need, `pages` being those of the default index.
 
     `published` are packages of published targets, which are looked up only if the default index
-    does not meet the demand. `folder` is the project's.
+    does not meet the demand. `folder` is the project's, `taken` are names that other indexes have.
     """
     http = Http(offline=context.http.offline, attempts=ATTEMPTS)
-    names = _names(declared)
+    names = _names(declared, taken)
     indexes = [_Index(each, names[each.url], folder, http) for each in declared]
     by_package = {
         each.package: each
@@ -144,7 +152,7 @@ def find(
         _follow(general, by_package, {*by_package, *published}, pages, tags, context)
     for index in indexes:
         index.read(index.packages)
-    return _result(indexes)
+    return _result(indexes, by_package)
 
 
 def _assign(indexes: Sequence[_Index], packages: Collection[str], pages: IndexPages) -> set[str]:
@@ -205,26 +213,25 @@ def _newest(files: Sequence[IndexFile], tags: Tags) -> IndexFile | None:
     return next((wheel for wheel in wheels if wheel is not None), None)
 
 
-def _names(declared: Sequence[DeclaredIndex]) -> dict[str, str]:
-    """URL → a name for the matrix: that of the file, or the host's; each once."""
+def _names(declared: Sequence[DeclaredIndex], taken: Collection[str]) -> dict[str, str]:
+    """URL → a name for the matrix that is not `taken`: that of the file, or the host's."""
     names: dict[str, str] = {}
     for each in declared:
         label = each.name or urlsplit(each.url).hostname or unquote(urlsplit(each.url).path)
         first = "-".join(re.findall(r"[a-z0-9]+", label.lower())) or "index"
-        numbered = (f"{first}-{number}" for number in range(2, len(declared) + 2))
-        names[each.url] = next(name for name in (first, *numbered) if name not in names.values())
+        names[each.url] = free(first, (*taken, *names.values()))
     return names
 
 
-def _result(indexes: Sequence[_Index]) -> ProjectIndexes:
-    used = [index for index in indexes if index.packages]
+def _result(indexes: Sequence[_Index], demands: Mapping[str, PackageDemand]) -> ProjectIndexes:
+    used = [index for index in indexes if index.packages and not index.failure]
     rows: dict[str, PackageIndex] = {}
     addresses: dict[str, IndexAddress] = {}
     notes: list[str] = []
     for index in used:
         timed = index.timed
         rows[index.name] = PackageIndex(
-            url=index.declared.url,
+            url=index.url,
             upload_times="index" if timed else "none",
             flat=index.declared.flat,
         )
@@ -241,5 +248,17 @@ def _result(indexes: Sequence[_Index]) -> ProjectIndexes:
             f" {index.failure}"
             for index in indexes
             if index.failure
+        ),
+        obstacles=tuple(
+            Obstacle(
+                package=package,
+                demand=str(demands[package]),
+                cause="index",
+                reason=f"the index {index.declared.url} cannot be read: {index.failure}",
+                places=demands[package].places,
+            )
+            for index in indexes
+            if index.failure
+            for package in sorted(index.packages & demands.keys())
         ),
     )

@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from imgbuild.errors import InputError
-from imgbuild.matrix.model import Matrix, Target
+from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
@@ -65,8 +65,9 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The whole request of a user. None for what imgbuild chooses.
 
-    `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes. `row` is the target
-    of the matrix that asks, "" if it is the user. `allow_old` accepts versions that are more than a
+    `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes, `index_rows` are
+    those of the user's files. `row` is the target of the matrix that asks, "" if it is the user.
+    `allow_old` accepts versions that are more than a
     year older than the packages requested with them.
     """
 
@@ -77,6 +78,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
     base: str | None = None
     python: str | None = None
     indexes: Mapping[str, str] = {}
+    index_rows: Mapping[str, PackageIndex] = {}
     name: str | None = None
     row: str = ""
     allow_old: bool = False

@@ -117,6 +117,18 @@ def resolved(address: GitAddress, context: Context) -> GitAddress:
     return msgspec.structs.replace(address, rev=commit)
 
 
+def require(address: GitAddress, context: Context) -> None:
+    """FetchFailed if the repository does not answer, InputError if it lacks the branch or tag.
+
+    One whose commit is in the store is not asked.
+    """
+    if not is_commit(address.rev):
+        resolved(address, context)
+    elif context.store.fact(FACT, _key(address)) is None:
+        _refuse_offline(address, context)
+        git_fetch.remote_refs(address.url, "HEAD")
+
+
 def fetched(address: GitAddress, context: Context) -> GitTree:
     """The folder that `address`, with a commit, names; its archive is in the store.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from imgbuild.cache.context import Context
-from imgbuild.errors import InputError
+from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.lock import addresses
-from imgbuild.project import local_package
+from imgbuild.project import fetch, local_package
+from imgbuild.project.model import DeclaredName
 from imgbuild.project.project_files import ProjectFiles
 from imgbuild.project.reading import Reading
 from imgbuild.solve import git_tree
@@ -31,6 +34,20 @@ def read(text: str, place: str, context: Context) -> str:
         message = f"{label}: its pyproject.toml, setup.cfg and setup.py do not have its name"
         raise InputError(message, hint=FORM)
     return normalize(package.name)
+
+
+def read_all(
+    declared: Iterable[DeclaredName], context: Context
+) -> tuple[dict[str, str], list[ImgbuildError]]:
+    """Repository (without its revision) → package, and the errors of those that cannot be read."""
+    names: dict[str, str] = {}
+    failures: list[ImgbuildError] = []
+    for each in declared:
+        try:
+            names[fetch.repository(each.name)] = read(each.name, str(each.place), context)
+        except ImgbuildError as error:
+            failures.append(error)
+    return names, failures
 
 
 def with_name(word: str, context: Context) -> str:

@@ -354,13 +354,20 @@ def test_the_result_as_json(imgbuild: Command) -> None:
     assert document["read"]["files"] == ["requirements.txt"]
 
 
-def test_another_python_is_said_at_once(imgbuild: Command) -> None:
+def test_another_python_is_said_at_once(imgbuild: Command, index: LocalIndex) -> None:
+    index.wheel("gadget", "0.15.0")
     require(
-        '[project]\nname = "x"\nversion = "1"\nrequires-python = "==3.12.*"\n', "pyproject.toml"
+        '[project]\nname = "x"\nversion = "1"\nrequires-python = "==3.12.*"\n'
+        'dependencies = ["gadget", "transformers==4.51.99"]\n',
+        "pyproject.toml",
     )
+    index.wheel("transformers", "4.51.99")
     refused = imgbuild("init")
     assert refused.status == 8
     assert "pyproject.toml:4 requires Python ==3.12.*; --relax python takes" in refused.stderr
+    assert "of the nearest target:\n    like cu" in refused.stderr
+    assert "\n    added: gadget\n    changed: transformers 4." in refused.stderr
+    assert "-> ==4.51.99 (pyproject.toml:5)" in refused.stderr
     assert not Path("matrix.yaml").exists()
     done = imgbuild("init", "--relax", "python")
     assert done.status == 0, done.stderr

@@ -7,7 +7,7 @@ found only if every way through the code ends in an exception that it raises its
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
@@ -43,17 +43,35 @@ class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
 
 
-def refusals(package_set: ImportablePackages, path: MainPath) -> Iterator[ImportRefusal]:
-    """The refusals of modules that importing an entry point certainly imports."""
+def refusals(
+    package_set: ImportablePackages, path: MainPath, published: Collection[str] = ()
+) -> Iterator[ImportRefusal]:
+    """The refusals of modules that importing an entry point certainly imports.
+
+    Modules of `published` packages that import none of the others are left out: they were checked
+    when these were locked.
+    """
     view = path.view(package_set)
     raising = Raising(view)
     imports = CertainImports(view, path.starts, path.packages)
     for module, entry in sorted(imports.entries.items()):
         facts = view.module(module)
-        if isinstance(facts, ModuleFacts):
+        known = package_set.owner(module) in published
+        if isinstance(facts, ModuleFacts) and not (known and _imports_only(facts, view, published)):
             for refusal in _of_module(view, facts, entry, raising):
                 if imports.passes(refusal.raised, module):
                     yield refusal
+
+
+def _imports_only(
+    facts: ModuleFacts, package_set: ImportablePackages, packages: Collection[str]
+) -> bool:
+    """Whether all modules that a module imports are of `packages`, or of none that is there."""
+    return all(
+        owner is None or owner in packages
+        for line in facts.imports
+        for owner in [package_set.owner(line.module)]
+    )
 
 
 def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -> bool:

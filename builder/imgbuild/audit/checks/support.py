@@ -7,7 +7,7 @@ what warns is a warning.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 from packaging.specifiers import SpecifierSet
@@ -31,8 +31,13 @@ _PREDICATE = re.compile(r"_?(?:has|is|have)_(\w+?)(?:_available|_installed)?")
 _CLAUSE = re.compile(r"(<=|>=|==|!=|<|>)([^,]+)")
 
 
-def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
-    """All windows that exclude a version in this package set."""
+def check(
+    package_set: PackageSet, path: MainPath, published: Collection[str] = ()
+) -> list[Finding]:
+    """All windows that exclude a version in this package set, and refusals of imports.
+
+    `published` packages were checked together before, see `refusals`.
+    """
     findings: list[Finding] = []
     for module in path.modules():
         facts = package_set.module(module)
@@ -47,7 +52,7 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
     }
     findings += [
         _refusal(package_set, refusal)
-        for refusal in refusals(package_set, path)
+        for refusal in refusals(package_set, path, published)
         if refusal.at not in locations
     ]
     for declared in support_files.declared(package_set):

@@ -16,6 +16,7 @@ from imgbuild.index.candidates import best
 from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.index.remote_wheel import Ranges, lock_wheel
 from imgbuild.lock.resolution import Wheel
+from imgbuild.project.model import DeclaredIndex
 from imgbuild.report import Unread
 from imgbuild.values import Sha256
 from imgbuild.wheel.tags import Tags
@@ -35,10 +36,11 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinList(msgspec.Struct, frozen=True, kw_only=True):
-    """Package → pin, and the lines of which the version is unknown."""
+    """Package → pin, the lines of which the version is unknown, and the indexes that are named."""
 
     pins: dict[str, Pin]
     unread: tuple[Unread, ...] = ()
+    indexes: tuple[DeclaredIndex, ...] = ()
 
     @property
     def versions(self) -> dict[str, str]:

@@ -25,6 +25,8 @@ from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.packages.pinned import Pin, PinList
 from imgbuild.errors import InputError, Problem
+from imgbuild.project import requirement_lines
+from imgbuild.project.model import DeclaredIndex, Place
 from imgbuild.report import Unread
 from imgbuild.system import boundary
 from imgbuild.system.syntax import parse_requirement
@@ -118,7 +120,7 @@ def read_pins(texts: Sequence[RequirementText], tags: Tags) -> PinList:
         message += f"; the first {SHOWN} of {left + SHOWN} faults:" if left > 0 else ""
         hint = "write name==version, as `uv pip freeze` and `uv pip compile` do"
         raise InputError(message, problems=tuple(reader.problems[:SHOWN]), hint=hint)
-    return PinList(pins=pins, unread=tuple(reader.unread))
+    return PinList(pins=pins, unread=tuple(reader.unread), indexes=tuple(reader.indexes))
 
 
 class _Reading:
@@ -129,6 +131,7 @@ class _Reading:
         self._entries: dict[str, list[_PlacedRequirement]] = {}
         self._seen: set[tuple[Path, bool]] = set()
         self.unread: list[Unread] = []
+        self.indexes: list[DeclaredIndex] = []
         self.problems: list[Problem] = []
 
     def read(self, text: RequirementText, *, constraint: bool = False) -> None:
@@ -157,6 +160,10 @@ class _Reading:
         if name in ("-e", "--editable"):
             why = "an editable installation, which --environment reads"
             self.unread.append(Unread(what=value, why=why, required=True))
+        if requirement_lines.INDEX.match(line.text):
+            folder = origin.parent if origin is not None else Path()
+            place = Place(file=origin.name if origin is not None else line.file, line=line.number)
+            self.indexes += requirement_lines.indexes(line.text, folder, place)
         constraint = _INCLUDES.get(name)
         if constraint is None:
             return

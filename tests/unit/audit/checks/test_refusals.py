@@ -105,6 +105,19 @@ def test_generated_code_for_another_runtime():
     assert refusal_lines(GENERATED.replace("31", "level"), lib=RUNTIME.format(major=6)) == []
 
 
+def test_modules_of_published_packages_are_checked_only_with_what_is_added():
+    modules = SourceModules(
+        {
+            "user 1": {"user/__init__.py": GENERATED},
+            "lib 2": {"lib/__init__.py": "", "lib/runtime.py": RUNTIME.format(major=4)},
+        }
+    )
+    path = main_path(modules, rules("user"))
+    assert len(list(refusals(modules, path, {"lib"}))) == 1
+    assert len(list(refusals(modules, path, {"user"}))) == 1
+    assert not list(refusals(modules, path, {"user", "lib"}))
+
+
 SPEC = "from importlib.util import find_spec\n"
 
 

@@ -1,0 +1,40 @@
+"""Git repositories that a project names: which of them cannot be fetched, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from imgbuild.cache.context import Context
+from imgbuild.errors import FetchFailed, ImgbuildError, InputError
+from imgbuild.lock import addresses
+from imgbuild.lock.addresses import GitAddress
+from imgbuild.resolve.demands import PackageDemand
+from imgbuild.solve import git_tree
+from imgbuild.system import threads
+
+THREADS = 8
+
+
+def failures(demands: Iterable[PackageDemand], context: Context) -> list[ImgbuildError]:
+    """Why repositories cannot be used, with the lines that name them; nothing is fetched yet."""
+    named = [item for item in demands if item.installed and item.source.startswith(addresses.GIT)]
+    errors = threads.each(named, lambda item, _: _failure(item, context), threads=THREADS)
+    return [error for error in errors if error is not None]
+
+
+def _failure(demand: PackageDemand, context: Context) -> ImgbuildError | None:
+    try:
+        address = addresses.read(demand.source)
+        if isinstance(address, GitAddress):
+            git_tree.require(address, context)
+    except ValueError:
+        return None  # the form of an address is checked where it is read
+    except (FetchFailed, InputError) as error:
+        places = ", ".join(map(str, demand.places))
+        return type(error)(f"{places}: {demand.package}: {error.message}", hint=error.hint)
+    return None
+
+
+def reasons(errors: Sequence[ImgbuildError]) -> list[str]:
+    """Errors as lines of a longer list."""
+    return [f"{error.message}; {error.hint}" if error.hint else error.message for error in errors]
