@@ -174,11 +174,12 @@ class _AuditRun:
         return calls.check(self._package_set, self.path)
 
     def _support(self) -> list[Finding]:
-        from imgbuild.audit.checks import compiling, support
+        from imgbuild.audit.checks import compiling, generated, support
 
         image = bool(self._terms.gpu)  # only targets name GPUs
         return [
             *support.check(self._package_set, self.path),
+            *generated.check(self._package_set, self.path),
             *compiling.check(self._package_set, self.path, image=image),
         ]
 

@@ -22,8 +22,10 @@ from typing import Self, TypeVar
 import msgspec
 from isal import isal_zlib
 
+from imgbuild.audit.packages import generated
 from imgbuild.audit.packages.content import WheelContent
 from imgbuild.audit.packages.extensions import modules_for
+from imgbuild.audit.packages.generated import GeneratedCode, generated_files, read_generated
 from imgbuild.audit.packages.published import (
     PublishedFacts,
     PublishedWheelFacts,
@@ -187,6 +189,22 @@ class LibraryWheel:
             }
             self._keep(IMPORTS, stored)
         return {name: imported for name, imported in stored.items() if name in self.sources}
+
+    @cached_property
+    def generated_code(self) -> tuple[GeneratedCode, ...]:
+        """Its modules that protobuf generated and that check the version of protobuf."""
+        if not generated_files(self.files):
+            return ()
+        key = self.wheel.sha256
+        data = self._library.store.fact(generated.KIND, key)
+        if data is None and not self.local:
+            data = self._library.store.fact(generated.KIND + REMOTE, key)
+        codes = unpack(data, tuple[GeneratedCode, ...]) if data is not None else None
+        if codes is None:
+            codes = read_generated(self.content)
+            kind = generated.KIND if self.local else generated.KIND + REMOTE
+            self._library.store.put_fact(kind, key, pack(codes))
+        return tuple(code for code in codes if code.file in self.files)
 
     def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
         """The modules below `parent` whose source has `word`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from imgbuild.audit.packages.generated import GeneratedCode
 from imgbuild.audit.packages.library import Library, LibraryWheel
 from imgbuild.audit.packages.reading import WheelMetadata, is_metadata
 from imgbuild.audit.source import stdlib
@@ -91,6 +92,11 @@ class PackageSet:
         """The content of a small file of `package`; None if there is none."""
         library_wheel = self.wheels.get(normalize(package))
         return library_wheel.read([path]).get(path) if library_wheel is not None else None
+
+    def generated_code(self, package: str) -> tuple[GeneratedCode, ...]:
+        """The modules of `package` that protobuf generated and that check its version."""
+        library_wheel = self.wheels.get(normalize(package))
+        return library_wheel.generated_code if library_wheel is not None else ()
 
     def elf_facts(self) -> Iterator[tuple[str, ElfFacts]]:
         """Every shared object and program of local wheels, with its package."""
