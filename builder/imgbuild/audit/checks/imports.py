@@ -47,19 +47,26 @@ def _of_module(
         if line.module.partition(".")[0] == root:
             continue
         how = path.reached(facts.module, here.runner(line.scope))
-        finding = _of_import(package_set, facts, line, how)
+        default = (facts.module, line.line) in path.default
+        finding = _of_import(package_set, facts, line, how, default=default)
         if finding is not None:
             findings.append(finding)
     return findings
 
 
 def _of_import(
-    package_set: ImportablePackages, facts: ModuleFacts, line: Import, how: Reached | None
+    package_set: ImportablePackages,
+    facts: ModuleFacts,
+    line: Import,
+    how: Reached | None,
+    *,
+    default: bool,
 ) -> Finding | None:
     """The finding of one import, if any.
 
     A missing package is reported if a module imports it at its top, without conditions. Code that
-    tests for it first, or imports it in a function, is for users who have it.
+    tests for it first, or imports it in a function, is for users who have it, unless it runs with
+    the `default` configuration of an entry point.
     """
     course = judge(package_set, line.guards)
     attributes = (Attribute(0, expression, scope=line.scope) for expression in course.asked)
@@ -87,9 +94,10 @@ def _of_import(
     top = not scopes(facts).runner(line.scope)
     caught = course.catches(*(IMPORT if relation is Relation.NAME else MISSING))
     user = how is not None and how.user
-    if relation is Relation.PACKAGE and (caught or not (user or top) or not course.certain):
+    shown = default or ((user or top) and course.certain)
+    if relation is Relation.PACKAGE and (caught or not shown):
         return None
-    error = not caught and fails(how, course, relation, top=top)
+    error = not caught and (default or fails(how, course, relation, top=top))
     return finding(
         package_set,
         CHECK,
@@ -186,7 +194,8 @@ def _in_namespace(package_set: ImportablePackages, module: str) -> bool:
 def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str) -> bool:
     """Whether the importing package has `root` in a folder that it adds to sys.path.
 
-    Such a folder need not be one that Python can import: wandb/vendor/gql-0.2.0/wandb_gql.
+    Such a folder need not be one that Python can import: wandb/vendor/gql-0.2.0/wandb_gql. One
+    with other files only, such as a group of a configuration, is none.
     """
     package = package_set.owner(facts.module)
     if package is None:
@@ -195,6 +204,6 @@ def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str)
     if (package, root) not in memory:
         modules, files = package_set.modules_of(package), package_set.files(package)
         memory[package, root] = any(f".{root}." in f"{module}." for module in modules) or any(
-            f"/{root}/" in file for file in files
+            f"/{root}/" in file and file.endswith((".py", ".so")) for file in files
         )
     return memory[package, root]

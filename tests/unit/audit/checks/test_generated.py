@@ -117,6 +117,7 @@ def test_the_rule_of_the_installed_runtime_decides(tmp_path, runtime, generated,
         "from pieces import model_pb2",
         "import pieces.model_pb2 as model",
         "try:\n    from pieces.model_pb2 import X\nexcept ImportError:\n    X = None\n",
+        "def read():\n    from pieces import model_pb2\nREADERS = {'pieces': read}\n",
     ],
 )
 def test_code_on_the_main_path_that_imports_it_makes_it_an_error(tmp_path, user):
