@@ -9,6 +9,7 @@ from pathlib import Path
 
 from imgbuild.audit.packages.generated import GeneratedCode
 from imgbuild.audit.packages.library import Library, LibraryWheel
+from imgbuild.audit.packages.loaded import Names
 from imgbuild.audit.packages.reading import WheelMetadata, is_metadata
 from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
@@ -104,6 +105,11 @@ class PackageSet:
         for package in self.packages:
             for facts in self.wheels[package].elf_facts():
                 yield package, facts
+
+    def loaded(self, package: str) -> Names:
+        """File of `package` that loads libraries by name → the names in its strings."""
+        library_wheel = self.wheels.get(normalize(package))
+        return library_wheel.loaded if library_wheel is not None else {}
 
     # -- modules
 
