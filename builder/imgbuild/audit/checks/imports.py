@@ -143,10 +143,10 @@ def _of_import(
     if relation is Relation.PACKAGE and (caught or not shown):
         return None
     error = not caught and (default or fails(how, course, relation, top=top))
-    user = None
+    using = None
     if not error and not caught and top and course.certain and relation is not Relation.PACKAGE:
-        user = users.of(facts.module)
-        text += f"; {user.package} uses this module ({user.file}:{user.line})" if user else ""
+        using = users.of(facts.module)
+        text += f"; {using.package} uses this module ({using.file}:{using.line})" if using else ""
     result = finding(
         package_set,
         CHECK,
@@ -157,7 +157,7 @@ def _of_import(
         text=text,
         error=error,
     )
-    if user is not None:
+    if using is not None:
         result = msgspec.structs.replace(result, severity=Severity.WARNING)
     return result
 
