@@ -147,6 +147,7 @@ class _AuditRun:
         terms = self._terms
         return [
             *metadata.check(self._package_set, terms.constraints, terms.extras),
+            *metadata.advised(self._package_set, terms.named),
             *build_tags.check(self._package_set, terms.cuda),
         ]
 

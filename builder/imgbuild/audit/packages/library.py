@@ -22,7 +22,8 @@ from typing import Self, TypeVar
 import msgspec
 from isal import isal_zlib
 
-from imgbuild.audit.packages import generated, loaded
+from imgbuild.audit.packages import advised, generated, loaded
+from imgbuild.audit.packages.advised import AdvisedExtra, part_files, read_advised
 from imgbuild.audit.packages.content import WheelContent
 from imgbuild.audit.packages.extensions import modules_for
 from imgbuild.audit.packages.generated import GeneratedCode, generated_files, read_generated
@@ -200,6 +201,14 @@ class LibraryWheel:
             generated.KIND, tuple[GeneratedCode, ...], lambda: read_generated(self.content)
         )
         return tuple(code for code in codes if code.file in self.files)
+
+    @cached_property
+    def advised_extras(self) -> tuple[AdvisedExtra, ...]:
+        """Its own extras that it names where importing a part of it fails."""
+        if not part_files(self.files):
+            return ()
+        form = tuple[AdvisedExtra, ...]
+        return self._read_once(advised.KIND, form, lambda: read_advised(self.content, self.package))
 
     def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
         """The modules below `parent` whose source has `word`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from imgbuild.audit.packages.advised import AdvisedExtra
 from imgbuild.audit.packages.generated import GeneratedCode
 from imgbuild.audit.packages.library import Library, LibraryWheel
 from imgbuild.audit.packages.loaded import Names
@@ -105,6 +106,11 @@ class PackageSet:
         for package in self.packages:
             for facts in self.wheels[package].elf_facts():
                 yield package, facts
+
+    def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
+        """The extras of `package` that it names where importing a part of it fails."""
+        library_wheel = self.wheels.get(normalize(package))
+        return library_wheel.advised_extras if library_wheel is not None else ()
 
     def loaded(self, package: str) -> Names:
         """File of `package` that loads libraries by name → the names in its strings."""
