@@ -162,11 +162,12 @@ class _AuditRun:
         return cuda.check(self._package_set, self._terms.cuda, self._terms.gpu)
 
     def _imports(self) -> list[Finding]:
-        from imgbuild.audit.checks import imports, other_python
+        from imgbuild.audit.checks import configured, imports, other_python
 
         return [
             *imports.check(self._package_set, self.path),
             *other_python.check(self._package_set, self.path),
+            *configured.check(self._package_set, self.path),
         ]
 
     def _calls(self) -> list[Finding]:

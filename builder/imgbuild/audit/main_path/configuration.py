@@ -45,6 +45,15 @@ class Program:
         except (yaml.YAMLError, FetchFailed, RecursionError):
             return None
 
+    def place_of(self, text: str) -> tuple[str, int]:
+        """The first file and line of the configuration that has `text`; "" and 0 if none has."""
+        for file in self.files:
+            data = self._set.read(self.package, file) if file.endswith(".yaml") else None
+            at = (data or b"").find(text.encode())
+            if data is not None and at >= 0:
+                return file, data.count(b"\n", 0, at) + 1
+        return "", 0
+
     def _composed(self, name: str, depth: int) -> Any:
         data = self._set.read(self.package, f"{self.folder}/{name}.yaml")
         if data is None or depth > _DEPTH:
