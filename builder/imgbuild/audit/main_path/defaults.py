@@ -121,7 +121,7 @@ class _Walk:
         if node is None or self._depth >= _DEEPEST or self._evaluator.suspends(node):
             return UNKNOWN
         self._run.functions.add((home.module, function.name))
-        names = bound_parameters(node.args, given, named, lambda _: UNKNOWN)
+        names = bound_parameters(node.args, given, named, _constant)
         outside = self._names, self._home
         self._names, self._home = names, home
         self._depth += 1
@@ -313,6 +313,9 @@ class _Walk:
         return self._resolved(node, self._home) or UNKNOWN
 
     def _call_value(self, node: ast.Call) -> object:
+        wrapped = dotted(node.func.func if isinstance(node.func, ast.Call) else node.func)
+        if wrapped == "ray.remote":  # (X), or (num_cpus=1)(X)
+            return self.value(node.args[0]) if node.args else UNKNOWN
         called = self.value(node.func)
         given = [self.value(item) for item in node.args]
         named = {item.arg: self.value(item.value) for item in node.keywords if item.arg}
@@ -388,8 +391,12 @@ def _field_default(node: ast.expr | None) -> object:
     """The default of a field of a dataclass: a constant, or field(default=CONSTANT)."""
     if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "field":
         node = next((item.value for item in node.keywords if item.arg == "default"), None)
-    constant = isinstance(node, ast.Constant) and isinstance(node.value, _PLAIN)
-    return node.value if constant and isinstance(node, ast.Constant) else UNKNOWN
+    return _constant(node)
+
+
+def _constant(node: ast.expr | None) -> object:
+    plain = isinstance(node, ast.Constant) and isinstance(node.value, _PLAIN)
+    return node.value if plain and isinstance(node, ast.Constant) else UNKNOWN
 
 
 def _lets_through(handler: ast.ExceptHandler) -> bool:

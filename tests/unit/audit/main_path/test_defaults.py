@@ -92,6 +92,21 @@ def test_a_condition_that_is_unknown_makes_no_error(tmp_path):
     assert _missing(tmp_path, test=" and ray.is_initialized()") == {}
 
 
+def test_a_class_that_becomes_an_actor_when_it_is_used_is_followed(tmp_path):
+    main = (
+        MAIN.replace("@ray.remote\nclass", "class")
+        .replace(
+            "    runner = runner_class.options(num_cpus=1).remote()",
+            "    if runner_class is None:\n        runner_class = ray.remote(num_cpus=1)(Current)\n"
+            "    runner = runner_class.remote()",
+        )
+        .replace("def start(config, runner_class)", "def start(config, runner_class=None)")
+    )
+    main = main.replace("start(config, runner_class=Current)", "start(config)")
+    more = {"train/main.py": main.format(body="import queue_new", test="")}
+    assert _missing(tmp_path, more=more) == {"queue_new": Severity.ERROR}
+
+
 def test_a_module_imported_in_a_function_on_the_default_path_needs_its_packages(tmp_path):
     more = {"train/new.py": "import queue_new\n"}
     body = "from train import new"
