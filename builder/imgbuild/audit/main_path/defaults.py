@@ -54,7 +54,11 @@ class _Method(msgspec.Struct, frozen=True):
 
 
 class _Returned(Exception):
-    """The rest of a function does not run, or not for certain."""
+    """The rest of a function does not run, or not for certain; the value if it is known."""
+
+    def __init__(self, value: object = UNKNOWN) -> None:
+        super().__init__()
+        self.value = value
 
 
 def default_run(view: View, name: str, run: DefaultRun | None = None) -> DefaultRun:
@@ -127,12 +131,12 @@ class _Walk:
         self._depth += 1
         try:
             self._block(node.body)
-        except _Returned:
-            pass
+        except _Returned as returned:
+            return returned.value
         finally:
             self._depth -= 1
             self._names, self._home = outside
-        return UNKNOWN
+        return None
 
     def _resolved(self, node: ast.AST, home: ModuleFacts | None) -> LookupResult | None:
         name = dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
@@ -227,9 +231,8 @@ class _Walk:
             case ast.Expr():
                 self.value(node.value)
             case ast.Return() | ast.Raise():
-                if isinstance(node, ast.Return) and node.value is not None:
-                    self.value(node.value)
-                raise _Returned
+                result = node.value if isinstance(node, ast.Return) else None
+                raise _Returned(self.value(result) if result is not None else UNKNOWN)
             case _:
                 self._skip(node)
 
@@ -316,6 +319,11 @@ class _Walk:
         wrapped = dotted(node.func.func if isinstance(node.func, ast.Call) else node.func)
         if wrapped == "ray.remote":  # (X), or (num_cpus=1)(X)
             return self.value(node.args[0]) if node.args else UNKNOWN
+        if wrapped == "OmegaConf.select" and len(node.args) > 1:
+            value = self.value(node.args[0])
+            for key in str(self.value(node.args[1])).split("."):
+                value = value.get(key) if isinstance(value, dict) else UNKNOWN
+            return value
         called = self.value(node.func)
         given = [self.value(item) for item in node.args]
         named = {item.arg: self.value(item.value) for item in node.keywords if item.arg}
@@ -362,7 +370,7 @@ class _Known(ast.NodeTransformer):
         is_get = (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "get"
+            and node.func.attr in ("get", "select")
         )
         if is_get or isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
             value = self._walk.value(node) if isinstance(node, ast.expr) else UNKNOWN

@@ -107,6 +107,15 @@ def test_a_class_that_becomes_an_actor_when_it_is_used_is_followed(tmp_path):
     assert _missing(tmp_path, more=more) == {"queue_new": Severity.ERROR}
 
 
+def test_a_function_may_pass_the_configuration_on(tmp_path):
+    main = MAIN.replace(
+        "    if config.trainer", "    config = adapted(config)\n    if config.trainer"
+    )
+    main += "\n\ndef adapted(config):\n    config.trainer.mode = 'new'\n    return config\n"
+    more = {"train/main.py": main.format(body="import queue_new", test="")}
+    assert _missing(tmp_path, more=more) == {"queue_new": Severity.ERROR}
+
+
 def test_a_module_imported_in_a_function_on_the_default_path_needs_its_packages(tmp_path):
     more = {"train/new.py": "import queue_new\n"}
     body = "from train import new"
@@ -120,6 +129,8 @@ def test_a_module_imported_in_a_function_on_the_default_path_needs_its_packages(
         ("config.actor.strategy in {'fsdp', 'fsdp2'}", "queue_new"),
         ("config.actor.get('strategy', '') == 'fsdp'", "queue_new"),
         ("config['actor']['strategy'] == 'fsdp'", "queue_new"),
+        ("OmegaConf.select(config, 'actor.strategy') is not None", "queue_new"),
+        ("OmegaConf.select(config.actor, 'gone') is not None", ""),
         ("config.actor.strategy == 'megatron'", ""),
         ("config.actor.backend is not None", ""),
         ("config.actor.backend", ""),
