@@ -1,7 +1,8 @@
 """Part of the check `elf`: libraries that shared objects load by a name that nothing has.
 
 Only names without a version are reported, of libraries that are there under a name with one: others
-are for other machines. A file that also has a name with a version tries that, too.
+are for other machines. A file that also has a name with a version tries that, too, and one whose package
+has the library itself knows its version.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def check(package_set: PackageSet, libraries: LibraryMap, known: Libraries) -> I
             near = libraries.relatives(name)
             if (
                 near
+                and package not in {owner for owner, _ in near}
                 and not is_private(facts.file)
                 and libraries.in_base(name) is None
                 and not known.is_driver(f"{name}.1")

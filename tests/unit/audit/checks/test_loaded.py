@@ -65,5 +65,9 @@ def test_a_link_beside_the_library_does_not_provide_it(tmp_path):
     assert len(_loaded(tmp_path, "libcudart.so", links=links)) == 1
 
 
+def test_a_package_knows_the_versions_of_its_own_libraries(tmp_path):
+    assert not _loaded(tmp_path, "libcudart.so", more={"fast/lib/libcudart.so.12": MODULE})
+
+
 def test_a_file_of_the_package_provides_it(tmp_path):
     assert not _loaded(tmp_path, "libcudart.so", more={"fast/libcudart.so": MODULE})
