@@ -1,8 +1,8 @@
 """Part of the check `elf`: libraries that shared objects load by a name that nothing has.
 
 Only names without a version are reported, of libraries that are there under a name with one: others
-are for other machines. A file that also has a name with a version tries that, too, and one whose package
-has the library itself knows its version.
+are for other machines. A file that also has a name with a version tries that, too, and a package
+knows the versions of its own libraries.
 """
 
 from __future__ import annotations
