@@ -90,10 +90,10 @@ class Facts:
         _ = library_wheel.generated_code, library_wheel.loaded
         if library_wheel.package in named:
             _ = library_wheel.advised_extras
-        for kind, kept in self.small.items():
+        for kind, small in self.small.items():
             data = store.fact(kind, key) or store.fact(kind + REMOTE, key)
             if data is not None:
-                kept[key] = data
+                small[key] = data
 
     def add_wheel(self, wheel: Wheel, facts: PublishedWheelFacts, metadata: bytes) -> None:
         """Add the facts about a wheel, or what another target's audit read of it as well."""
@@ -131,7 +131,7 @@ class Facts:
         return {
             **{f"wheels/{name}": encode(package_facts(wheels))
                for name, wheels in self.wheels.items()},
-            **{kind: encode(dict(sorted(kept.items()))) for kind, kept in self.small.items()},
+            **{kind: encode(dict(sorted(small.items()))) for kind, small in self.small.items()},
             packages.FACT: encode(dict(sorted(self.records.items()))),
             folders.FACT: encode(dict(sorted(self.bases.items()))),
             METADATA: encode(dict(sorted(self.headers.items()))),
@@ -308,8 +308,8 @@ def read_small(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     before = FactsFile.open(path)
-    kept = {name: before.entry(name) or b"" for name in names}
-    return kept | {kind: facts.entries()[kind] for kind in SMALL}
+    entries = {name: before.entry(name) or b"" for name in names}
+    return entries | {kind: facts.entries()[kind] for kind in SMALL}
 
 
 def check(path: Path, locks: Sequence[Lock]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.main_path.configuration import Program, program, targets
+from imgbuild.audit.main_path.configuration import HydraProgram, program, targets
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -39,7 +39,7 @@ def _is_absent(package_set: ImportablePackages, target: str) -> bool:
     )
 
 
-def _finding(package_set: ImportablePackages, main: Program, target: str) -> Finding:
+def _finding(package_set: ImportablePackages, main: HydraProgram, target: str) -> Finding:
     other = package_set.owner(target.partition(".")[0]) or ""
     version = package_set.version(main.package) or ""
     other_version = package_set.version(other) or ""

@@ -1,4 +1,4 @@
-"""Part of the check `elf`: libraries that shared objects load by a name that nothing has.
+"""Part of the check `elf`: libraries loaded by a name that nothing has (separate: reads strings).
 
 Only names without a version are reported, of libraries that are there under a name with one: others
 are for other machines. A file that also has a name with a version tries that, too, and a package
@@ -16,6 +16,7 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 CHECK = "elf"
+TOOLKIT = "nvidia-"
 
 
 def check(package_set: PackageSet, libraries: LibraryMap, known: Libraries) -> Iterator[Finding]:
@@ -28,7 +29,7 @@ def check(package_set: PackageSet, libraries: LibraryMap, known: Libraries) -> I
             near = libraries.relatives(name)
             if (
                 near
-                and package not in {owner for owner, _ in near}
+                and not any(_is_same(package, owner) for owner, _ in near)
                 and not is_private(facts.file)
                 and libraries.in_base(name) is None
                 and not known.is_driver(f"{name}.1")
@@ -36,6 +37,12 @@ def check(package_set: PackageSet, libraries: LibraryMap, known: Libraries) -> I
             ):
                 owner, relative = near[0]
                 yield _finding(package_set, package, facts.file, name, owner, relative.file)
+
+
+def _is_same(package: str, owner: str) -> bool:
+    """Whether packages are parts of one product: those of the CUDA toolkit know one another."""
+    toolkit = package.startswith(TOOLKIT) and owner.startswith(TOOLKIT)
+    return package == owner or toolkit
 
 
 def _finding(

@@ -21,7 +21,7 @@ _CHOICE = re.compile(r"\$\{(\w+)\}")
 _DEPTH = 8
 
 
-class Program:
+class HydraProgram:
     """A Hydra program: the folder of its configuration, and the name of its default."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Program:
         return result if merged else _merged(result, content)
 
 
-def program(package_set: ImportablePackages, module: str) -> Program | None:
+def program(package_set: ImportablePackages, module: str) -> HydraProgram | None:
     """The Hydra program in a module; None if it has none."""
     package = package_set.owner(module)
     path = package_set.modules_of(package).get(module, "") if package is not None else ""
@@ -92,7 +92,7 @@ def program(package_set: ImportablePackages, module: str) -> Program | None:
     settings = {key.decode(): value.decode() for key, value in _SETTING.findall(main[1])}
     folder = posixpath.join(posixpath.dirname(path), settings.get("config_path", ""))
     name = settings.get("config_name", "config").removesuffix(".yaml")
-    return Program(package_set, package, posixpath.normpath(folder), name)
+    return HydraProgram(package_set, package, posixpath.normpath(folder), name)
 
 
 def targets(tree: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What an entry point runs for certain with its default configuration.
+"""What an entry point runs by default (separate: it follows statements in order).
 
 The statements of a function are followed in order. Its configuration is that of its Hydra program,
 or has the defaults of the dataclass by which a parameter is annotated. Conditions on it are
@@ -68,11 +68,11 @@ def default_run(view: View, name: str, run: DefaultRun | None = None) -> Default
     facts = view.module(module) if module else None
     if isinstance(facts, ModuleFacts):
         lookup = classes.follow(view, classes.resolve(view, facts, rest))
-        _Walk(view, run).enter(lookup)
+        _DefaultWalk(view, run).enter(lookup)
     return run
 
 
-class _Walk:
+class _DefaultWalk:
     """One walk from an entry point."""
 
     def __init__(self, view: View, run: DefaultRun) -> None:
@@ -362,7 +362,7 @@ class _Walk:
 class _Known(ast.NodeTransformer):
     """Puts the values of the configuration into an expression."""
 
-    def __init__(self, walk: _Walk) -> None:
+    def __init__(self, walk: _DefaultWalk) -> None:
         self._walk = walk
 
     def visit(self, node: ast.AST) -> ast.AST:

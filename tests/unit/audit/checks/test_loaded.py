@@ -17,16 +17,18 @@ from tests.support.shared_objects import BASE
 # A real module that imports dlopen. The strings follow it, where no section is.
 MODULE = Path(_ctypes.__file__).read_bytes()
 ARCH = Arch.X86_64 if MODULE[18] == 62 else Arch.ARM64
+STRING = b"\0libcudart.so\0"
 CUDART = {"nvidia/cu13/lib/libcudart.so.13": MODULE}
 
 
-def _loaded(tmp_path, *names, links=None, runtime=None, more=None):
+def _loaded(tmp_path, *names, links=None, more=None, packages=None):
     strings = b"".join(b"\0" + name.encode() + b"\0" for name in names)
-    packages = {
+    every = {
         "fast==0.5.0": {"fast/cpp.abi3.so": MODULE + strings, **(more or {})},
-        "nvidia-cuda-runtime==13.0.96": CUDART if runtime is None else runtime,
+        "nvidia-cuda-runtime==13.0.96": CUDART,
+        **(packages or {}),
     }
-    package_set = audited.package_set(tmp_path, packages, arch=ARCH)
+    package_set = audited.package_set(tmp_path, every, arch=ARCH)
     found = linking.check(package_set, [*linked(links or {}), *BASE])
     return [finding for finding in found if " by this name" in finding.message]
 
@@ -67,6 +69,11 @@ def test_a_link_beside_the_library_does_not_provide_it(tmp_path):
 
 def test_a_package_knows_the_versions_of_its_own_libraries(tmp_path):
     assert not _loaded(tmp_path, "libcudart.so", more={"fast/lib/libcudart.so.12": MODULE})
+
+
+def test_parts_of_the_cuda_toolkit_know_one_another(tmp_path):
+    more = {"nvidia-cuda-cupti==13.0": {"nvidia/cu13/lib/libcupti.so.13": MODULE + STRING}}
+    assert not _loaded(tmp_path, packages=more)
 
 
 def test_a_file_of_the_package_provides_it(tmp_path):

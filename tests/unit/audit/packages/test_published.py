@@ -129,7 +129,7 @@ def test_small_facts_are_published_by_their_kind(tmp_path, monkeypatch):
     gencode = "f.ValidateProtobufRuntimeVersion(\n  D.PUBLIC,\n  7, 36, 1, '', 'x.proto')\n"
     advice = "try:\n  import x\nexcept ImportError:\n  raise OSError('pip install demo[x]')\n"
     loader = Path(_ctypes.__file__).read_bytes() + b"\0libcudart.so\0"
-    files = {
+    files: audited.Files = {
         "demo/__init__.py": advice,
         "demo/model_pb2.py": gencode,
         "demo/_c.so": loader,
