@@ -6,7 +6,8 @@ of an extension does, for x86_64 if they have it; the modules and sources that t
 into the file, and the same ones of other wheels of the same version. `make facts` gives it a cache
 of its own, so that the file follows from the locks and the code alone. Wheels that the next target
 does not have are removed from the cache. It takes about 10 GB of disk and 30 GB of downloads; an
-interrupted run can be continued.
+interrupted run can be continued. With --small only the small facts are read (`SMALL`), by ranges of
+the wheels (about 1 GB), and what else the file has is kept.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -28,8 +30,9 @@ from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.packages import advised, generated, loaded
 from imgbuild.audit.packages.base import read_base, stored_libraries
-from imgbuild.audit.packages.library import Library, LibraryWheel
+from imgbuild.audit.packages.library import REMOTE, Library, LibraryWheel
 from imgbuild.audit.packages.package_set import open_package_set, wheels_of
 from imgbuild.audit.packages.published import (
     DEBS,
@@ -45,6 +48,8 @@ from imgbuild.audit.packages.published import (
 )
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.facts_file import FactsFile, facts_path, write_facts
+from imgbuild.cache.store import Store
+from imgbuild.index.remote_wheel import LATER, Blocks
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
@@ -63,6 +68,10 @@ EXAMPLES = ("cu124-vllm",)  # the target that the pages on extensions use
 AUDITED = ("cu124-vllm", "cu124-vllm0.8.5")
 
 
+# Facts of one wheel each that are kept by the kinds of their readers.
+SMALL = (generated.KIND, loaded.KIND, advised.KIND)
+
+
 class Facts:
     """What was read so far."""
 
@@ -73,6 +82,18 @@ class Facts:
         self.debs: dict[Sha256, tuple[ElfFacts, ...]] = {}
         self.bases: dict[str, bytes] = {}
         self.records: dict[Sha256, bytes] = {}
+        self.small: dict[str, dict[Sha256, bytes]] = {kind: {} for kind in SMALL}
+
+    def add_small(self, library_wheel: LibraryWheel, named: Collection[str], store: Store) -> None:
+        """Read the small facts of a wheel; the advised extras of packages `named` only."""
+        key = library_wheel.wheel.sha256
+        _ = library_wheel.generated_code, library_wheel.loaded
+        if library_wheel.package in named:
+            _ = library_wheel.advised_extras
+        for kind, small in self.small.items():
+            data = store.fact(kind, key) or store.fact(kind + REMOTE, key)
+            if data is not None:
+                small[key] = data
 
     def add_wheel(self, wheel: Wheel, facts: PublishedWheelFacts, metadata: bytes) -> None:
         """Add the facts about a wheel, or what another target's audit read of it as well."""
@@ -110,6 +131,7 @@ class Facts:
         return {
             **{f"wheels/{name}": encode(package_facts(wheels))
                for name, wheels in self.wheels.items()},
+            **{kind: encode(dict(sorted(small.items()))) for kind, small in self.small.items()},
             packages.FACT: encode(dict(sorted(self.records.items()))),
             folders.FACT: encode(dict(sorted(self.bases.items()))),
             METADATA: encode(dict(sorted(self.headers.items()))),
@@ -244,6 +266,7 @@ def read_wheels(
         for wheel in layer.recipe.wheels
     }
     shown = {rule.shown.file for rule in rules.load()}  # a rule may look for a comment
+    named = audit_lock.terms_of(lock, inputs.matrix).named
     with Library(inputs.store) as library:
         for key, wheel in wheels.items():
             library_wheel = library.wheel(wheel, inputs.store.file(key) or Path(wheel.file))
@@ -260,9 +283,33 @@ def read_wheels(
             )
             name = metadata_file(stored.index.files)
             metadata = library_wheel.content.read([name])[name]
+            facts.add_small(library_wheel, named, inputs.store)
             facts.add_wheel(
                 wheel, msgspec.structs.replace(stored, installed=(difference,)), metadata
             )
+
+
+def read_small(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
+    """The entries of the file at `path`, with the small facts of the wheels of `locks`."""
+    session = open_session(None, Options())
+    facts = Facts()
+    for lock in locks:
+        for arch in architectures(lock):
+            inputs = open_inputs(session)
+            wheels = {wheel.sha256: wheel for wheel in wheels_of(lock.arch[arch])}
+            supply = audit_lock.LockFiles(lock, inputs)
+            ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
+            named = audit_lock.terms_of(lock, inputs.matrix).named
+            with Library(inputs.store, Blocks(ranges)) as library:
+                for key, wheel in wheels.items():
+                    place = inputs.store.file(key) or f"{LATER}{key}"
+                    facts.add_small(library.wheel(wheel, place), named, inputs.store)
+            print(f"{lock.target} {arch}: {len(wheels)} wheels", flush=True)
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    before = FactsFile.open(path)
+    entries = {name: before.entry(name) or b"" for name in names}
+    return entries | {kind: facts.entries()[kind] for kind in SMALL}
 
 
 def check(path: Path, locks: Sequence[Lock]) -> list[str]:
@@ -290,6 +337,9 @@ def main() -> int:
     parser.add_argument(
         "--check", action="store_true", help="only test whether the file has all wheels"
     )
+    parser.add_argument(
+        "--small", action="store_true", help="only read the small facts again, by ranges"
+    )
     options = parser.parse_args()
     path: Path = options.output
     locks = chosen_locks(options.target)
@@ -298,6 +348,9 @@ def main() -> int:
         for line in lacking:
             print(f"{path} lacks {line}; run: {REMEDY}", file=sys.stderr)
         return 4 if lacking else 0
+    if options.small:
+        write_facts(path, read_small(locks, path))
+        return 0
     facts = read_targets(locks, options.target or AUDITED)
     write_facts(path, facts.entries())
     size = path.stat().st_size

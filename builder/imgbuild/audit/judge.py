@@ -150,6 +150,7 @@ class _AuditRun:
         terms = self._terms
         return [
             *metadata.check(self._package_set, terms.constraints, terms.extras),
+            *metadata.advised(self._package_set, terms.named),
             *build_tags.check(self._package_set, terms.cuda),
         ]
 
@@ -164,11 +165,12 @@ class _AuditRun:
         return cuda.check(self._package_set, self._terms.cuda, self._terms.gpu)
 
     def _imports(self) -> list[Finding]:
-        from imgbuild.audit.checks import imports, other_python
+        from imgbuild.audit.checks import configured, imports, other_python
 
         return [
             *imports.check(self._package_set, self.path),
             *other_python.check(self._package_set, self.path),
+            *configured.check(self._package_set, self.path),
         ]
 
     def _calls(self) -> list[Finding]:
@@ -177,11 +179,12 @@ class _AuditRun:
         return calls.check(self._package_set, self.path)
 
     def _support(self) -> list[Finding]:
-        from imgbuild.audit.checks import compiling, support
+        from imgbuild.audit.checks import compiling, generated, support
 
         image = bool(self._terms.gpu)  # only targets name GPUs
         return [
             *support.check(self._package_set, self.path, self._published),
+            *generated.check(self._package_set, self.path),
             *compiling.check(self._package_set, self.path, image=image),
         ]
 

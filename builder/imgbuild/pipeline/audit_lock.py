@@ -18,7 +18,7 @@ from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS, Terms
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.packages.base import read_base
+from imgbuild.audit.packages.base import linked, read_base
 from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.audit.source.facts import ElfFacts
@@ -100,7 +100,7 @@ def audit_lock(
     if lock.extends is not None:
         terms = msgspec.structs.replace(terms, named=lock.extends.arch[arch].wheels)
     code = code_digest(*JUDGING, alone=__name__)
-    key_parts = [code, arch, lock.base, resolution, lock.drop, terms, tuple(checks)]
+    key_parts = [code, arch, lock.base, resolution, lock.drop, _links(lock), terms, tuple(checks)]
     key = sha256(codec.compact(key_parts))
     cached = inputs.store.fact(KEPT, key) if not again else None
     report = unpack(cached, Report) if cached is not None else None
@@ -127,6 +127,11 @@ def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constrain
         exempt=required.exempt,
         alone=required.no_deps,
     )
+
+
+def _links(lock: Lock) -> dict[str, str]:
+    """The links of an image, by path."""
+    return lock.settings.links | (lock.extends.links if lock.extends is not None else {})
 
 
 class _Audit:
@@ -217,7 +222,8 @@ class _Audit:
                 self._inputs.drop(fetched)
 
     def _libraries(self) -> Sequence[ElfFacts]:
-        return read_base(self._resolution.debs, self._file, self._store)
+        links = linked(_links(self._lock))
+        return [*links, *read_base(self._resolution.debs, self._file, self._store)]
 
     def _file(self, item: Wheel | Deb) -> Path:
         """The file of `item`; if it is missing, it is fetched with all others of its kind."""

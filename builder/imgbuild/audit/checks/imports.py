@@ -1,15 +1,19 @@
 """The check `imports`: modules and names of other packages, or of Python, that do not exist.
 
-A finding on the main path is an error, one in a corner a note.
+A finding on the main path is an error, one in a corner a note. That is a warning if importing the
+module fails for certain and another package uses this module, if only on request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from imgbuild.audit.checks.assigned import assigned
-from imgbuild.audit.checks.findings import finding, ordered, place_of
+from imgbuild.audit.checks.findings import FindingPlace, finding, ordered, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
 from imgbuild.audit.names import standard
@@ -18,8 +22,8 @@ from imgbuild.audit.names.model import stdlib_module
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.extensions import other_builds
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Attribute, Import, ModuleFacts, Opaque
-from imgbuild.report import Finding, Relation
+from imgbuild.audit.source.facts import Attribute, Guard, Import, ModuleFacts, Opaque
+from imgbuild.report import Finding, Relation, Severity
 
 CHECK = "imports"
 # Package set → whether a package has a module of another name in a folder of its own.
@@ -30,15 +34,55 @@ def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
     """All imports across packages that fail in this package set."""
     package_set = path.view(package_set)
     findings: list[Finding] = []
+    users = _Users(package_set, path)
     for module in path.modules():
         facts = package_set.module(module)
         if isinstance(facts, ModuleFacts):
-            findings.extend(_of_module(package_set, path, facts))
+            findings.extend(_of_module(package_set, path, facts, users))
     return ordered(findings)
 
 
+class _Users:
+    """Where the code of a package names modules of other packages, also on first use."""
+
+    def __init__(self, package_set: ImportablePackages, path: MainPath) -> None:
+        self._package_set = package_set
+        self._path = path
+
+    def of(self, module: str) -> FindingPlace | None:
+        """Where another package names `module`; None if none does."""
+        return self._places.get(module)
+
+    @cached_property
+    def _places(self) -> dict[str, FindingPlace]:
+        places: dict[str, FindingPlace] = {}
+        for name in self._path.modules():
+            facts = self._package_set.module(name)
+            if not isinstance(facts, ModuleFacts):
+                continue
+            root = name.partition(".")[0]
+            for module, line, guards in _named(facts):
+                if "." not in module or module.partition(".")[0] == root or module in places:
+                    continue
+                place = place_of(self._package_set, facts, line)
+                real = (guard for guard in guards if guard.kind != "typing")
+                if place is not None and judge(self._package_set, real).runs:
+                    places[module] = place
+        return places
+
+
+def _named(facts: ModuleFacts) -> Iterator[tuple[str, int, tuple[Guard, ...]]]:
+    """The modules that import statements or strings, as of `LazyLoader`, name; line and guards."""
+    for line in facts.imports:
+        yield line.module, line.line, line.guards
+        yield f"{line.module}.{line.name}", line.line, line.guards
+    for call in facts.calls:
+        for text in call.literals:
+            yield text, call.line, call.guards
+
+
 def _of_module(
-    package_set: ImportablePackages, path: MainPath, facts: ModuleFacts
+    package_set: ImportablePackages, path: MainPath, facts: ModuleFacts, users: _Users
 ) -> list[Finding]:
     findings = []
     here = scopes(facts)
@@ -47,19 +91,27 @@ def _of_module(
         if line.module.partition(".")[0] == root:
             continue
         how = path.reached(facts.module, here.runner(line.scope))
-        finding = _of_import(package_set, facts, line, how)
+        default = (facts.module, line.line) in path.default
+        finding = _of_import(package_set, facts, line, how, default=default, users=users)
         if finding is not None:
             findings.append(finding)
     return findings
 
 
 def _of_import(
-    package_set: ImportablePackages, facts: ModuleFacts, line: Import, how: Reached | None
+    package_set: ImportablePackages,
+    facts: ModuleFacts,
+    line: Import,
+    how: Reached | None,
+    *,
+    default: bool,
+    users: _Users,
 ) -> Finding | None:
     """The finding of one import, if any.
 
     A missing package is reported if a module imports it at its top, without conditions. Code that
-    tests for it first, or imports it in a function, is for users who have it.
+    tests for it first, or imports it in a function, is for users who have it, unless it runs with
+    the `default` configuration of an entry point.
     """
     course = judge(package_set, line.guards)
     attributes = (Attribute(0, expression, scope=line.scope) for expression in course.asked)
@@ -87,10 +139,15 @@ def _of_import(
     top = not scopes(facts).runner(line.scope)
     caught = course.catches(*(IMPORT if relation is Relation.NAME else MISSING))
     user = how is not None and how.user
-    if relation is Relation.PACKAGE and (caught or not (user or top) or not course.certain):
+    shown = default or ((user or top) and course.certain)
+    if relation is Relation.PACKAGE and (caught or not shown):
         return None
-    error = not caught and fails(how, course, relation, top=top)
-    return finding(
+    error = not caught and (default or fails(how, course, relation, top=top))
+    using = None
+    if not error and not caught and top and course.certain and relation is not Relation.PACKAGE:
+        using = users.of(facts.module)
+        text += f"; {using.package} uses this module ({using.file}:{using.line})" if using else ""
+    result = finding(
         package_set,
         CHECK,
         place,
@@ -100,6 +157,9 @@ def _of_import(
         text=text,
         error=error,
     )
+    if using is not None:
+        result = msgspec.structs.replace(result, severity=Severity.WARNING)
+    return result
 
 
 def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[str]) -> str:
@@ -186,7 +246,8 @@ def _in_namespace(package_set: ImportablePackages, module: str) -> bool:
 def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str) -> bool:
     """Whether the importing package has `root` in a folder that it adds to sys.path.
 
-    Such a folder need not be one that Python can import: wandb/vendor/gql-0.2.0/wandb_gql.
+    Such a folder need not be one that Python can import: wandb/vendor/gql-0.2.0/wandb_gql. One
+    with other files only, such as a group of a configuration, is none.
     """
     package = package_set.owner(facts.module)
     if package is None:
@@ -195,6 +256,6 @@ def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str)
     if (package, root) not in memory:
         modules, files = package_set.modules_of(package), package_set.files(package)
         memory[package, root] = any(f".{root}." in f"{module}." for module in modules) or any(
-            f"/{root}/" in file for file in files
+            f"/{root}/" in file and file.endswith((".py", ".so")) for file in files
         )
     return memory[package, root]

@@ -19,6 +19,7 @@ from packaging.version import InvalidVersion, Version
 from imgbuild.audit.binaries import libraries
 from imgbuild.audit.binaries.libraries import Libraries
 from imgbuild.audit.binaries.mangled import counterparts
+from imgbuild.audit.checks import loaded
 from imgbuild.audit.checks.floors import GLIBC
 from imgbuild.audit.packages import variants
 from imgbuild.audit.packages.library_map import LibraryMap, is_private
@@ -72,6 +73,8 @@ class _Linker:
                 yield from self._symbols(package, facts)
             yield from self._versions(package, facts)
             yield from self._numpy(package, facts)
+        if self._sure:
+            yield from loaded.check(self._package_set, self._map, self._known)
 
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
         """Whether the file's name has the tag of another Python."""

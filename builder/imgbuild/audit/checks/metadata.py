@@ -18,6 +18,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.packages.reading import module_name
 from imgbuild.matrix.constraints import Constraint, violations
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.system.syntax import parse_requirement
@@ -197,6 +198,36 @@ def _of_extras(
                 line=need.number,
             )
             yield msgspec.structs.replace(finding, severity=Severity.WARNING)
+
+
+def advised(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
+    """Warnings for parts of the packages `named` whose extra is not all there: `ray.serve`.
+
+    The package says so itself: the import of the part fails with the extra's name.
+    """
+    for package in sorted(set(named) if not package_set.partial else ()):
+        for advice in package_set.advised_extras(package):
+            extra = {normalize(package): (advice.extra,)}
+            missing = [
+                normalize(need.requirement.name)
+                for need in needs(package_set, extra)
+                if need.package == normalize(package)
+                and need.extra == advice.extra
+                and package_set.version(need.requirement.name) is None
+            ]
+            if missing:
+                part = module_name(advice.file) or advice.file
+                finding = _finding(
+                    package_set,
+                    package,
+                    f"needs {package}[{advice.extra}] for {part}, and {', '.join(missing)}"
+                    f" {'is' if len(missing) == 1 else 'are'} not in this package set",
+                    remedy=f"if {part} is used, require {package}[{advice.extra}]",
+                    subject=f"{package}[{advice.extra}]",
+                    file=advice.file,
+                    line=advice.line,
+                )
+                yield msgspec.structs.replace(finding, severity=Severity.WARNING)
 
 
 def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:

@@ -8,11 +8,12 @@ with less certainty those that nothing calls by name. Code that is not reached i
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from imgbuild.audit.main_path import policy
+from imgbuild.audit.main_path.defaults import default_run
 from imgbuild.audit.main_path.guards import IMPORT, Course, judge
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.audit.main_path.view import View
@@ -66,8 +67,14 @@ class MainPath:
         called: Iterable[Place] = (),
         starts: Iterable[tuple[str, str]] = (),
         packages: frozenset[str] = frozenset(),
+        default: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
-        """With what starts an import, a name and its entry point, and the packages followed."""
+        """With what starts an import, a name and its entry point, and the packages followed.
+
+        `default` maps import statements, by module and line, that run with the default
+        configuration of an entry point, to that.
+        """
+        self.default = dict(default or {})
         self.starts = tuple(starts)
         self.packages = packages
         self._view = view
@@ -119,7 +126,8 @@ def main_path(
         if not entry.optional and _applies(package_set, entry, partial=package_set.partial)
         for name in (entry.name, *entry.also)
     ]
-    return MainPath(walk.places, corners, view, walk.called, starts, rules.walk | rules.imported)
+    packages = rules.walk | rules.imported
+    return MainPath(walk.places, corners, view, walk.called, starts, packages, walk.default)
 
 
 def _applies(
@@ -167,10 +175,11 @@ class _BaseClasses:
 class _Walk:
     """One pass over a package set; places are visited again if a more certain path is found."""
 
-    def __init__(self, package_set: ImportablePackages, rules: MainPathPolicy) -> None:
+    def __init__(self, package_set: View, rules: MainPathPolicy) -> None:
         self.package_set = package_set
         self.places: dict[Place, Reached] = {}
         self.called: set[Place] = set()
+        self.default: dict[tuple[str, int], str] = {}
         self._walked = rules.walk | rules.imported
         self._imported = rules.imported
         self._owners: dict[str, str] = {}
@@ -183,6 +192,11 @@ class _Walk:
         for name in (entry.name, *entry.also):
             how = Reached(Level.CERTAIN, entry.name, importing=True, optional=entry.optional)
             self._enter(name, how)
+        run = default_run(self.package_set, entry.name)
+        self.default |= dict.fromkeys(run.imports, entry.name)
+        for place in sorted(run.functions):
+            if self._is_walked(place[0]):
+                self._mark(place, Reached(Level.CERTAIN, entry.name))
         while self._queue:
             batch, self._queue = self._queue, []
             self._prefetch(batch)
@@ -324,6 +338,8 @@ class _Walk:
         if not course.runs:
             return
         beyond = self._beyond(course, how, *IMPORT)
+        if how.via is not None and (how.via[0], line.line) in self.default:
+            beyond = how
         self._module(line.module, beyond)
         if not line.name or line.name == "*" or not self._is_walked(line.module):
             return

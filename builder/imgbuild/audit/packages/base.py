@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +46,15 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
 
     by_deb = each(debs, _deb_libraries, threads=THREADS)
     return [facts for libraries in by_deb for facts in libraries]
+
+
+def linked(links: Mapping[str, str]) -> list[ElfFacts]:
+    """The links of an image, path → target, in folders that the dynamic linker searches."""
+    return [
+        ElfFacts(file=path[1:], machine="link", soname=posixpath.basename(target))
+        for path, target in links.items()
+        if _LIBRARY.fullmatch(path[1:]) is not None
+    ]
 
 
 def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:

@@ -14,7 +14,7 @@ import fnmatch
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Self, TypeVar
@@ -22,8 +22,12 @@ from typing import Self, TypeVar
 import msgspec
 from isal import isal_zlib
 
+from imgbuild.audit.packages import advised, generated, loaded
+from imgbuild.audit.packages.advised import AdvisedExtra, part_files, read_advised
 from imgbuild.audit.packages.content import WheelContent
 from imgbuild.audit.packages.extensions import modules_for
+from imgbuild.audit.packages.generated import GeneratedCode, generated_files, read_generated
+from imgbuild.audit.packages.loaded import Names, loading_files, read_loaded
 from imgbuild.audit.packages.published import (
     PublishedFacts,
     PublishedWheelFacts,
@@ -188,6 +192,24 @@ class LibraryWheel:
             self._keep(IMPORTS, stored)
         return {name: imported for name, imported in stored.items() if name in self.sources}
 
+    @cached_property
+    def generated_code(self) -> tuple[GeneratedCode, ...]:
+        """Its modules that protobuf generated and that check the version of protobuf."""
+        if not generated_files(self.files):
+            return ()
+        codes = self._read_once(
+            generated.KIND, tuple[GeneratedCode, ...], lambda: read_generated(self.content)
+        )
+        return tuple(code for code in codes if code.file in self.files)
+
+    @cached_property
+    def advised_extras(self) -> tuple[AdvisedExtra, ...]:
+        """Its own extras that it names where importing a part of it fails."""
+        if not part_files(self.files):
+            return ()
+        form = tuple[AdvisedExtra, ...]
+        return self._read_once(advised.KIND, form, lambda: read_advised(self.content, self.package))
+
     def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
         """The modules below `parent` whose source has `word`."""
         if self._mentions is None:
@@ -295,6 +317,16 @@ class LibraryWheel:
             self._elf_facts = stored
         return self._elf_facts
 
+    @cached_property
+    def loaded(self) -> Names:
+        """Its shared objects that load libraries by name → the names in their strings."""
+        loading = loading_files(self.elf_facts(), self.files)
+        if not loading:
+            return {}
+        return self._read_once(
+            loaded.KIND, dict[str, tuple[str, ...]], lambda: read_loaded(self.content, loading)
+        )
+
     def keep_elf_facts(self, elf_facts: tuple[ElfFacts, ...]) -> None:
         """Store the facts of the wheel's shared objects."""
         self._elf_facts = elf_facts
@@ -326,6 +358,18 @@ class LibraryWheel:
             mentions=self._fetch(MENTIONS, Mentions) or {},
             elf_facts=self._fetch(ELF_FACTS, tuple[ElfFacts, ...]),
         )
+
+    def _read_once(self, kind: str, form: type[T], read: Callable[[], T]) -> T:
+        """A fact whose kind names the format of its reader; it may be among the published facts."""
+        kinds = (kind,) if self.local else (kind, kind + REMOTE)
+        for each in kinds:
+            data = self._library.store.fact(each, self.wheel.sha256)
+            value = unpack(data, form) if data is not None else None
+            if value is not None:
+                return value
+        value = read()
+        self._library.store.put_fact(kinds[-1], self.wheel.sha256, pack(value))
+        return value
 
     def _fetch(self, kind: str, form: type[T], more: str = "") -> T | None:
         key = f"{self.wheel.sha256} {readers()}{more}"

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from imgbuild.audit.packages.advised import AdvisedExtra
+from imgbuild.audit.packages.generated import GeneratedCode
 from imgbuild.audit.packages.library import Library, LibraryWheel
+from imgbuild.audit.packages.loaded import Names
 from imgbuild.audit.packages.reading import WheelMetadata, is_metadata
 from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
@@ -92,12 +95,27 @@ class PackageSet:
         library_wheel = self.wheels.get(normalize(package))
         return library_wheel.read([path]).get(path) if library_wheel is not None else None
 
+    def generated_code(self, package: str) -> tuple[GeneratedCode, ...]:
+        """The modules of `package` that protobuf generated and that check its version."""
+        library_wheel = self.wheels.get(normalize(package))
+        return library_wheel.generated_code if library_wheel is not None else ()
+
     def elf_facts(self) -> Iterator[tuple[str, ElfFacts]]:
         """Every shared object and program of local wheels, with its package."""
         self._library.prefetch_elf_facts([self.wheels[package] for package in self.packages])
         for package in self.packages:
             for facts in self.wheels[package].elf_facts():
                 yield package, facts
+
+    def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
+        """The extras of `package` that it names where importing a part of it fails."""
+        library_wheel = self.wheels.get(normalize(package))
+        return library_wheel.advised_extras if library_wheel is not None else ()
+
+    def loaded(self, package: str) -> Names:
+        """File of `package` that loads libraries by name → the names in its strings."""
+        library_wheel = self.wheels.get(normalize(package))
+        return library_wheel.loaded if library_wheel is not None else {}
 
     # -- modules
 

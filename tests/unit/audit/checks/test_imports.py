@@ -126,3 +126,67 @@ def test_a_part_of_a_namespace_is_missing_and_not_another_package_s():
         (Relation.PACKAGE, ""),
         (Relation.MODULE, "lib"),
     ]
+
+
+# -- modules that another package uses
+
+PART = "try:\n    from engine.tools import Tokenizer\nexcept ImportError{}:\n    {}\n"
+RAISES = PART.format("", "raise ImportError('engine is not installed')")
+LAZY = "part = LazyLoader('{0}', globals(), '{0}')\n"
+
+
+def part_findings(part: str, user: str):
+    packages = {
+        "fmt 0.11.3": {
+            "fmt/__init__.py": "",
+            "fmt/parts/__init__.py": "",
+            "fmt/parts/engine.py": part,
+        },
+        "engine 0.26.0": {
+            "engine/__init__.py": "class LazyLoader:\n    pass\n",
+            "engine/backend.py": f"from engine import LazyLoader\n{user}",
+        },
+    }
+    package_set = SourceModules(packages)
+    corners = ("fmt.parts.engine", "engine.backend")
+    path = main_path(package_set, rules("engine", walk=("fmt", "engine")), corners)
+    return [(finding.severity, finding.message) for finding in imports.check(package_set, path)]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        RAISES,
+        PART.format(" as error", "raise RuntimeError('engine is not installed') from error"),
+        PART.format("", "print('no engine')\n    raise"),
+        "from engine.tools import Tokenizer\n",
+    ],
+)
+@pytest.mark.parametrize(
+    "user",
+    [
+        LAZY.format("fmt.parts.engine"),
+        "def start():\n    from fmt.parts import engine\n",
+        "def start():\n    import fmt.parts.engine as part\n",
+        "import typing\nif typing.TYPE_CHECKING:\n    import fmt.parts.engine as part\n",
+    ],
+)
+def test_a_part_that_another_package_uses_and_that_cannot_be_imported_is_a_warning(part, user):
+    ((severity, message),) = part_findings(part, user)
+    assert severity is Severity.WARNING
+    assert "imports engine.tools, which engine 0.26.0 does not have" in message
+    assert "; engine uses this module (engine/backend.py:" in message
+
+
+@pytest.mark.parametrize(
+    ("part", "user"),
+    [
+        (RAISES, "def start():\n    import fmt.parts\n"),
+        (RAISES, LAZY.format("fmt.parts.other")),
+        (PART.format("", "Tokenizer = None"), LAZY.format("fmt.parts.engine")),
+        ("def later():\n    import engine.tools\n", LAZY.format("fmt.parts.engine")),
+        (RAISES, "import sys\nif sys.platform == 'win32':\n    import fmt.parts.engine\n"),
+    ],
+)
+def test_a_part_that_nobody_uses_or_that_can_be_imported_is_a_note(part, user):
+    assert [severity for severity, _ in part_findings(part, user)] == [Severity.NOTE]

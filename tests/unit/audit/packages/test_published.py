@@ -1,6 +1,8 @@
 """The facts that come with imgbuild: they stand for wheels and packages that were never here."""
 
+import _ctypes
 from array import array
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -121,6 +123,43 @@ def test_published_facts_stand_for_the_wheel(tmp_path, published, archive):
         assert library_wheel.read(["demo/a.py"])["demo/a.py"].startswith(b"def one(")
         assert library_wheel.imports["demo"] == ("demo", "sys")
         assert library_wheel.mentioning("demo", "one") == ("demo.a", "demo.b")
+
+
+def test_small_facts_are_published_by_their_kind(tmp_path, monkeypatch):
+    gencode = "f.ValidateProtobufRuntimeVersion(\n  D.PUBLIC,\n  7, 36, 1, '', 'x.proto')\n"
+    advice = "try:\n  import x\nexcept ImportError:\n  raise OSError('pip install demo[x]')\n"
+    loader = Path(_ctypes.__file__).read_bytes() + b"\0libcudart.so\0"
+    files: audited.Files = {
+        "demo/__init__.py": advice,
+        "demo/model_pb2.py": gencode,
+        "demo/_c.so": loader,
+    }
+    wheel, path = audited.wheel(tmp_path, "demo", "1.0", files)
+    store = Store.open(tmp_path / "cache")
+
+    def _small(library_wheel):
+        return library_wheel.generated_code, library_wheel.advised_extras, library_wheel.loaded
+
+    with Library(store) as library:
+        read = _small(library.wheel(wheel, path))
+        library.wheel(wheel, path).elf_facts()
+        stored = library.wheel(wheel, path).stored_facts()
+    small = {kind: store.fact(kind, wheel.sha256) for kind in facts_file.KINDS[-3:]}
+    entries = entries_of([(wheel, path, stored)])
+    entries |= {kind: msgspec.msgpack.encode({wheel.sha256: data}) for kind, data in small.items()}
+    archive = tmp_path / "facts.zip"
+    write_facts(archive, entries)
+    path.unlink()
+    monkeypatch.setattr("imgbuild.cache.store.installed_facts", lambda: FactsFile.open(archive))
+    generated, advised, loaded = _small(opened(tmp_path, archive).wheel(wheel, path))
+    assert (generated, advised, loaded) == read
+    assert [(code.file, code.line, code.version) for code in generated] == [
+        ("demo/model_pb2.py", 1, (7, 36, 1))
+    ]
+    assert [(each.file, each.line, each.extra) for each in advised] == [
+        ("demo/__init__.py", 3, "x")
+    ]
+    assert "libcudart.so" in loaded["demo/_c.so"]
 
 
 def test_what_another_python_may_parse_is_not_published(tmp_path, published, archive):

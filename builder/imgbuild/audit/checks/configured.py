@@ -1,0 +1,66 @@
+"""Part of the check `imports`: classes that the default configuration of a program names.
+
+Hydra makes an object of `_target_: package.module.Class` when the program asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from imgbuild.audit.main_path.closure import MainPath
+from imgbuild.audit.main_path.configuration import HydraProgram, program, targets
+from imgbuild.audit.names.lookup import look_up
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.report import Evidence, Finding, Relation, Severity
+
+CHECK = "imports"
+
+
+def check(package_set: ImportablePackages, path: MainPath) -> Iterator[Finding]:
+    """Warnings for `_target_`s that do not exist: which ones a run needs depends on it."""
+    modules = {name.rpartition(".")[0] for name, _ in path.starts}
+    for module in sorted(filter(None, modules)):
+        main = program(package_set, module)
+        named = set(targets(main.composed(main.name))) if main is not None else ()
+        for target in sorted(named):
+            if main is not None and _is_absent(package_set, target):
+                yield _finding(package_set, main, target)
+
+
+def _is_absent(package_set: ImportablePackages, target: str) -> bool:
+    """Whether a dotted name certainly has no definition in a package that is there."""
+    module, _, name = target.rpartition(".")
+    if package_set.owner(module.partition(".")[0]) is None:
+        return False
+    if package_set.exists(module):
+        return look_up(package_set, module, name).state == "absent"
+    return package_set.exists(module) is False and not package_set.exists(
+        module.rpartition(".")[0]  # a class in a class
+    )
+
+
+def _finding(package_set: ImportablePackages, main: HydraProgram, target: str) -> Finding:
+    other = package_set.owner(target.partition(".")[0]) or ""
+    version = package_set.version(main.package) or ""
+    other_version = package_set.version(other) or ""
+    file, line = main.place_of(target)
+    return Finding(
+        check=CHECK,
+        severity=Severity.WARNING,
+        message=(
+            f"{main.package} {version} names {target} in the configuration {main.name},"
+            f" which {other} {other_version} does not have"
+        ),
+        where=f"{main.package} {version} {file}:{line}",
+        remedy=f"set another class, or choose another version of {other}",
+        evidence=Evidence(
+            relation=Relation.NAME,
+            package=main.package,
+            version=version,
+            file=file,
+            line=line,
+            other=other,
+            other_version=other_version,
+            subject=target,
+        ),
+    )

@@ -1,0 +1,71 @@
+"""Part of the check `elf`: libraries loaded by a name that nothing has (separate: reads strings).
+
+Only names without a version are reported, of libraries that are there under a name with one: others
+are for other machines. A file that also has a name with a version tries that, too, and a package
+knows the versions of its own libraries.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from imgbuild.audit.binaries.libraries import Libraries
+from imgbuild.audit.packages.library_map import LibraryMap, is_private
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.report import Evidence, Finding, Relation, Severity
+
+CHECK = "elf"
+TOOLKIT = "nvidia-"
+
+
+def check(package_set: PackageSet, libraries: LibraryMap, known: Libraries) -> Iterator[Finding]:
+    """Findings of all packages; warnings, since what loads the library may be optional."""
+    for package, facts in libraries.files:
+        names = package_set.loaded(package).get(facts.file, ()) if facts.undefined else ()
+        for name in names:
+            if not name.endswith(".so") or any(other.startswith(f"{name}.") for other in names):
+                continue
+            near = libraries.relatives(name)
+            if (
+                near
+                and not any(_is_same(package, owner) for owner, _ in near)
+                and not is_private(facts.file)
+                and libraries.in_base(name) is None
+                and not known.is_driver(f"{name}.1")
+                and not libraries.providers(package, facts, name)
+            ):
+                owner, relative = near[0]
+                yield _finding(package_set, package, facts.file, name, owner, relative.file)
+
+
+def _is_same(package: str, owner: str) -> bool:
+    """Whether packages are parts of one product: those of the CUDA toolkit know one another."""
+    toolkit = package.startswith(TOOLKIT) and owner.startswith(TOOLKIT)
+    return package == owner or toolkit
+
+
+def _finding(
+    package_set: PackageSet, package: str, file: str, name: str, owner: str, near: str
+) -> Finding:
+    version, other_version = package_set.version(package) or "", package_set.version(owner) or ""
+    there = posixpath.basename(near)
+    return Finding(
+        check=CHECK,
+        severity=Severity.WARNING,
+        message=(
+            f"{package} {version}: {file} loads {name} by this name, which no folder of the loader"
+            f" has; {owner} {other_version} has {there}"
+        ),
+        where=f"{package} {version} {file}",
+        remedy=f"if this part of {package} is used, add a link /usr/lib/{name} to {near}",
+        evidence=Evidence(
+            relation=Relation.LIBRARY,
+            package=package,
+            version=version,
+            file=file,
+            other=owner,
+            other_version=other_version,
+            subject=name,
+        ),
+    )

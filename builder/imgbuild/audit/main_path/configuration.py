@@ -1,0 +1,138 @@
+"""The configuration that a Hydra program of a package loads by default, from YAML in its wheel."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.errors import FetchFailed
+from imgbuild.system import yaml_data
+
+OPEN = object()  # a part of the configuration whose keys are not known
+_MAIN = re.compile(rb"hydra\.main\(([^)]*)\)")
+_SETTING = re.compile(rb"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")
+_DEFAULT = re.compile(r"(?:override\s+)?/?([\w./-]+?)(?:@([\w.]+))?$")
+_CHOICE = re.compile(r"\$\{(\w+)\}")
+_DEPTH = 8
+
+
+class HydraProgram:
+    """A Hydra program: the folder of its configuration, and the name of its default."""
+
+    def __init__(
+        self, package_set: ImportablePackages, package: str, folder: str, name: str
+    ) -> None:
+        self.package = package
+        self.folder = folder
+        self.name = name
+        self._set = package_set
+        self.files = tuple(
+            path for path in package_set.files(package) if path.startswith(f"{folder}/")
+        )
+        self.groups = frozenset(
+            posixpath.dirname(path).removeprefix(folder).strip("/") for path in self.files
+        ) - {""}
+
+    def composed(self, name: str) -> Any:
+        """The configuration of this name as Hydra composes it; None if there is none."""
+        try:
+            return self._composed(name, 0)
+        except (yaml.YAMLError, FetchFailed, RecursionError):
+            return None
+
+    def place_of(self, text: str) -> tuple[str, int]:
+        """The first file and line of the configuration that has `text`; "" and 0 if none has."""
+        for file in self.files:
+            data = self._set.read(self.package, file) if file.endswith(".yaml") else None
+            at = (data or b"").find(text.encode())
+            if data is not None and at >= 0:
+                return file, data.count(b"\n", 0, at) + 1
+        return "", 0
+
+    def _composed(self, name: str, depth: int) -> Any:
+        data = self._set.read(self.package, f"{self.folder}/{name}.yaml")
+        if data is None or depth > _DEPTH:
+            return None
+        content = yaml_data.read(data) or {}
+        defaults = content.pop("defaults", []) if isinstance(content, dict) else []
+        chosen_options: dict[str, str] = {}
+        result: Any = {}
+        merged = False
+        for entry in defaults:
+            if entry == "_self_":
+                result, merged = _merged(result, content), True
+                continue
+            group, package, chosen = _entry(entry, posixpath.dirname(name))
+            chosen = _CHOICE.sub(lambda match: chosen_options.get(match[1], match[0]), chosen)
+            chosen_options[group] = chosen
+            part = self._composed(posixpath.join(group, chosen), depth + 1) if chosen else {}
+            if part is None or part is OPEN:
+                part = OPEN
+            for key in reversed(package.split(".") if package else []):
+                part = {key: part}
+            result = _merged(result, part)
+        return result if merged else _merged(result, content)
+
+
+def program(package_set: ImportablePackages, module: str) -> HydraProgram | None:
+    """The Hydra program in a module; None if it has none."""
+    package = package_set.owner(module)
+    path = package_set.modules_of(package).get(module, "") if package is not None else ""
+    try:
+        main = _MAIN.search(package_set.read(package or "", path) or b"") if path else None
+    except FetchFailed:
+        main = None
+    if package is None or main is None:
+        return None
+    settings = {key.decode(): value.decode() for key, value in _SETTING.findall(main[1])}
+    folder = posixpath.join(posixpath.dirname(path), settings.get("config_path", ""))
+    name = settings.get("config_name", "config").removesuffix(".yaml")
+    return HydraProgram(package_set, package, posixpath.normpath(folder), name)
+
+
+def targets(tree: Any) -> Iterator[str]:
+    """The class paths that a configuration names by `_target_`."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Mapping):
+            named = node.get("_target_")
+            if isinstance(named, str) and "$" not in named:
+                yield named
+            todo.extend(node.values())
+        elif isinstance(node, list):
+            todo.extend(node)
+
+
+def _entry(entry: Any, folder: str) -> tuple[str, str, str]:
+    """The group, the place in the configuration and the file that an entry of `defaults` names."""
+    if isinstance(entry, str):
+        text, _, package = entry.partition("@")
+        group, _, chosen = posixpath.join(folder, text).rpartition("/")
+        return group, "" if package == "_here_" else package, chosen
+    (key, chosen), *_ = entry.items()
+    match = _DEFAULT.match(str(key))
+    if match is None:
+        return "", "", ""
+    group = posixpath.normpath(posixpath.join(folder, match[1]))
+    package = match[2] if match[2] is not None else group.replace("/", ".")
+    return group, "" if package == "_here_" else package, str(chosen or "").removesuffix(".yaml")
+
+
+def _merged(first: Any, second: Any) -> Any:
+    if first is OPEN or second is OPEN:
+        return OPEN
+    if not isinstance(first, dict) or not isinstance(second, dict):
+        return second
+    return {
+        **first,
+        **{
+            key: _merged(first.get(key), value) if isinstance(first.get(key), dict) else value
+            for key, value in second.items()
+        },
+    }

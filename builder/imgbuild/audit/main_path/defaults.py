@@ -1,0 +1,416 @@
+"""What an entry point runs by default (separate: it follows statements in order).
+
+The statements of a function are followed in order. Its configuration is that of its Hydra program,
+or has the defaults of the dataclass by which a parameter is annotated. Conditions on it are
+evaluated; of one that stays unknown neither branch is followed. `X.remote(…)` of Ray is a call.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from imgbuild.audit.main_path.answers import evaluator
+from imgbuild.audit.main_path.configuration import program
+from imgbuild.audit.main_path.evaluation import bound_parameters
+from imgbuild.audit.main_path.values import UNKNOWN, CallFrame, truth
+from imgbuild.audit.main_path.view import View
+from imgbuild.audit.names import classes
+from imgbuild.audit.names.classes import ancestors
+from imgbuild.audit.names.lookup import look_up
+from imgbuild.audit.names.model import LookupResult
+from imgbuild.audit.source.facts import Class, Function, ModuleFacts
+from imgbuild.audit.source.text import dotted
+
+_DEEPEST = 10  # calls within calls
+_STATEMENTS = 4000
+_PLAIN = (bool, int, float, str, type(None))
+_RAY = ("remote", "options")
+# Exceptions whose handlers may handle a failed import.
+_CATCHING = frozenset(("", "ImportError", "ModuleNotFoundError", "Exception", "BaseException"))
+
+
+class DefaultRun(msgspec.Struct):
+    """The import statements, by module and line, and the functions that run for certain."""
+
+    imports: set[tuple[str, int]]
+    functions: set[tuple[str, str]]
+
+
+class _Object(msgspec.Struct):
+    """An object of a class, and the attributes that were assigned to it."""
+
+    kind: LookupResult
+    attributes: dict[str, object] = {}
+
+
+class _Method(msgspec.Struct, frozen=True):
+    owner: object
+    name: str
+
+
+class _Returned(Exception):
+    """The rest of a function does not run, or not for certain; the value if it is known."""
+
+    def __init__(self, value: object = UNKNOWN) -> None:
+        super().__init__()
+        self.value = value
+
+
+def default_run(view: View, name: str, run: DefaultRun | None = None) -> DefaultRun:
+    """What calling the function or class `name` runs with its defaults; also added to `run`."""
+    run = run or DefaultRun(set(), set())
+    module, _, rest = name.rpartition(".")
+    facts = view.module(module) if module else None
+    if isinstance(facts, ModuleFacts):
+        lookup = classes.follow(view, classes.resolve(view, facts, rest))
+        _DefaultWalk(view, run).enter(lookup)
+    return run
+
+
+class _DefaultWalk:
+    """One walk from an entry point."""
+
+    def __init__(self, view: View, run: DefaultRun) -> None:
+        self._view = view
+        self._run = run
+        self._evaluator = evaluator(view)
+        self._depth = self._count = 0
+        self._names: dict[str, object] = {}
+        self._home: ModuleFacts | None = None
+
+    def enter(self, lookup: LookupResult) -> None:
+        """Follow an entry point that has a configuration; others are called with data alone."""
+        definition, home = lookup.definition, lookup.home
+        owner: tuple[object, ...] = ()
+        if isinstance(definition, Class) and home is not None:
+            owner = (_Object(lookup),)
+            maker = classes.member(self._view, lookup, "__init__")
+            definition, home = maker.definition, maker.home
+        if home is None or lookup.ambiguous or not isinstance(definition, Function):
+            return
+        named = self._dataclasses(home, definition)
+        main = None
+        if any(text.startswith("hydra.main") for text in definition.decorators):
+            main = program(self._view, home.module)
+        if main is not None or named:
+            given = (main.composed(main.name),) if main is not None else owner
+            self._call(home, definition, given, named)
+
+    def _dataclasses(self, home: ModuleFacts, function: Function) -> dict[str, object]:
+        """Parameter → the defaults of the dataclass that annotates it: `args: Config | None`."""
+        configurations: dict[str, object] = {}
+        for parameter in function.parameters:
+            for name in re.findall(r"[\w.]+", parameter.annotation):
+                lookup = classes.follow(self._view, classes.resolve(self._view, home, name))
+                if lookup.state == "defined" and not lookup.ambiguous and _is_dataclass(lookup):
+                    configurations[parameter.name] = self._dataclass(lookup)
+        return configurations
+
+    # -- calls
+
+    def _call(
+        self,
+        home: ModuleFacts,
+        function: Function,
+        given: Sequence[object],
+        named: Mapping[str, object],
+    ) -> object:
+        source = self._evaluator.source(home.module)
+        node = source.function(function.name, function.line) if source is not None else None
+        if node is None or self._depth >= _DEEPEST or self._evaluator.suspends(node):
+            return UNKNOWN
+        self._run.functions.add((home.module, function.name))
+        names = bound_parameters(node.args, given, named, _constant)
+        outside = self._names, self._home
+        self._names, self._home = names, home
+        self._depth += 1
+        try:
+            self._block(node.body)
+        except _Returned as returned:
+            return returned.value
+        finally:
+            self._depth -= 1
+            self._names, self._home = outside
+        return None
+
+    def _resolved(self, node: ast.AST, home: ModuleFacts | None) -> LookupResult | None:
+        name = dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+        if not name or home is None:
+            return None
+        lookup = classes.follow(self._view, classes.resolve(self._view, home, name))
+        return lookup if lookup.state == "defined" and not lookup.ambiguous else None
+
+    def _dataclass(self, lookup: LookupResult) -> dict[str, object]:
+        """The defaults of a dataclass; a field without a readable one is left out."""
+        defaults: dict[str, object] = {}
+        for ancestor in reversed(ancestors(self._view, lookup)):
+            definition, home = ancestor.definition, ancestor.home
+            source = self._evaluator.source(home.module) if home is not None else None
+            if not isinstance(definition, Class) or source is None:
+                continue
+            node = source.class_(definition.line)
+            for statement in node.body if node is not None else ():
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    defaults.pop(statement.target.id, None)
+                    value = _field_default(statement.value)
+                    if value is not UNKNOWN:
+                        defaults[statement.target.id] = value
+        return defaults
+
+    def _construct(
+        self, kind: LookupResult, given: Sequence[object], named: Mapping[str, object]
+    ) -> object:
+        instance = _Object(kind)
+        maker = classes.member(self._view, kind, "__init__")
+        if isinstance(maker.definition, Function) and maker.home is not None:
+            self._call(maker.home, maker.definition, (instance, *given), named)
+        return instance
+
+    def _apply(
+        self, called: object, given: Sequence[object], named: Mapping[str, object]
+    ) -> object:
+        if isinstance(called, _Method):
+            if isinstance(called.owner, Mapping) and called.name == "get" and given:
+                fallback = given[1] if len(given) > 1 else None
+                return called.owner.get(given[0], fallback) if _is_key(given[0]) else UNKNOWN
+            if called.name in _RAY:  # of a remote class or function, or a method of an actor
+                return (
+                    called.owner
+                    if called.name == "options"
+                    else self._apply(called.owner, given, named)
+                )
+            if isinstance(called.owner, _Object):
+                member = classes.member(self._view, called.owner.kind, called.name)
+                if isinstance(member.definition, Function) and member.home is not None:
+                    static = "staticmethod" in member.definition.decorators
+                    owner = () if static else (called.owner,)
+                    return self._call(member.home, member.definition, (*owner, *given), named)
+            return UNKNOWN
+        if not isinstance(called, LookupResult) or called.home is None or called.ambiguous:
+            return UNKNOWN
+        if isinstance(called.definition, Class):
+            return self._construct(called, given, named)
+        if isinstance(called.definition, Function):
+            return self._call(called.home, called.definition, given, named)
+        return UNKNOWN
+
+    # -- statements
+
+    def _block(self, statements: Sequence[ast.stmt]) -> None:
+        for statement in statements:
+            self._count += 1
+            if self._count > _STATEMENTS:
+                raise _Returned
+            self._statement(statement)
+
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                self._import(node)
+            case ast.If():
+                holds = self._holds(node.test)
+                branch = None if holds is None else node.body if holds else node.orelse
+                self._either(branch, node)
+            case ast.Try() | ast.TryStar():
+                whole = (*node.body, *node.orelse, *node.finalbody)
+                is_open = all(map(_lets_through, node.handlers))
+                self._either(whole if is_open else None, node)
+            case ast.With():
+                managers = [self.value(item.context_expr) for item in node.items]
+                is_open = "suppress" not in ast.unparse(node).partition("\n")[0]
+                self._either(node.body if managers and is_open else None, node)
+            case ast.Assign() | ast.AnnAssign():
+                value = self.value(node.value) if node.value is not None else UNKNOWN
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    self._assign(target, value)
+            case ast.Expr():
+                self.value(node.value)
+            case ast.Return() | ast.Raise():
+                result = node.value if isinstance(node, ast.Return) else None
+                raise _Returned(self.value(result) if result is not None else UNKNOWN)
+            case _:
+                self._skip(node)
+
+    def _either(self, block: Sequence[ast.stmt] | None, node: ast.stmt) -> None:
+        """Follow a block of a statement, or pass over the statement."""
+        if block is None:
+            self._skip(node)
+        else:
+            self._block(block)
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        home = self._home
+        source = self._evaluator.source(home.module) if home is not None else None
+        if home is None or source is None:
+            return
+        self._run.imports.add((home.module, node.lineno))
+        for alias in node.names:
+            bound = alias.asname or alias.name.partition(".")[0]
+            self._names[bound] = UNKNOWN
+            if isinstance(node, ast.ImportFrom):
+                lookup = look_up(self._view, source.absolute(node), alias.name)
+                lookup = classes.follow(self._view, lookup)
+                if lookup.state == "defined" and not lookup.ambiguous:
+                    self._names[bound] = lookup
+
+    def _assign(self, target: ast.expr, value: object) -> None:
+        if isinstance(target, ast.Name):
+            self._names[target.id] = value
+        elif isinstance(target, ast.Attribute):
+            owner = self.value(target.value)
+            if isinstance(owner, dict):
+                owner[target.attr] = value
+            elif isinstance(owner, _Object):
+                owner.attributes[target.attr] = value
+        elif isinstance(target, ast.Subscript):
+            owner, key = self.value(target.value), self.value(target.slice)
+            if isinstance(owner, dict) and _is_key(key):
+                owner[key] = value
+        else:
+            self._forget(target)
+
+    def _skip(self, node: ast.stmt) -> None:
+        """Pass over what may run; the rest does not run for certain if it may return."""
+        self._forget(node)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            self._names[node.name] = UNKNOWN
+        elif any(isinstance(part, ast.Return) for part in ast.walk(node)):
+            raise _Returned
+
+    def _forget(self, node: ast.AST) -> None:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                self._names[part.id] = UNKNOWN
+            elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                self._assign(part, UNKNOWN)
+
+    # -- expressions
+
+    def value(self, node: ast.expr) -> object:
+        """The value of an expression; calls in it are followed."""
+        match node:
+            case ast.Constant():
+                return node.value if isinstance(node.value, _PLAIN) else UNKNOWN
+            case ast.Name():
+                return self._names[node.id] if node.id in self._names else self._global(node)
+            case ast.Attribute():
+                return self._attribute(node)
+            case ast.Subscript():
+                owner, key = self.value(node.value), self.value(node.slice)
+                has = isinstance(owner, dict) and _is_key(key)
+                return owner.get(key, UNKNOWN) if has and isinstance(owner, dict) else UNKNOWN
+            case ast.Compare():
+                holds = self._holds(node)
+                return UNKNOWN if holds is None else holds
+            case ast.Call():
+                return self._call_value(node)
+            case _:
+                return UNKNOWN
+
+    def _global(self, node: ast.expr) -> object:
+        return self._resolved(node, self._home) or UNKNOWN
+
+    def _call_value(self, node: ast.Call) -> object:
+        wrapped = dotted(node.func.func if isinstance(node.func, ast.Call) else node.func)
+        if wrapped == "ray.remote":  # (X), or (num_cpus=1)(X)
+            return self.value(node.args[0]) if node.args else UNKNOWN
+        if wrapped == "OmegaConf.select" and len(node.args) > 1:
+            value = self.value(node.args[0])
+            for key in str(self.value(node.args[1])).split("."):
+                value = value.get(key) if isinstance(value, dict) else UNKNOWN
+            return value
+        called = self.value(node.func)
+        given = [self.value(item) for item in node.args]
+        named = {item.arg: self.value(item.value) for item in node.keywords if item.arg}
+        if len(named) < len(node.keywords) or any(
+            isinstance(item, ast.Starred) for item in node.args
+        ):
+            return UNKNOWN
+        return self._apply(called, given, named)
+
+    def _attribute(self, node: ast.Attribute) -> object:
+        owner = self.value(node.value)
+        if isinstance(owner, Mapping):
+            return owner.get(node.attr, _Method(owner, node.attr))
+        if isinstance(owner, _Object):
+            return owner.attributes.get(node.attr, _Method(owner, node.attr))
+        if isinstance(owner, _Method) or node.attr in _RAY:
+            return _Method(owner, node.attr)
+        if isinstance(owner, LookupResult) and isinstance(owner.definition, ModuleFacts):
+            return self._global(node)
+        return UNKNOWN
+
+    def _holds(self, node: ast.expr) -> bool | None:
+        """Whether a condition is true with the default configuration; None if unknown."""
+        if self._home is None:
+            return None
+        replaced = _Known(self).visit(copy.deepcopy(node))
+        frame = CallFrame(self._home.module)
+        frame.names.update(dict.fromkeys(self._names, UNKNOWN))
+        if not isinstance(replaced, ast.expr):
+            return None
+        ended = self._evaluator.outcomes(lambda run: run.value(replaced, frame))
+        states = {truth(end.value) for end in ended if not end.raised}
+        return states.pop() if len(states) == 1 else None
+
+
+class _Known(ast.NodeTransformer):
+    """Puts the values of the configuration into an expression."""
+
+    def __init__(self, walk: _DefaultWalk) -> None:
+        self._walk = walk
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """The node, or a constant."""
+        is_get = (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("get", "select")
+        )
+        if is_get or isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+            value = self._walk.value(node) if isinstance(node, ast.expr) else UNKNOWN
+            if isinstance(value, _PLAIN) and not _is_reference(value):
+                return ast.copy_location(ast.Constant(value), node)
+        return self.generic_visit(node)
+
+
+def _is_reference(value: object) -> bool:
+    """Whether a value of YAML stands for another: "${trainer.device}", or "???"."""
+    return isinstance(value, str) and ("${" in value or value == "???")
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, (str, int))
+
+
+def _is_dataclass(lookup: LookupResult) -> bool:
+    definition = lookup.definition
+    return isinstance(definition, Class) and any(
+        classes.decorator_name(text) == "dataclass" for text in definition.decorators
+    )
+
+
+def _field_default(node: ast.expr | None) -> object:
+    """The default of a field of a dataclass: a constant, or field(default=CONSTANT)."""
+    if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "field":
+        node = next((item.value for item in node.keywords if item.arg == "default"), None)
+    return _constant(node)
+
+
+def _constant(node: ast.expr | None) -> object:
+    plain = isinstance(node, ast.Constant) and isinstance(node.value, _PLAIN)
+    return node.value if plain and isinstance(node, ast.Constant) else UNKNOWN
+
+
+def _lets_through(handler: ast.ExceptHandler) -> bool:
+    """Whether a failing import in a `try` ends the function although there is this handler."""
+    if isinstance(handler.body[-1], ast.Raise):
+        return True
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {dotted(item).rpartition(".")[2] if item is not None else "" for item in types}
+    return not names & _CATCHING

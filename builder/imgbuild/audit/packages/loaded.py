@@ -1,0 +1,40 @@
+"""Names of libraries in strings of shared objects that load libraries by name (`dlopen`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from imgbuild.audit.packages.content import WheelContent
+from imgbuild.audit.source.facts import ElfFacts
+
+# The kind of these facts in the cache and in the file of published facts. Raise its number when
+# the reader finds something else in the same bytes; `make facts` writes the file again.
+KIND = "loaded-1"
+LARGEST = 16 << 20  # bytes of a file that is searched; larger ones are rarely about loading
+_LOADERS = frozenset(("dlopen", "dlmopen"))
+# A whole string of C, with a version or the beginning of one: "libcudart.so.%d".
+_NAME = re.compile(rb"(?<![\w./%+-])(lib[\w+-]+\.so(?:\.[\w.%]*)?)\0")
+
+Names = Mapping[str, tuple[str, ...]]
+
+
+def loading_files(elf_facts: Iterable[ElfFacts], sizes: Mapping[str, int]) -> list[ElfFacts]:
+    """The shared objects that load libraries by name and are searched."""
+    return [
+        facts
+        for facts in elf_facts
+        if sizes.get(facts.file, 0) <= LARGEST
+        and any(symbol.partition("@")[0] in _LOADERS for symbol in facts.undefined)
+    ]
+
+
+def read_loaded(content: WheelContent, loading: Iterable[ElfFacts]) -> dict[str, tuple[str, ...]]:
+    """File → names of libraries in its strings, without those that it is linked to."""
+    loaded = {}
+    for facts in loading:
+        data = content.read([facts.file]).get(facts.file, b"")
+        names = {name.decode() for name in _NAME.findall(data)} - {*facts.needed, facts.soname}
+        if names:
+            loaded[facts.file] = tuple(sorted(names))
+    return loaded

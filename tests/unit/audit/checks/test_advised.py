@@ -1,0 +1,72 @@
+"""Extras that a package names where importing a part of it fails, in small real wheels."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit import judge
+from imgbuild.audit.judge import Terms
+from imgbuild.report import Severity
+from tests.support import audited
+
+PART = """try:
+    from cluster.serve.api import run
+except {}:
+    {}
+"""
+ADDS = (
+    "ModuleNotFoundError as e",
+    ("e.msg += '. You can run `pip install \"cluster[serve]\"` to install it.'\n    raise e"),
+)
+RAISES = "ImportError", "raise ImportError('run: pip install -U cluster[serve]')"
+METADATA = (
+    "Provides-Extra: serve\nRequires-Dist: reflect>=1.0; extra == 'serve'\n"
+    "Requires-Dist: fastweb; extra == 'serve'\n"
+)
+
+
+def _findings(tmp_path, part, *, named=("cluster",), installed=("fastweb==2.0",), **more):
+    packages = {
+        "cluster==2.60.0": {"cluster/__init__.py": "", "cluster/serve/__init__.py": part},
+        **{pin: {f"{pin.partition('=')[0]}/__init__.py": ""} for pin in installed},
+    }
+    metadata = {"cluster==2.60.0": METADATA}
+    package_set = audited.package_set(tmp_path, packages, metadata=metadata, **more)
+    return judge.audit(package_set, Terms(named=named), checks=["metadata"]).findings
+
+
+@pytest.mark.parametrize("handler", [ADDS, RAISES, ("(ImportError, OSError)", RAISES[1])])
+def test_a_part_whose_extra_is_not_all_there_is_a_warning(tmp_path, handler):
+    (finding,) = _findings(tmp_path, PART.format(*handler))
+    assert finding.severity is Severity.WARNING
+    assert finding.where == "cluster 2.60.0 cluster/serve/__init__.py:3"
+    text = "needs cluster[serve] for cluster.serve, and reflect is not in this package set"
+    assert text in finding.message
+    assert finding.remedy == "if cluster.serve is used, require cluster[serve]"
+
+
+def test_an_extra_that_is_there_is_not_reported(tmp_path):
+    part = PART.format(*ADDS)
+    assert not _findings(tmp_path, part, installed=("fastweb==2.0", "reflect==1.1"))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        PART.format("ImportError", "run = None  # pip install cluster[serve]"),
+        PART.format("ImportError", "print('pip install cluster[serve]')"),
+        PART.format("ImportError", "raise ImportError('pip install other[serve]')"),
+        "def run():\n    raise ImportError('pip install cluster[serve]')\n",
+        "broken(",
+    ],
+)
+def test_advice_that_does_not_end_the_import_is_not_reported(tmp_path, part):
+    assert not _findings(tmp_path, part)
+
+
+def test_packages_that_the_target_does_not_name_are_not_reported(tmp_path):
+    assert not _findings(tmp_path, PART.format(*ADDS), named=())
+
+
+def test_a_partial_set_may_have_the_extra(tmp_path):
+    assert not _findings(tmp_path, PART.format(*ADDS), partial=True)

@@ -1,0 +1,57 @@
+"""Classes that the default configuration of a Hydra program names, in small real wheels."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.checks import configured
+from imgbuild.audit.main_path.closure import main_path
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
+from imgbuild.report import Severity
+from tests.support import audited
+
+MAIN = """import hydra
+@hydra.main(config_path="config", config_name="trainer")
+def main(config):
+    pass
+"""
+
+
+def _findings(tmp_path, target, *, group="optim"):
+    files = {
+        "train/__init__.py": "",
+        "train/main.py": MAIN,
+        "train/configs.py": "class Actor:\n    class Inner:\n        pass\n",
+        "train/config/trainer.yaml": f"defaults:\n  - {group}: fsdp\n  - _self_\nepochs: 1\n",
+        "train/config/optim/fsdp.yaml": f"lr: 1.0\ninner:\n  _target_: {target}\n",
+        "train/config/other/fsdp.yaml": "lr: 1.0\n",
+    }
+    package_set = audited.package_set(tmp_path, {"train==1.0": files})
+    entry = MainPathEntry(name="train.main.main", why="a test")
+    rules = MainPathPolicy(walk=frozenset(["train"]), entries=(entry,))
+    return list(configured.check(package_set, main_path(package_set, rules)))
+
+
+@pytest.mark.parametrize("target", ["train.configs.Critic", "train.gone.actors.Actor"])
+def test_a_class_that_does_not_exist_is_a_warning(tmp_path, target):
+    (finding,) = _findings(tmp_path, target)
+    assert finding.severity is Severity.WARNING
+    assert finding.where == "train 1.0 train/config/optim/fsdp.yaml:3"
+    assert f"names {target} in the configuration trainer" in finding.message
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "train.configs.Actor",
+        "train.configs.Actor.Inner",
+        "elsewhere.Actor",
+        "${oc.env:X}.Actor",
+    ],
+)
+def test_a_class_that_exists_or_is_unknown_is_not_reported(tmp_path, target):
+    assert not _findings(tmp_path, target)
+
+
+def test_a_file_that_the_default_does_not_load_is_not_read(tmp_path):
+    assert not _findings(tmp_path, "train.configs.Critic", group="other")

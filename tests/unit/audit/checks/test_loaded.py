@@ -1,0 +1,80 @@
+"""Libraries that shared objects load by name, in wheels with a real extension module."""
+
+from __future__ import annotations
+
+import _ctypes
+from pathlib import Path
+
+import pytest
+
+from imgbuild.audit.checks import linking
+from imgbuild.audit.packages.base import linked
+from imgbuild.report import Severity
+from imgbuild.values import Arch
+from tests.support import audited
+from tests.support.shared_objects import BASE
+
+# A real module that imports dlopen. The strings follow it, where no section is.
+MODULE = Path(_ctypes.__file__).read_bytes()
+ARCH = Arch.X86_64 if MODULE[18] == 62 else Arch.ARM64
+STRING = b"\0libcudart.so\0"
+CUDART = {"nvidia/cu13/lib/libcudart.so.13": MODULE}
+
+
+def _loaded(tmp_path, *names, links=None, more=None, packages=None):
+    strings = b"".join(b"\0" + name.encode() + b"\0" for name in names)
+    every = {
+        "fast==0.5.0": {"fast/cpp.abi3.so": MODULE + strings, **(more or {})},
+        "nvidia-cuda-runtime==13.0.96": CUDART,
+        **(packages or {}),
+    }
+    package_set = audited.package_set(tmp_path, every, arch=ARCH)
+    found = linking.check(package_set, [*linked(links or {}), *BASE])
+    return [finding for finding in found if " by this name" in finding.message]
+
+
+def test_a_name_without_a_version_that_only_a_wheel_has_with_one_is_a_warning(tmp_path):
+    (finding,) = _loaded(tmp_path, "libcudart.so")
+    assert finding.severity is Severity.WARNING
+    assert finding.where == "fast 0.5.0 fast/cpp.abi3.so"
+    assert "nvidia-cuda-runtime 13.0.96 has libcudart.so.13" in finding.message
+    assert "add a link /usr/lib/libcudart.so to nvidia/cu13/lib/libcudart.so.13" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["libcudart.so.13"],
+        ["libcudart.so", "libcudart.so.13"],
+        ["libcudart.so", "libcudart.so.%d"],
+        ["/usr/local/cuda/lib64/libcudart.so"],
+        ["libamdhip64.so"],
+        [],
+    ],
+)
+def test_other_names_are_not_reported(tmp_path, names):
+    assert not _loaded(tmp_path, *names)
+
+
+@pytest.mark.parametrize("folder", ["/usr/lib", "/lib", "/usr/lib/x86_64-linux-gnu"])
+def test_a_link_of_the_row_in_a_folder_of_the_loader_provides_it(tmp_path, folder):
+    links = {f"{folder}/libcudart.so": "/opt/venv/nvidia/cu13/lib/libcudart.so.13"}
+    assert not _loaded(tmp_path, "libcudart.so", links=links)
+
+
+def test_a_link_beside_the_library_does_not_provide_it(tmp_path):
+    links = {"/opt/venv/lib/python3.11/site-packages/nvidia/cu13/lib/libcudart.so": "libcudart.so"}
+    assert len(_loaded(tmp_path, "libcudart.so", links=links)) == 1
+
+
+def test_a_package_knows_the_versions_of_its_own_libraries(tmp_path):
+    assert not _loaded(tmp_path, "libcudart.so", more={"fast/lib/libcudart.so.12": MODULE})
+
+
+def test_parts_of_the_cuda_toolkit_know_one_another(tmp_path):
+    more = {"nvidia-cuda-cupti==13.0": {"nvidia/cu13/lib/libcupti.so.13": MODULE + STRING}}
+    assert not _loaded(tmp_path, packages=more)
+
+
+def test_a_file_of_the_package_provides_it(tmp_path):
+    assert not _loaded(tmp_path, "libcudart.so", more={"fast/libcudart.so": MODULE})

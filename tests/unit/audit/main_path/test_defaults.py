@@ -1,0 +1,178 @@
+"""What an entry point runs with the defaults of its configuration, on small real wheels."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.checks import imports
+from imgbuild.audit.main_path.closure import main_path
+from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
+from imgbuild.report import Severity
+from tests.support import audited
+
+MAIN = """
+import hydra
+import ray
+from train.actors import Runner
+
+@ray.remote
+class Current:
+    def run(self, config):
+        {body}
+
+def start(config, runner_class):
+    if not ray.is_initialized():
+        ray.init()
+    runner = runner_class.options(num_cpus=1).remote()
+    ray.get(runner.run.remote(config))
+
+@hydra.main(config_path="config", config_name="trainer", version_base=None)
+def main(config):
+    if config.trainer.current{test}:
+        start(config, runner_class=Current)
+    else:
+        from train.old import Old
+        start(config, Old)
+"""
+OLD = "import ray\n@ray.remote\nclass Old:\n    def run(self, config):\n        import queue_old\n"
+YAML = """
+defaults:
+  - model_engine: dp
+  - actor@actor: ${{model_engine}}_actor
+  - _self_
+trainer:
+  current: {current}
+  mode: sync
+"""
+
+
+def _missing(tmp_path, *, current="true", test="", body="import queue_new", more=None):
+    files = {
+        "train/__init__.py": "",
+        "train/actors.py": "class Runner:\n    pass\n",
+        "train/old.py": OLD,
+        "train/main.py": MAIN.format(body=body, test=test),
+        "train/config/trainer.yaml": YAML.format(current=current),
+        "train/config/model_engine/dp.yaml": "name: dp\n",
+        "train/config/actor/dp_actor.yaml": "strategy: fsdp\nbackend: null\n",
+        # A group of this name is no copy of a package.
+        "train/config/queue_new/queue_new.yaml": "enable: false\n",
+        **(more or {}),
+    }
+    packages = {
+        "train==1.0": files,
+        "ray==2.0": {"ray/__init__.py": "def remote(x):\n    return x\n"},
+        "hydra-core==1.3": {"hydra/__init__.py": "def main(**settings):\n    pass\n"},
+    }
+    package_set = audited.package_set(tmp_path, packages)
+    entry = MainPathEntry(name="train.main.main", why="a test", also=("train.main.Current",))
+    rules = MainPathPolicy(walk=frozenset(["train"]), entries=(entry,))
+    findings = imports.check(package_set, main_path(package_set, rules))
+    return {
+        finding.evidence.subject: finding.severity
+        for finding in findings
+        if finding.evidence is not None
+    }
+
+
+def test_a_package_that_the_default_configuration_needs_is_an_error(tmp_path):
+    assert _missing(tmp_path) == {"queue_new": Severity.ERROR}
+
+
+@pytest.mark.parametrize("test", [" is True", " and config.trainer.mode == 'sync'"])
+def test_conditions_are_evaluated_with_the_defaults(tmp_path, test):
+    assert _missing(tmp_path, test=test) == {"queue_new": Severity.ERROR}
+
+
+def test_the_other_branch_needs_its_packages_if_the_default_takes_it(tmp_path):
+    assert _missing(tmp_path, current="false") == {"queue_old": Severity.ERROR}
+
+
+def test_a_condition_that_is_unknown_makes_no_error(tmp_path):
+    assert _missing(tmp_path, test=" and ray.is_initialized()") == {}
+
+
+def test_a_class_that_becomes_an_actor_when_it_is_used_is_followed(tmp_path):
+    main = (
+        MAIN.replace("@ray.remote\nclass", "class")
+        .replace(
+            "    runner = runner_class.options(num_cpus=1).remote()",
+            "    if runner_class is None:\n        runner_class = ray.remote(num_cpus=1)(Current)\n"
+            "    runner = runner_class.remote()",
+        )
+        .replace("def start(config, runner_class)", "def start(config, runner_class=None)")
+    )
+    main = main.replace("start(config, runner_class=Current)", "start(config)")
+    more = {"train/main.py": main.format(body="import queue_new", test="")}
+    assert _missing(tmp_path, more=more) == {"queue_new": Severity.ERROR}
+
+
+def test_a_function_may_pass_the_configuration_on(tmp_path):
+    main = MAIN.replace(
+        "    if config.trainer", "    config = adapted(config)\n    if config.trainer"
+    )
+    main += "\n\ndef adapted(config):\n    config.trainer.mode = 'new'\n    return config\n"
+    more = {"train/main.py": main.format(body="import queue_new", test="")}
+    assert _missing(tmp_path, more=more) == {"queue_new": Severity.ERROR}
+
+
+def test_a_module_imported_in_a_function_on_the_default_path_needs_its_packages(tmp_path):
+    more = {"train/new.py": "import queue_new\n"}
+    body = "from train import new"
+    assert _missing(tmp_path, body=body, more=more) == {"queue_new": Severity.ERROR}
+
+
+@pytest.mark.parametrize(
+    ("condition", "subject"),
+    [
+        ("config.actor.strategy == 'fsdp'", "queue_new"),
+        ("config.actor.strategy in {'fsdp', 'fsdp2'}", "queue_new"),
+        ("config.actor.get('strategy', '') == 'fsdp'", "queue_new"),
+        ("config['actor']['strategy'] == 'fsdp'", "queue_new"),
+        ("OmegaConf.select(config, 'actor.strategy') is not None", "queue_new"),
+        ("OmegaConf.select(config.actor, 'gone') is not None", ""),
+        ("config.actor.strategy == 'megatron'", ""),
+        ("config.actor.backend is not None", ""),
+        ("config.actor.backend", ""),
+    ],
+)
+def test_values_of_composed_groups_decide(tmp_path, condition, subject):
+    body = f"if {condition}:\n            import queue_new"
+    missing = _missing(tmp_path, body=body)
+    assert missing == ({subject: Severity.ERROR} if subject else {})
+
+
+TRIED = "try:\n            import queue_new\n        {}"
+
+
+@pytest.mark.parametrize(
+    ("body", "is_needed"),
+    [
+        (TRIED.format("except ImportError:\n            pass"), False),
+        (TRIED.format("finally:\n            pass"), True),
+        (TRIED.format("except ImportError as error:\n            raise OSError from error"), True),
+        ("if config.unknown():\n            return\n        import queue_new", False),
+        ("for x in config.items:\n            import queue_new", False),
+        ("config.x = False\n        if config.x:\n            import queue_new", False),
+    ],
+)
+def test_what_may_be_passed_over_is_not_needed(tmp_path, body, is_needed):
+    assert _missing(tmp_path, body=body) == ({"queue_new": Severity.ERROR} if is_needed else {})
+
+
+@pytest.mark.parametrize(("default", "is_needed"), [("True", True), ("False", False)])
+def test_defaults_of_dataclasses_decide(tmp_path, default, is_needed):
+    files = {
+        "train/__init__.py": "",
+        "train/config.py": "from dataclasses import dataclass, field\n"
+        "@dataclass\nclass Base:\n    fast: bool = False\n"
+        f"@dataclass\nclass Config(Base):\n    fast: bool = field(default={default})\n",
+        "train/trainer.py": "from train.config import Config\n"
+        "class Trainer:\n    def __init__(self, model, args: Config | None = None):\n"
+        "        self.args = args\n        if self.args.fast:\n            import queue_new\n",
+    }
+    package_set = audited.package_set(tmp_path, {"train==1.0": files})
+    entry = MainPathEntry(name="train.trainer.Trainer", why="a test")
+    rules = MainPathPolicy(walk=frozenset(["train"]), entries=(entry,))
+    findings = imports.check(package_set, main_path(package_set, rules))
+    assert [finding.severity for finding in findings] == [Severity.ERROR] * is_needed
