@@ -3,7 +3,7 @@
 One case is GRPO with verl's default rollout (synchronous until 0.6, asynchronous in 0.9), which
 saves the model in Hugging Face's format, and goes on from its checkpoint with a second step and a
 validation; the other is PPO with a critic and asynchronous rollout, whose checkpoint verl's model
-merger converts. Since 0.9 both use verl's newer trainer, which is its default, and its TransferQueue.
+merger converts. Since 0.9 both use verl's newer trainer, its default, with its TransferQueue.
 
 It uses torch's attention (sdpa), because verl's default is flash-attn, which has no wheel in the
 indexes that targets are locked from. Before 0.9.1 it keeps padding for this reason. verl has no

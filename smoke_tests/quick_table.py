@@ -36,15 +36,15 @@ class Quick(NamedTuple):
     """A documented first command.
 
     `needs` are packages without which the case is skipped, the framework first; before its version
-    `since` the command does not exist, and the case is skipped. `commands` run one after another.
-    `data` is a kind of quick_data.KINDS. `checks` are functions of quick_checks.CHECKS with their
-    arguments. `limit` and `usual` are seconds; `engine` says that vLLM runs in it.
+    `since` the command does not exist, and the case is skipped. `commands` are lines, run one after
+    another. `data` is a kind of quick_data.KINDS. `checks` are functions of quick_checks.CHECKS with
+    their arguments. `limit` and `usual` are seconds; `engine` says that vLLM runs in it.
     """
 
     name: str
     documented: str
     needs: tuple[str, ...]
-    commands: tuple[str, ...]
+    commands: str
     checks: tuple[tuple[str, ...], ...]
     data: str = ""
     tier: str = "gpu"
@@ -55,12 +55,10 @@ class Quick(NamedTuple):
     engine: bool = False
 
 
-def sharded(configuration: str, gpus: int) -> tuple[str, ...]:
+def sharded(configuration: str, gpus: int) -> str:
     """TRL's fine-tuning under one of its configurations of accelerate."""
-    return (
-        f"{{bin}}/trl sft {SIZES} --accelerate_config {configuration} --num_processes {gpus}"
-        " --main_process_port {port}",
-    )
+    launched = f"--accelerate_config {configuration} --num_processes {gpus}"
+    return f"{{bin}}/trl sft {SIZES} {launched} --main_process_port {{port}}"
 
 
 TABLE: tuple[Quick, ...] = (
@@ -68,7 +66,7 @@ TABLE: tuple[Quick, ...] = (
         "trl help",
         "the command line lists its methods",
         ("trl",),
-        ("{bin}/trl --help",),
+        "{bin}/trl --help",
         (("says", "sft"), ("says", "grpo"), ("says", "vllm-serve")),
         tier="cpu",
         usual=2,
@@ -77,7 +75,7 @@ TABLE: tuple[Quick, ...] = (
         "trl env",
         "what a report of a bug has to name",
         ("trl",),
-        ("{bin}/trl env",),
+        "{bin}/trl env",
         (("says", r"TRL version: \d"), ("says", r"Transformers version: \d")),
         tier="cpu",
         usual=10,
@@ -86,7 +84,7 @@ TABLE: tuple[Quick, ...] = (
         "vllm help",
         "the command line lists its verbs",
         ("vllm",),
-        ("{bin}/vllm --help",),
+        "{bin}/vllm --help",
         (("says", "serve"), ("says", "bench")),
         tier="cpu",
         usual=15,
@@ -95,7 +93,7 @@ TABLE: tuple[Quick, ...] = (
         "trl sft",
         "supervised fine-tuning of a chat data set by the command",
         ("trl",),
-        (f"{{bin}}/trl sft {SIZES}",),
+        f"{{bin}}/trl sft {SIZES}",
         (("says", TRAINED), WEIGHTS),
         data="chat",
     ),
@@ -103,11 +101,11 @@ TABLE: tuple[Quick, ...] = (
         "trl sft, 4 bit",
         "the script of the package under accelerate launch, with an adapter on a 4-bit model",
         ("trl",),
-        (
-            "{bin}/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision bf16"
-            f" --dynamo_backend no {{trl}}/scripts/sft.py {SIZES}"
-            " --use_peft --lora_r 8 --lora_alpha 16 --load_in_4bit",
-        ),
+        f"""
+{{bin}}/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision bf16 \
+    --dynamo_backend no {{trl}}/scripts/sft.py {SIZES} \
+    --use_peft --lora_r 8 --lora_alpha 16 --load_in_4bit
+""",
         (("says", TRAINED), ("adapter", "{out}")),
         data="chat",
     ),
@@ -115,7 +113,7 @@ TABLE: tuple[Quick, ...] = (
         "trl dpo",
         "preference optimization by the command",
         ("trl",),
-        (f"{{bin}}/trl dpo {SIZES}",),
+        f"{{bin}}/trl dpo {SIZES}",
         (("says", TRAINED), WEIGHTS),
         data="preference",
     ),
@@ -123,7 +121,7 @@ TABLE: tuple[Quick, ...] = (
         "trl kto",
         "optimization from single judgements by the command",
         ("trl",),
-        (f"{{bin}}/trl kto {SIZES}",),
+        f"{{bin}}/trl kto {SIZES}",
         (("says", TRAINED), WEIGHTS),
         data="unpaired",
     ),
@@ -131,7 +129,7 @@ TABLE: tuple[Quick, ...] = (
         "trl reward",
         "a reward model from preferences by the command",
         ("trl",),
-        (f"{{bin}}/trl reward {SIZES}",),
+        f"{{bin}}/trl reward {SIZES}",
         (("says", TRAINED), WEIGHTS, ("tensor", "{out}", "score.weight")),
         data="preference",
         since="0.24",
@@ -140,7 +138,7 @@ TABLE: tuple[Quick, ...] = (
         "trl rloo",
         "leave-one-out policy gradients by the command, generation by transformers",
         ("trl",),
-        (f"{{bin}}/trl rloo {SIZES} {ONLINE}",),
+        f"{{bin}}/trl rloo {SIZES} {ONLINE}",
         (("says", TRAINED), WEIGHTS),
         data="prompt",
         since="0.24",
@@ -149,10 +147,10 @@ TABLE: tuple[Quick, ...] = (
         "trl grpo",
         "group relative optimization by the command, vLLM in the trainer's process",
         ("trl", "vllm"),
-        (
-            f"{{bin}}/trl grpo {SIZES} {ONLINE} --use_vllm True --vllm_mode colocate"
-            " --vllm_gpu_memory_utilization {share}",
-        ),
+        f"""
+{{bin}}/trl grpo {SIZES} {ONLINE} --use_vllm True --vllm_mode colocate \
+    --vllm_gpu_memory_utilization {{share}}
+""",
         (("says", TRAINED), WEIGHTS),
         data="prompt",
         since="0.19",  # before, it reads torchrun's variables without setting them
@@ -201,17 +199,16 @@ TABLE: tuple[Quick, ...] = (
         "verl sft",
         "fine-tuning on conversations of several turns, then the merger of checkpoints",
         ("verl",),
-        (
-            "{bin}/torchrun --standalone --nnodes=1 --nproc_per_node=1"
-            " -m verl.trainer.sft_trainer data.train_files={data} data.val_files={data}"
-            " data.train_batch_size=4 data.micro_batch_size_per_gpu=2 data.max_length=256"
-            " data.num_workers=0 model.path={model}"
-            " +model.override_config.attn_implementation=sdpa optim.lr=1e-2"
-            " engine.use_torch_compile=False trainer.total_epochs=1 trainer.test_freq=1"
-            " trainer.default_local_dir={out} trainer.logger=[console]",
-            "{python} -m verl.model_merger merge --backend fsdp"
-            " --local_dir {out}/global_step_2 --target_dir {out}/merged",
-        ),
+        """
+{bin}/torchrun --standalone --nnodes=1 --nproc_per_node=1 -m verl.trainer.sft_trainer \
+    data.train_files={data} data.val_files={data} data.train_batch_size=4 \
+    data.micro_batch_size_per_gpu=2 data.max_length=256 data.num_workers=0 model.path={model} \
+    +model.override_config.attn_implementation=sdpa optim.lr=1e-2 engine.use_torch_compile=False \
+    trainer.total_epochs=1 trainer.test_freq=1 trainer.default_local_dir={out} \
+    trainer.logger=[console]
+{python} -m verl.model_merger merge --backend fsdp --local_dir {out}/global_step_2 \
+    --target_dir {out}/merged
+""",
         (("says", f"train/{LOSS}"), ("says", f"val/{LOSS}"), ("weights", "{out}/merged")),
         data="verl chat",
         since="0.9",
@@ -221,16 +218,14 @@ TABLE: tuple[Quick, ...] = (
         "verl generation",
         "responses for the prompts of a file, by the rollout's own server",
         ("verl", "vllm"),
-        (
-            "{python} -m verl.trainer.main_generation_server trainer.nnodes=1"
-            " trainer.n_gpus_per_node=1 actor_rollout_ref.model.path={model}"
-            f" {ROLLOUT}.name=vllm {ROLLOUT}.n=2 {ROLLOUT}.temperature=1.0"
-            f" {ROLLOUT}.prompt_length=64 {ROLLOUT}.response_length=16"
-            f" {ROLLOUT}.tensor_model_parallel_size=1 {ROLLOUT}.enforce_eager=True"
-            f" {ROLLOUT}.gpu_memory_utilization={{share}} {ROLLOUT}.load_format=auto"
-            " data.train_files={data} data.prompt_key=prompt"
-            " +data.output_path={out}/generated.parquet",
-        ),
+        f"""
+{{python}} -m verl.trainer.main_generation_server trainer.nnodes=1 trainer.n_gpus_per_node=1 \
+    actor_rollout_ref.model.path={{model}} {ROLLOUT}.name=vllm {ROLLOUT}.n=2 \
+    {ROLLOUT}.temperature=1.0 {ROLLOUT}.prompt_length=64 {ROLLOUT}.response_length=16 \
+    {ROLLOUT}.tensor_model_parallel_size=1 {ROLLOUT}.gpu_memory_utilization={{share}} \
+    {ROLLOUT}.enforce_eager=True {ROLLOUT}.load_format=auto data.train_files={{data}} \
+    data.prompt_key=prompt +data.output_path={{out}}/generated.parquet
+""",
         (("texts", "{out}/generated.parquet", "responses", "2"),),
         data="verl prompt",
         since="0.9",
