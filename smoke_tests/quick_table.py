@@ -37,7 +37,7 @@ class Quick(NamedTuple):
 
     `needs` are packages without which the case is skipped, the framework first; before its version
     `since` the command does not exist, and the case is skipped. `commands` are lines, run one after
-    another. `data` is a kind of quick_data.KINDS. `checks` are functions of quick_checks.CHECKS with
+    another. `data` is a kind of quick_data.KINDS. `checks` are names of quick_checks.CHECKS with
     their arguments. `limit` and `usual` are seconds; `engine` says that vLLM runs in it.
     """
 
@@ -141,7 +141,7 @@ TABLE: tuple[Quick, ...] = (
         f"{{bin}}/trl rloo {SIZES} {ONLINE}",
         (("says", TRAINED), WEIGHTS),
         data="prompt",
-        since="0.24",
+        since="0.22",
     ),
     Quick(
         "trl grpo",
