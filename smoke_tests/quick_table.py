@@ -67,7 +67,7 @@ TABLE: tuple[Quick, ...] = (
         "the command line lists its methods",
         ("trl",),
         "{bin}/trl --help",
-        (("says", "sft"), ("says", "grpo"), ("says", "vllm-serve")),
+        (("says", "sft"), ("says", "grpo")),
         tier="cpu",
         usual=2,
     ),

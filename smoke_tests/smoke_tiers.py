@@ -69,7 +69,8 @@ TIERS: dict[str, tuple[Case, ...]] = {
             needs=("verl", "qwen-vl-utils", "torchvision", "pillow"),
         ),
         Case("verl columns", "cpu_verl_columns.py", 300, needs=("verl",)),
-        Case("ray job", "cpu_ray_job.py", 400, needs=("ray",), usual=60),
+        # Other images have Ray for vLLM alone, without its dashboard.
+        Case("ray job", "cpu_ray_job.py", 400, needs=("ray", "aiohttp-cors"), usual=60),
         *quick_starts("cpu"),
     ),
     "gpu": (
