@@ -114,7 +114,7 @@ def test_most_documents_must_be_complete_and_none_may_be_something_else(monkeypa
 
     assert problems(right, right, cut) == []
     assert problems("", "") == ["the text is empty"]
-    assert problems(right, cut, cut) == [f"2 of 3 do not fit the schema, such as {cut!r}"]
+    assert problems(right, cut, cut) == [f"2 of 3 documents do not fit the schema, such as {cut!r}"]
     assert problems(right, right, other) == [f"{other!r} does not begin a document that fits"]
 
 
