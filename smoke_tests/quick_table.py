@@ -86,7 +86,6 @@ TABLE: tuple[Quick, ...] = (
         ("vllm",),
         "{bin}/vllm --help",
         (("says", "serve"), ("says", "bench")),
-        tier="cpu",
         usual=15,
     ),
     Quick(
