@@ -11,6 +11,7 @@ from typing import Any
 
 import gpu_vllm
 import smoke_gpu
+import smoke_openai
 import smoke_stack
 
 
@@ -41,7 +42,9 @@ def main(count: int) -> None:
     completions = complete(engine, prompts)
     reference = smoke_stack.load(folder).cuda()
     problems, summary = gpu_vllm.compare(reference, prompts, completions, kind)
-    answers = engine.generate(gpu_vllm.PROMPTS, {"temperature": 1.0, "max_new_tokens": 16})
+    answers = engine.generate(
+        gpu_vllm.PROMPTS, {"temperature": smoke_openai.FREE, "max_new_tokens": 16}
+    )
     texts = [answer["text"] for answer in answers]
     print("texts:", texts)
     if len(texts) != len(gpu_vllm.PROMPTS) or not all(texts):

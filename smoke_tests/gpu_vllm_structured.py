@@ -69,7 +69,7 @@ def plain(llm: Any) -> list[str]:
     """Problems of texts and a chat without a form."""
     from vllm import SamplingParams
 
-    parameters = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=16)
+    parameters = SamplingParams(temperature=smoke_openai.FREE, max_tokens=16)
     outputs = llm.generate(gpu_vllm.PROMPTS, parameters, use_tqdm=False)
     outputs += llm.chat(smoke_openai.QUESTION, parameters, use_tqdm=False)
     texts = [output.outputs[0].text for output in outputs]

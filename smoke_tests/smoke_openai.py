@@ -22,6 +22,8 @@ SCHEMA = {
     "additionalProperties": False,
 }
 TOKENS = 160
+# Of texts without a form: the sharpened tiny model repeats bytes that are no character otherwise.
+FREE = 2.0
 TRIES = 8  # white space in a document of JSON may use up the tokens
 QUESTION = [{"role": "user", "content": "Name a colour of the sky."}]
 
@@ -48,14 +50,14 @@ class Client:
 
     def chat(self) -> list[str]:
         """An answer in one piece."""
-        text, tokens = self._answer(max_tokens=32)
+        text, tokens = self._answer(max_tokens=32, temperature=FREE)
         print("chat:", repr(text))
         return [] if text and tokens > 0 else [f"the answer is {text!r}, with {tokens} tokens"]
 
     def stream(self) -> list[str]:
         """An answer in pieces."""
         pieces = self.api.chat.completions.create(
-            model=self.model, messages=QUESTION, max_tokens=32, temperature=1.0, stream=True
+            model=self.model, messages=QUESTION, max_tokens=32, temperature=FREE, stream=True
         )
         texts = [piece.choices[0].delta.content for piece in pieces if piece.choices]
         print("stream:", texts)
@@ -64,7 +66,7 @@ class Client:
     def completion(self) -> list[str]:
         """The continuation of a text."""
         answer = self.api.completions.create(
-            model=self.model, prompt="Paris is", max_tokens=32, temperature=1.0
+            model=self.model, prompt="Paris is", max_tokens=32, temperature=FREE
         )
         print("completion:", repr(answer.choices[0].text))
         return [] if answer.choices[0].text else ["the continuation is empty"]
@@ -87,10 +89,9 @@ class Client:
         return [f"the answer {text!r} does not match {CODE}" for text in texts
                 if not re.fullmatch(CODE, text)]  # fmt: skip
 
-    def _answer(self, max_tokens: int = TOKENS, **more: Any) -> tuple[str, int]:
-        answer = self.api.chat.completions.create(
-            model=self.model, messages=QUESTION, max_tokens=max_tokens, temperature=1.0, **more
-        )
+    def _answer(self, **more: Any) -> tuple[str, int]:
+        options = {"max_tokens": TOKENS, "temperature": 1.0} | more
+        answer = self.api.chat.completions.create(model=self.model, messages=QUESTION, **options)
         return answer.choices[0].message.content or "", answer.usage.completion_tokens
 
 
