@@ -103,7 +103,7 @@ TABLE: tuple[Quick, ...] = (
         f"""
 {{bin}}/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision bf16 \
     --dynamo_backend no {{trl}}/scripts/sft.py {SIZES} \
-    --use_peft --lora_r 8 --lora_alpha 16 --load_in_4bit
+    --use_peft --lora_r 8 --lora_alpha 16 --lora_target_modules q_proj v_proj --load_in_4bit
 """,
         (("says", TRAINED), ("adapter", "{out}")),
         data="chat",
