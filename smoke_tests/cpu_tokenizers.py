@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tiny_qwen
 from smoke_support import finish, judge
@@ -30,7 +31,7 @@ def fast() -> list[str]:
     return back(AutoTokenizer.from_pretrained(folder))
 
 
-def back(tokenizer: object) -> list[str]:
+def back(tokenizer: Any) -> list[str]:
     """Problems of TEXT through tokens and back."""
     tokens = tokenizer(TEXT)["input_ids"]
     text = tokenizer.decode(tokens, skip_special_tokens=True).strip()

@@ -6,6 +6,7 @@ import json
 import shlex
 import string
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_lines_of_data_are_written_as_documents(tmp_path, monkeypatch):
 
 def test_a_reward_reads_texts_and_conversations(monkeypatch):
     data = script("quick_data", monkeypatch)
-    module: dict[str, object] = {}
+    module: dict[str, Any] = {}
     exec(data.REWARD, module)
     letters = module["letters"]
     assert letters(["ab 1", [{"content": "1"}], ""]) == [0.75, 0.0, 0.0]
