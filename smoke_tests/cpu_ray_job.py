@@ -1,17 +1,22 @@
-"""`ray job submit` runs a job on a local cluster, through the server of its dashboard.
+"""`ray start --head` and `ray job submit` run jobs, through the server of the dashboard.
 
-The job gets a working directory and an environment variable, as Ray's runtime environments do it,
-and runs tasks on the cluster.
+The first job gets a working directory and an environment variable, as Ray's runtime environments do
+it, and runs tasks on the cluster. The others are what Ray's documentation begins with for Serve and
+Tune: an application that answers over HTTP, and trials of which the best is found. Each job, the
+dashboard's page and `ray status` are results of their own.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import smoke_gpu
-from smoke_support import finish
+from smoke_log import first_error
+from smoke_support import finish, judge
 
 JOB = """\
 import os
@@ -25,49 +30,115 @@ def square(number):
 ray.init()
 print(WORD, os.environ["SMOKE_WORD"], ray.get([square.remote(number) for number in range(4)]))
 """
-DUE = "directory environment [0, 1, 4, 9]"
+SERVE = """\
+import sys
+import urllib.request
+from ray import serve
+
+@serve.deployment
+class Greeter:
+    async def __call__(self, request):
+        return f"Hello {request.query_params['name']}"
+
+serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
+serve.run(Greeter.bind())
+address = f"http://127.0.0.1:{sys.argv[1]}/?name=smoke"
+direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+print("served:", direct.open(address, timeout=60).read().decode())
+serve.shutdown()
+"""
+TUNE = """\
+from ray import tune
+
+def objective(config):
+    return {"score": (config["a"] - 2) ** 2}
+
+space = {"a": tune.grid_search([0, 1, 2, 3])}
+results = tune.Tuner(tune.with_resources(objective, {"cpu": 1}), param_space=space).fit()
+best = results.get_best_result(metric="score", mode="min")
+print("best:", best.config["a"], "of", len(results))
+"""
 
 
-def start(port: int, temporary: Path) -> list[str]:
+class Job(NamedTuple):
+    """A script, its arguments, and what it prints."""
+
+    name: str
+    text: str
+    due: str
+    arguments: tuple[str, ...] = ()
+
+
+JOBS = (
+    Job("tasks", JOB, "directory environment [0, 1, 4, 9]"),
+    Job("serve", SERVE, "served: Hello smoke", ("{port}",)),
+    Job("tune", TUNE, "best: 2 of 4"),
+)
+
+
+def start(port: int, dashboard_port: int, temporary: Path) -> list[str]:
     """The command that starts a cluster of one node with a dashboard, and ends it when killed.
 
     Ports that are not given are fixed numbers, which another cluster of this machine may use.
     """
     return [smoke_gpu.script("ray"), "start", "--head", "--block",
-            "--node-ip-address", "127.0.0.1", "--port", str(smoke_gpu.free_port()),
+            "--node-ip-address", "127.0.0.1", "--port", str(port),
             "--include-dashboard", "true", "--dashboard-host", "127.0.0.1",
-            "--dashboard-port", str(port), "--ray-client-server-port", str(smoke_gpu.free_port()),
+            "--dashboard-port", str(dashboard_port),
+            "--ray-client-server-port", str(smoke_gpu.free_port()),
             "--dashboard-agent-listen-port", str(smoke_gpu.free_port()),
             "--num-cpus", "2", "--num-gpus", "0", "--object-store-memory", str(100 << 20),
             "--disable-usage-stats", "--temp-dir", str(temporary)]  # fmt: skip
 
 
+def submit(server: str, folder: Path, job: Job) -> list[str]:
+    """Problems of `job`, submitted to the cluster as its documentation says."""
+    words = [argument.format(port=smoke_gpu.free_port()) for argument in job.arguments]
+    command = [smoke_gpu.script("ray"), "job", "submit", "--address", server,
+               "--working-dir", str(folder.absolute()),
+               "--runtime-env-json", '{"env_vars": {"SMOKE_WORD": "environment"}}',
+               "--", sys.executable, f"{job.name}.py", *words]  # fmt: skip
+    log, status = smoke_gpu.output(command)
+    ended = [] if status == 0 else [f"ended with status {status}: {first_error(log)}"]
+    return ended + ([] if job.due in log else [f"did not print {job.due}"])
+
+
+def dashboard(server: str) -> list[str]:
+    """Problems of the dashboard: its page, and the nodes and jobs that it shows."""
+    problems = [] if "<html" in smoke_gpu.text(server).lower() else ["it has no page"]
+    states = [job["status"] for job in smoke_gpu.get(f"{server}/api/jobs/")]
+    if len(states) != len(JOBS):
+        problems.append(f"the states of its jobs are {states}")
+    nodes = smoke_gpu.get(f"{server}/nodes?view=summary")["data"]["summary"]
+    return problems + ([] if len(nodes) == 1 else [f"it shows {len(nodes)} nodes"])
+
+
+def status(address: str) -> list[str]:
+    """Problems of `ray status`: it lists the processors of the cluster."""
+    log, ended = smoke_gpu.output([smoke_gpu.script("ray"), "status", "--address", address])
+    return [] if ended == 0 and "2.0 CPU" in log else [f"status {ended}, no processors in it"]
+
+
 def main() -> None:
-    """Start the cluster, submit the job, and ask the cluster how it ended."""
+    """Start the cluster, submit the jobs, and ask the cluster how they ended."""
     folder = Path("job")
     folder.mkdir()
-    (folder / "job.py").write_text(JOB)
+    for job in JOBS:
+        (folder / f"{job.name}.py").write_text(job.text)
     (folder / "helper.py").write_text('WORD = "directory"\n')
     # Ray makes sockets below it, whose paths may have at most 107 characters.
     temporary = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent / "ray"
     os.environ.pop("RAY_ADDRESS", None)
     os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "RAY_TMPDIR": str(temporary)}
-    port = smoke_gpu.free_port()
-    server = f"http://127.0.0.1:{port}"
-    with smoke_gpu.server(start(port, temporary), f"{server}/api/version", 200):
-        submit = [smoke_gpu.script("ray"), "job", "submit", "--address", server,
-                  "--working-dir", str(folder.absolute()),
-                  "--runtime-env-json", '{"env_vars": {"SMOKE_WORD": "environment"}}',
-                  "--", sys.executable, "job.py"]  # fmt: skip
-        log = smoke_gpu.follow(submit)
-        states = [job["status"] for job in smoke_gpu.get(f"{server}/api/jobs/")]
-        nodes = smoke_gpu.get(f"{server}/nodes?view=summary")["data"]["summary"]
-    problems = [] if DUE in log else [f"the job did not print {DUE}"]
-    if states != ["SUCCEEDED"]:
-        problems.append(f"the states of the cluster's jobs are {states}")
-    if len(nodes) != 1:
-        problems.append(f"the dashboard shows {len(nodes)} nodes")
-    finish(problems, f"the job ended as {states}; the dashboard shows {len(nodes)} node")
+    ports = smoke_gpu.free_port(), smoke_gpu.free_port()
+    server = f"http://127.0.0.1:{ports[1]}"
+    problems = []
+    with smoke_gpu.server(start(*ports, temporary), f"{server}/api/version", 200):
+        for job in JOBS:
+            problems += judge(f"ray job: {job.name}", partial(submit, server, folder, job))
+        problems += judge("ray job: dashboard", partial(dashboard, server))
+        problems += judge("ray job: status", partial(status, f"127.0.0.1:{ports[0]}"))
+    finish(problems, f"{len(JOBS)} jobs; dashboard and status show them and their node")
 
 
 if __name__ == "__main__":

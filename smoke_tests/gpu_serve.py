@@ -1,6 +1,8 @@
 """`vllm serve`, `trl vllm-serve` and `sglang serve` start with their commands and answer over HTTP.
 
-With two GPUs `vllm serve` runs two engines (data parallelism), and both generate.
+vLLM and SGLang are also asked by OpenAI's client: each question is a result of its own, and one
+that fails fails the case. With two GPUs `vllm serve` runs two engines (data parallelism), and both
+generate.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from pathlib import Path
 
 import gpu_vllm
 import smoke_gpu
+import smoke_openai
 import smoke_stack
-from smoke_support import skip
+from smoke_support import judge, skip
 
 Answers = list[list[int]]
+# Problems of the questions by OpenAI's client.
+PROBLEMS: list[str] = []
 TOKEN_IDS = "--return-tokens-as-token-ids"  # written so until vLLM 0.9
 
 
@@ -55,6 +60,7 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
         check_name(server)
         ask = functools.partial(completion, server)
         if engines == 1:
+            converse("vllm serve", smoke_openai.Client(server), structured_by_vllm())
             return list(map(ask, prompts))
         with ThreadPoolExecutor(len(prompts)) as pool:  # at once, so that every engine has work
             completions = list(pool.map(ask, prompts))
@@ -63,6 +69,28 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
     if len(used) != engines:
         sys.exit(f"error: {len(used)} of {engines} engines generated tokens")
     return completions
+
+
+def structured_by_vllm() -> dict[str, dict[str, object]]:
+    """vLLM's options, besides those of OpenAI's API, for the form of an answer."""
+    words, code = list(smoke_openai.COLOURS), smoke_openai.CODE
+    if "class StructuredOutputsParams" in smoke_stack.source("vllm", "sampling_params.py"):
+        return {
+            "words": {"structured_outputs": {"choice": words}},
+            "pattern": {"structured_outputs": {"regex": code}},
+        }
+    return {"words": {"guided_choice": words}, "pattern": {"guided_regex": code}}  # until 0.10
+
+
+def converse(
+    name: str, client: smoke_openai.Client, structured: dict[str, dict[str, object]]
+) -> None:
+    """Ask the server `name` by OpenAI's client; `structured` has its own options for forms."""
+    for question in ("chat", "stream", "completion", "schema"):
+        PROBLEMS.extend(judge(f"{name}: {question}", getattr(client, question)))
+    for question, body in structured.items():
+        asked = functools.partial(getattr(client, question), **body)
+        PROBLEMS.extend(judge(f"{name}: {question}", asked))
 
 
 def check_name(server: str) -> None:
@@ -111,6 +139,8 @@ def by_sglang(folder: Path, prompts: Answers) -> Answers:
     sampling = {"temperature": 0.0, "max_new_tokens": gpu_vllm.TOKENS, "ignore_eos": True}
     with smoke_gpu.server(command, f"{server}/health", 500):
         check_name(server)
+        client = smoke_openai.Client(server)
+        converse("sglang serve", client, {"pattern": {"regex": smoke_openai.CODE}})
         request = {"input_ids": prompts, "sampling_params": sampling}
         answers = smoke_gpu.post(f"{server}/generate", request, 400)  # it may compile kernels
     return [[int(token) for token in answer["output_ids"]] for answer in answers]
@@ -136,7 +166,7 @@ def main(way: str) -> None:
     if way == "trl" and 2 * sum(map(len, completions)) >= len(prompts) * gpu_vllm.TOKENS:
         # It has no ignore_eos, so a completion may be short.
         problems = [problem for problem in problems if "tokens were generated" not in problem]
-    smoke_gpu.end(problems, f"{way}: {summary}")
+    smoke_gpu.end([*PROBLEMS, *problems], f"{way}: {summary}")
 
 
 if __name__ == "__main__":

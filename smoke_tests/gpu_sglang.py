@@ -1,4 +1,7 @@
-"""SGLang's engine loads the tiny Qwen, and its greedy tokens are those of transformers."""
+"""SGLang's engine loads the tiny Qwen; its greedy tokens are those of transformers.
+
+Asked in text, it answers in text.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 import gpu_vllm
 import smoke_gpu
+import smoke_openai
 import smoke_stack
 
 
@@ -15,10 +19,8 @@ def start(folder: Path, count: int, **more: Any) -> Any:
     """An engine for the model in `folder` on `count` GPUs, with `more` options."""
     import sglang
 
-    options = smoke_stack.sglang_options(count) | more
-    return sglang.Engine(
-        model_path=str(folder), dtype="bfloat16", skip_tokenizer_init=True, **options
-    )
+    options = {"skip_tokenizer_init": True} | smoke_stack.sglang_options(count) | more
+    return sglang.Engine(model_path=str(folder), dtype="bfloat16", **options)
 
 
 def complete(engine: Any, prompts: list[list[int]]) -> list[list[int]]:
@@ -36,9 +38,17 @@ def main(count: int) -> None:
     import sglang
 
     smoke_gpu.turn()
-    completions = complete(start(folder, count), prompts)
+    engine = start(folder, count, skip_tokenizer_init=False)
+    completions = complete(engine, prompts)
     reference = smoke_stack.load(folder).cuda()
     problems, summary = gpu_vllm.compare(reference, prompts, completions, kind)
+    answers = engine.generate(
+        gpu_vllm.PROMPTS, {"temperature": smoke_openai.FREE, "max_new_tokens": 16}
+    )
+    texts = [answer["text"] for answer in answers]
+    print("texts:", texts)
+    if len(texts) != len(gpu_vllm.PROMPTS) or not all(texts):
+        problems.append(f"the texts for {len(gpu_vllm.PROMPTS)} prompts are {texts}")
     smoke_gpu.end(problems, f"sglang {sglang.__version__}, {kind}: {summary}")
 
 

@@ -1,7 +1,9 @@
 """Unsloth patches transformers and TRL, adds an adapter to the tiny Qwen, and takes a step.
 
 The step is one of SFT, or one of GRPO in which vLLM, which shares the model's weights
-(`fast_inference=True`), generates.
+(`fast_inference=True`), generates. The notebook's steps are those of Unsloth's first notebook: a
+model in 4 bit, conversations of which only the answers are trained, then an answer, the saved
+adapter and the merged model. What comes after the training are results of their own.
 """
 
 from __future__ import annotations
@@ -9,13 +11,18 @@ from __future__ import annotations
 import math
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import quick_checks
+import quick_data
 import smoke_gpu
+import smoke_openai
 import smoke_stack
 import tiny_qwen
 from cpu_grpo_step import PROMPTS, Reward, compared
+from smoke_support import judge
 
 RANK = 8
 
@@ -24,9 +31,8 @@ def load(folder: Path, **more: Any) -> tuple[Any, Any]:
     """The model with an adapter, and its tokenizer."""
     import unsloth
 
-    model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
-        model_name=str(folder), max_seq_length=smoke_stack.LENGTH, load_in_4bit=False, **more
-    )
+    options = {"max_seq_length": smoke_stack.LENGTH, "load_in_4bit": False} | more
+    model, tokenizer = unsloth.FastLanguageModel.from_pretrained(model_name=str(folder), **options)
     adapted = unsloth.FastLanguageModel.get_peft_model(
         model, r=RANK, lora_alpha=2 * RANK, random_state=7
     )
@@ -47,6 +53,76 @@ def sft(folder: Path) -> tuple[Any, Any, list[str]]:
         processing_class=tokenizer,
     )
     return model, trainer, []
+
+
+def notebook(folder: Path) -> tuple[Any, Any, list[str]]:
+    """Model and trainer of the notebook's training, and problems so far."""
+    import gpu_sft
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+    from unsloth.chat_templates import train_on_responses_only
+
+    model, tokenizer = load(folder, load_in_4bit=True)
+    texts = [
+        tokenizer.apply_chat_template(row["messages"], tokenize=False) for row in quick_data.chat()
+    ]
+    trainer = SFTTrainer(
+        model=model,
+        args=gpu_sft.settings(SFTConfig),
+        train_dataset=Dataset.from_list([{"text": text} for text in texts * 4]),
+        processing_class=tokenizer,
+    )
+    parts = {"instruction_part": "<|im_start|>user\n", "response_part": "<|im_start|>assistant\n"}
+    trainer = train_on_responses_only(trainer, **parts)
+    labels = [token for row in trainer.train_dataset for token in row["labels"]]
+    trained = sum(token != -100 for token in labels)
+    print(f"{trained} of {len(labels)} tokens are trained")
+    wrong = not 0 < trained < len(labels)
+    return model, trainer, [f"{trained} of {len(labels)} tokens are trained"] if wrong else []
+
+
+def answer(model: Any, tokenizer: Any) -> list[str]:
+    """Problems of an answer of the trained model."""
+    import unsloth
+
+    unsloth.FastLanguageModel.for_inference(model)
+    inputs = tokenizer.apply_chat_template(
+        smoke_openai.QUESTION, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    ).to("cuda")
+    tokens = model.generate(**inputs, max_new_tokens=16, do_sample=True)
+    text = tokenizer.decode(tokens[0][inputs["input_ids"].shape[1] :])
+    print("answer:", repr(text))
+    return [] if text else ["the answer is empty"]
+
+
+def adapter(model: Any, tokenizer: Any) -> list[str]:
+    """Problems of the saved adapter."""
+    model.save_pretrained("lora")
+    tokenizer.save_pretrained("lora")
+    return quick_checks.adapter("", Path(), "lora")
+
+
+def merged(model: Any, tokenizer: Any) -> list[str]:
+    """Problems of the merged model: the trained layers differ from those of the first model."""
+    model.save_pretrained_merged("merged", tokenizer, save_method="merged_16bit")
+    before, after = quick_checks.tensors(Path("model")), quick_checks.tensors(Path("merged"))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    if name not in after:
+        return [f"the merged model has no {name}, but {sorted(after)[:4]}"]
+    same = after[name].float().equal(before[name].to(after[name].dtype).float())
+    return [f"{name} did not change"] if same else []
+
+
+def engine_answer(model: Any) -> list[str]:
+    """Problems of a text that vLLM generates with the saved adapter."""
+    from vllm import SamplingParams
+
+    model.save_lora("grpo_lora")
+    parameters = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=16)
+    request = model.load_lora("grpo_lora")
+    [output] = model.fast_generate([PROMPTS[0]], sampling_params=parameters, lora_request=request)
+    print("answer:", repr(output.outputs[0].text))
+    return [] if output.outputs[0].text else ["the text is empty"]
 
 
 def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
@@ -74,7 +150,9 @@ def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
 
 
 def main(way: str) -> None:
-    """`way`: sft or grpo. The adapter's second halves start at zero: a step changes each of them.
+    """`way`: sft, notebook or grpo.
+
+    The adapter's second halves start at zero: a step changes each of them.
 
     Unsloth must be imported before transformers, so another process makes the model.
     """
@@ -88,7 +166,8 @@ def main(way: str) -> None:
     import unsloth  # noqa: F401  # it patches what is imported after it
 
     reward = Reward()
-    model, trainer, problems = sft(folder) if way == "sft" else grpo(folder, reward)
+    begin = {"sft": sft, "notebook": notebook}
+    model, trainer, problems = begin[way](folder) if way in begin else grpo(folder, reward)
     halves = {name: tensor for name, tensor in model.named_parameters() if "lora_B" in name}
     before = {name: tensor.detach().clone() for name, tensor in halves.items()}
     result = trainer.train()
@@ -98,6 +177,11 @@ def main(way: str) -> None:
         problems += reward.problems()
         print("rewarded:", reward.seen)
         print("logged:", trainer.state.log_history)
+        problems += judge("grpo step, unsloth: adapter in vLLM", partial(engine_answer, model))
+    if way == "notebook":
+        for after in (answer, adapter, merged):
+            name = f"unsloth notebook: {after.__name__}"
+            problems += judge(name, partial(after, model, trainer.processing_class))
     if trainer.state.global_step != 1:
         problems.append(f"{trainer.state.global_step} steps were made")
     if not math.isfinite(result.training_loss):

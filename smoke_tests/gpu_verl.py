@@ -1,16 +1,19 @@
 """One step with verl on Ray and vLLM or SGLang: every tensor of its checkpoint changes.
 
 One case is GRPO with verl's default rollout (synchronous until 0.6, asynchronous in 0.9), which
-saves the model in Hugging Face's format; the other is PPO with a critic and asynchronous rollout,
-whose checkpoint verl's model merger converts.
+saves the model in Hugging Face's format, and goes on from its checkpoint with a second step and a
+validation; the other is PPO with a critic and asynchronous rollout, whose checkpoint verl's model
+merger converts. Since 0.9 both use verl's newer trainer, its default, with its TransferQueue.
 
-It uses torch's attention (sdpa) and keeps padding, because verl's defaults need flash-attn, which
-has no wheel in the indexes that targets are locked from. verl has no setting for its critic, so a
-module that it imports (VERL_USE_EXTERNAL_MODULES) replaces the function that loads the critic.
+It uses torch's attention (sdpa), because verl's default is flash-attn, which has no wheel in the
+indexes that targets are locked from. Before 0.9.1 it keeps padding for this reason. verl has no
+setting for its critic, so a module that it imports (VERL_USE_EXTERNAL_MODULES) replaces the
+function that loads the critic.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import math
@@ -24,7 +27,7 @@ from typing import Any
 import smoke_gpu
 import smoke_stack
 import tiny_qwen
-from smoke_support import finish
+from smoke_support import finish, judge
 
 # Bytes of its engine's cache where cases share a GPU. The engine sleeps between steps, and vLLM
 # fails unless more memory is free afterwards, whatever other cases allocate in the meantime.
@@ -55,6 +58,7 @@ def load(local_path, torch_dtype, model_config, trust_remote_code):
 
 verl.utils.model.load_valuehead_model = load
 '''
+QUEUE = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 # Settings below these have no defaults, or are read by some versions only.
 OPEN = (
     "actor_rollout_ref.model.override_config.",
@@ -67,6 +71,7 @@ VERSIONED = {
     "reward.custom_reward_function.path",
     "reward.num_workers",
     "trainer.use_v1",
+    QUEUE,
 }
 
 
@@ -86,7 +91,7 @@ def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, o
         "data.max_response_length": 16,
         "data.dataloader_num_workers": 0,
         f"{model}.path": folder,
-        f"{model}.use_remove_padding": False,
+        f"{model}.use_remove_padding": packs(),
         f"{model}.enable_gradient_checkpointing": False,
         f"{model}.override_config.attn_implementation": "sdpa",
         f"{actor}.optim.lr": 1e-2,
@@ -124,15 +129,21 @@ def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, o
         "trainer.logger": "[console]",
         "trainer.resume_mode": "disable",
         # The number of its workers, not of the machine's cores: they mostly wait for each other.
-        "ray_kwargs.ray_init.num_cpus": 12,
+        "ray_kwargs.ray_init.num_cpus": 16,
+        QUEUE: 2,  # actors with a processor each; verl's default is 8
         "ray_kwargs.ray_init.num_gpus": 1,
         "ray_kwargs.ray_init.include_dashboard": False,
     }
     if engine == "sglang":
         options |= for_sglang(rollout)
-    if importlib.util.find_spec("transfer_queue") is None:  # for the newer trainer of verl 0.9
-        options["trainer.use_v1"] = False
+        if importlib.util.find_spec("transfer_queue") is None:  # for the newer trainer of verl 0.9
+            options["trainer.use_v1"] = False
     return options
+
+
+def packs() -> bool:
+    """Whether verl removes the padding of a batch without flash-attn: since 0.9.1."""
+    return "_fallback_unpad_input" in smoke_stack.source("verl", "utils/attention_utils.py")
 
 
 def for_sglang(rollout: str) -> dict[str, object]:
@@ -154,11 +165,21 @@ def with_critic(folder: Path) -> dict[str, object]:
         "actor_rollout_ref.rollout.mode": "async",
         "actor_rollout_ref.actor.checkpoint.save_contents": "[model,optimizer,extra]",
         "critic.model.path": folder,
-        "critic.model.use_remove_padding": False,
+        "critic.model.use_remove_padding": packs(),
         "critic.model.enable_gradient_checkpointing": False,
         "critic.model.override_config.attn_implementation": "sdpa",
         "critic.optim.lr": 1e-2,
         "critic.ppo_micro_batch_size_per_gpu": len(PROMPTS) * GROUP,
+    }
+
+
+def resumed() -> dict[str, object]:
+    """Settings of a second run, which goes on from the first one's checkpoint and is validated."""
+    return {
+        "trainer.resume_mode": "auto",
+        "trainer.total_training_steps": 2,
+        "trainer.total_epochs": 2,
+        "trainer.test_freq": 1,
     }
 
 
@@ -285,6 +306,39 @@ def environment(scratch: Path, patches: Path) -> dict[str, str]:
     return variables
 
 
+def judged(way: str, engine: str, log: str) -> tuple[list[str], dict[str, float | None]]:
+    """Problems of what verl logged about a step of `way`, and the values."""
+    keys = ["actor/pg_loss", "actor/grad_norm", "training/rollout_probs_diff_mean"]
+    norms = ["actor/grad_norm"]
+    if way == "ppo":
+        keys += ["critic/vf_loss", "critic/grad_norm"]
+        norms += ["critic/grad_norm"]
+    values = {key: logged(log, key) for key in keys}
+    problems = [
+        f"{key} is {value}"
+        for key, value in values.items()
+        if value is None or not math.isfinite(value)
+    ]
+    problems += [f"{key} is zero" for key in norms if not (values[key] or 0) > 0]
+    if not (values["training/rollout_probs_diff_mean"] or 0) < AGREE:
+        problems.append(f"{engine}'s probabilities are {values} from the trainer's, bound {AGREE}")
+    return problems, values
+
+
+def second(command: list[str], env: dict[str, str], scratch: Path) -> list[str]:
+    """Problems of a second run, which goes on from the checkpoint of the first."""
+    words = [*command, *(f"++{key}={value}" for key, value in resumed().items())]
+    problems, values = judged("grpo", "the engine", trained(words, env, scratch))
+    print("the second step:", values)
+    number = Path("checkpoint/latest_checkpointed_iteration.txt").read_text("ascii").strip()
+    if number != "2":
+        problems.append(f"the last checkpoint is that of step {number}, not of step 2")
+    first = Path("checkpoint/global_step_1/actor/huggingface")
+    changed, _ = unchanged(first, Path("checkpoint/global_step_2"))
+    scores = re.findall(r"val-core/smoke/\S+?:(?:np\.float\d+\()?[\d.]", everything("", scratch))
+    return [*problems, *changed, *([] if scores else ["there is no score of a validation"])]
+
+
 def main(way: str, engine: str) -> None:
     """Run verl's own entry point, read its log and its checkpoint.
 
@@ -293,7 +347,7 @@ def main(way: str, engine: str) -> None:
     smoke_gpu.require()
     folder, data, reward = inputs()
     options = settings(folder, data, reward, engine) | (with_critic(folder) if way == "ppo" else {})
-    absent = lacking(options, defaults())
+    absent = lacking(options | resumed(), defaults())
     print("not in this verl:", ", ".join(absent) or "nothing")
     if set(absent) - VERSIONED:
         sys.exit(f"error: verl has no setting {', '.join(sorted(set(absent) - VERSIONED))}")
@@ -314,21 +368,12 @@ def main(way: str, engine: str) -> None:
     print(json.dumps(command, indent=1))
     log = trained(command, env, scratch)
     problems, count = unchanged(folder, merged() if way == "ppo" else Path("checkpoint"))
-    keys = ["actor/pg_loss", "actor/grad_norm", "training/rollout_probs_diff_mean"]
-    norms = ["actor/grad_norm"]
-    if way == "ppo":
-        keys += ["critic/vf_loss", "critic/grad_norm"]
-        norms += ["critic/grad_norm"]
-    logged_values = {key: logged(log, key) for key in keys}
-    for key, value in logged_values.items():
-        if value is None or not math.isfinite(value):
-            problems.append(f"{key} is {value}")
-    problems += [f"{key} is zero" for key in norms if not (logged_values[key] or 0) > 0]
-    if not (logged_values["training/rollout_probs_diff_mean"] or 0) < AGREE:
-        problems.append(
-            f"{engine}'s probabilities are {logged_values} from the trainer's, bound {AGREE}"
-        )
-    finish(problems, f"{engine}: {count} of {count} tensors changed; {logged_values}")
+    more, values = judged(way, engine, log)
+    problems += more
+    if (way, engine) == ("grpo", "vllm"):
+        again = functools.partial(second, command, env, scratch)
+        problems += judge("grpo step, verl: resumed", again)
+    finish(problems, f"{engine}: {count} of {count} tensors changed; {values}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import smoke_gpu
+import smoke_lora
 import smoke_stack
 import tiny_qwen
 
@@ -35,6 +36,24 @@ PROMPTS = [
     "one, two,",
 ]
 TOKENS = 32
+# Settings of an engine for each way: features that vLLM's documentation begins with.
+FEATURES: dict[str, dict[str, Any]] = {
+    "eager": {"load_format": "safetensors"},
+    "parallel": {"tensor_parallel_size": 2},
+    "fp16": {"dtype": "float16"},
+    "fastsafetensors": {"load_format": "fastsafetensors"},
+    "ngram": {
+        "speculative_config": {
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_max": 3,
+            "prompt_lookup_min": 1,
+        }
+    },
+    "lora": {"enable_lora": True, "max_lora_rank": 8},
+}
+UNSCORED = ("lora", "ngram")  # the log-probabilities of prompts are those of the plain engine
+GRAPHS = ("graphs", "half-billion")  # the others do not compile the model
 
 
 def make(kind: str) -> tuple[str, Path]:
@@ -46,7 +65,7 @@ def make(kind: str) -> tuple[str, Path]:
         sharp = tiny_qwen.sharpen(model, count=4, factor=16, below=len(tokenizer))
         return kind, tiny_qwen.save(Path("model").absolute(), sharp, half=True)
     given = smoke_stack.given()
-    if given is not None and kind != "fp16":
+    if given is not None and kind not in ("fp16", "lora"):
         return "given", given
     if kind == "fp16":
         return "tiny", tiny_qwen.save(Path("model").absolute(), sharp_tiny().half())
@@ -127,35 +146,38 @@ def surround(way: str) -> None:
 
 
 def main(way: str) -> None:
-    """`way`: graphs, eager, half-billion (the shape of Qwen2.5-0.5B), fp16 or parallel (two GPUs).
+    """`way`: graphs, half-billion (the shape of Qwen2.5-0.5B) or one of FEATURES.
 
-    Weights in fp16 are for GPUs of compute capability 7.5, which have no bf16.
+    Weights in fp16 are for GPUs of compute capability 7.5, which have no bf16; parallel needs two
+    GPUs. With lora the tokens are those of the model with an adapter, which differ from its own.
     """
     smoke_gpu.require(2 if way == "parallel" else 1)
     surround(way)
     kind, folder = make(way)
-    settings: dict[str, Any] = {"enforce_eager": way in ("eager", "parallel", "fp16")}
-    if not settings["enforce_eager"]:  # the largest number of sequences
+    settings = {"enforce_eager": way not in GRAPHS, **FEATURES.get(way, {})}
+    if way in GRAPHS:  # the largest number of sequences
         settings["compilation_config"] = {"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}
-    if way == "eager":
-        settings["load_format"] = "safetensors"
-    if way == "parallel":
-        settings["tensor_parallel_size"] = 2
-    if way == "fp16":
-        settings["dtype"] = "float16"
     prompts = prompt_ids(folder)
     from vllm import LLM  # noqa: F401  # slow imports, before the turn on the GPU
 
     smoke_gpu.turn(alone=smoke_stack.measures_memory())
     llm = smoke_stack.engine(folder, **settings)
     greedy = smoke_stack.sampling(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
-    completions = smoke_stack.generate(llm, prompts, greedy)
+    more = {"lora_request": smoke_lora.request(folder)} if way == "lora" else {}
+    completions = smoke_stack.generate(llm, prompts, greedy, **more)
     first = f"first tokens {smoke_gpu.age():.1f} s after the process began"
-    again = smoke_stack.generate(llm, prompts, greedy)
+    again = smoke_stack.generate(llm, prompts, greedy, **more)
     reference = smoke_stack.load(folder).cuda()
+    if way == "lora":
+        smoke_lora.merge(reference, folder)
     problems, summary = compare(reference, prompts, completions, kind)
     again_problems, _ = compare(reference, prompts, again, kind)
     problems += [f"asked again: {problem}" for problem in again_problems]
+    if way == "lora":
+        plain = smoke_stack.generate(llm, prompts, greedy)
+        problems += ["the adapter changes no token"] if plain == completions else []
+    if way in UNSCORED:
+        smoke_gpu.end(problems, f"{kind}, {way}: {summary}; {first}")
     scored = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
     largest, mean = smoke_stack.apart(
         smoke_stack.scores(llm, scored), smoke_stack.model_scores(reference, scored)

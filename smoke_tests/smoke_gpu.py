@@ -162,9 +162,17 @@ def as_torchrun() -> None:
 
 
 def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
-    """Run `command`, print its output as it comes, and return it.
+    """Run `command` as `output` does. Ends the case if the command fails."""
+    printed, status = output(command, env)
+    if status != 0:
+        sys.exit(status)
+    return printed
 
-    So the log of a case that times out is complete up to then. Ends the case if the command fails.
+
+def output(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[str, int]:
+    """Run `command`, print its output as it comes, and return it with the exit status.
+
+    So the log of a case that times out is complete up to then.
     """
     rows = []
     with subprocess.Popen(
@@ -175,9 +183,7 @@ def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
         for row in process.stdout:
             print(row, end="", flush=True)
             rows.append(row)
-    if process.returncode != 0:
-        sys.exit(process.returncode)
-    return "".join(rows)
+    return "".join(rows), process.returncode
 
 
 @contextlib.contextmanager

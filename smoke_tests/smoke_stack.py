@@ -120,10 +120,12 @@ def sampling(**parameters: Any) -> Any:
     return SamplingParams(detokenize=False, **parameters)
 
 
-def generate(llm: Any, prompts: Sequence[list[int]], parameters: Any) -> list[list[int]]:
-    """The token ids that `llm` appends to each of `prompts`."""
+def generate(
+    llm: Any, prompts: Sequence[list[int]], parameters: Any, **more: Any
+) -> list[list[int]]:
+    """The token ids that `llm` appends to each of `prompts`; `more` are arguments of generate."""
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    outputs = llm.generate(requests, parameters, use_tqdm=False)
+    outputs = llm.generate(requests, parameters, use_tqdm=False, **more)
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 

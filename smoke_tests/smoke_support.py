@@ -12,7 +12,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -80,6 +81,18 @@ def report(name: str, outcome: str, seconds: float, message: str = "", log: str 
     case = {"name": name, "outcome": outcome, "seconds": seconds, "message": message, "log": log}
     with Path(os.environ["SMOKE_CASES"]).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(case) + "\n")
+
+
+def judge(name: str, question: Callable[[], list[str]]) -> list[str]:
+    """The problems that `question` returns, or its exception, reported as the result `name`."""
+    started = time.monotonic()
+    try:
+        problems = question()
+    except Exception as error:  # noqa: BLE001  # every failure is a result
+        problems = [f"{type(error).__name__}: {error}"]
+    outcome = "failed" if problems else "passed"
+    report(name, outcome, round(time.monotonic() - started, 3), "; ".join(problems)[:2000])
+    return [f"{name}: {problem}" for problem in problems]
 
 
 def finish(problems: list[str], good: str) -> NoReturn:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import quick_table
+
 
 class Case(NamedTuple):
     """A script with its arguments, and its time limit in seconds.
@@ -27,7 +29,19 @@ TRL = (*VLLM, "trl")
 VERL = ("verl", "vllm", "ray")
 VERL_SGLANG = ("verl", "sglang", "ray")
 SAVER = ("sglang", "torch-memory-saver")
+# vLLM's backends for answers in a form, by the names of its documentation.
+BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer")
+TOKENIZERS = ("transformers", "sentencepiece", "tiktoken")
 LORA = ("torch", "transformers", "trl", "peft", "math-verify")
+
+
+def quick_starts(tier: str) -> tuple[Case, ...]:
+    """The documented first commands of `tier`: quick_table.py has them."""
+    return tuple(
+        Case(row.name, "quick_start.py", row.limit, (row.name,), row.needs, usual=row.usual)
+        for row in quick_table.of_tier(tier)
+    )
+
 
 TIERS: dict[str, tuple[Case, ...]] = {
     "static": (
@@ -44,6 +58,7 @@ TIERS: dict[str, tuple[Case, ...]] = {
         Case("imports", "static_imports.py", 1800),
     ),
     "cpu": (
+        Case("tokenizers", "cpu_tokenizers.py", 300, needs=TOKENIZERS),
         Case("vllm reads a model", "cpu_vllm_model.py", 600, needs=("vllm", "transformers")),
         Case("grpo step", "cpu_grpo_step.py", 900),
         Case("grpo step, lora", "cpu_grpo_lora.py", 900, needs=LORA),
@@ -53,7 +68,10 @@ TIERS: dict[str, tuple[Case, ...]] = {
             600,
             needs=("verl", "qwen-vl-utils", "torchvision", "pillow"),
         ),
-        Case("ray job", "cpu_ray_job.py", 400, needs=("ray", "aiohttp-cors")),
+        Case("verl columns", "cpu_verl_columns.py", 300, needs=("verl",)),
+        # Other images have Ray for vLLM alone, without its dashboard.
+        Case("ray job", "cpu_ray_job.py", 400, needs=("ray", "aiohttp-cors"), usual=60),
+        *quick_starts("cpu"),
     ),
     "gpu": (
         Case("device", "gpu_device.py", 120, ("1",), gate=True),
@@ -68,6 +86,20 @@ TIERS: dict[str, tuple[Case, ...]] = {
         Case("vllm eager, safetensors", "gpu_vllm.py", 600, ("eager",), needs=VLLM, usual=27),
         Case("vllm 0.5B shape", "gpu_vllm.py", 600, ("half-billion",), needs=VLLM, usual=80),
         Case("vllm fp16", "gpu_vllm.py", 600, ("fp16",), needs=VLLM, usual=30),
+        Case("vllm ngram", "gpu_vllm.py", 600, ("ngram",), needs=VLLM, usual=30),
+        Case("vllm lora", "gpu_vllm.py", 600, ("lora",), needs=VLLM, usual=30),
+        Case(
+            "vllm fastsafetensors",
+            "gpu_vllm.py",
+            600,
+            ("fastsafetensors",),
+            needs=(*VLLM, "fastsafetensors"),
+            usual=30,
+        ),
+        *(
+            Case(f"vllm {backend}", "gpu_vllm_structured.py", 600, (backend,), VLLM, usual=35)
+            for backend in BACKENDS
+        ),
         Case(
             "vllm qwen2.5-vl",
             "gpu_vllm_vision.py",
@@ -96,7 +128,7 @@ TIERS: dict[str, tuple[Case, ...]] = {
             needs=("trl", "deepspeed"),
             usual=30,
         ),
-        Case("grpo step, verl", "gpu_verl.py", 900, ("grpo", "vllm"), needs=VERL, usual=90),
+        Case("grpo step, verl", "gpu_verl.py", 900, ("grpo", "vllm"), needs=VERL, usual=170),
         Case("ppo step, verl", "gpu_verl.py", 900, ("ppo", "vllm"), needs=VERL, usual=100),
         Case(
             "grpo step, verl and sglang",
@@ -119,6 +151,14 @@ TIERS: dict[str, tuple[Case, ...]] = {
         Case("sglang serve", "gpu_serve.py", 900, ("sglang",), needs=("torch", "sglang"), usual=90),
         Case("unsloth", "gpu_unsloth.py", 600, ("sft",), needs=("unsloth", "trl"), usual=60),
         Case(
+            "unsloth notebook",
+            "gpu_unsloth.py",
+            600,
+            ("notebook",),
+            needs=("unsloth", "trl"),
+            usual=60,
+        ),
+        Case(
             "grpo step, unsloth",
             "gpu_unsloth.py",
             900,
@@ -126,6 +166,7 @@ TIERS: dict[str, tuple[Case, ...]] = {
             needs=("unsloth", "trl", "vllm"),
             usual=120,
         ),
+        *quick_starts("gpu"),
     ),
     "multi-gpu": (
         Case("devices", "gpu_device.py", 120, ("2",), gate=True),
@@ -135,5 +176,6 @@ TIERS: dict[str, tuple[Case, ...]] = {
         Case("grpo step, vllm server", "gpu_grpo.py", 900, ("server",), needs=TRL),
         Case("deepspeed step", "gpu_sft.py", 900, ("deepspeed", "2"), needs=("trl", "deepspeed")),
         Case("sglang tensor parallel", "gpu_sglang.py", 900, ("2",), needs=("torch", "sglang")),
+        *quick_starts("multi-gpu"),
     ),
 }

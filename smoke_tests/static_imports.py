@@ -1,7 +1,8 @@
 """Every importable name of every distribution imports, each distribution in a process of its own.
 
 The names come from RECORD, which lists what is installed; top_level.txt is often absent and
-sometimes wrong. First the outermost names, then every extension module: one built for another torch
+sometimes wrong. First the outermost names, and modules inside packages that top_level.txt has too,
+such as code that protobuf generated; then every extension module: one built for another torch
 (`undefined symbol`) is often not loaded by `import package`.
 
 So each crash, hang or error belongs to one distribution, and an import of one distribution cannot
@@ -25,13 +26,17 @@ from smoke_support import allowed, finish, installed
 
 
 def import_names(distribution: Distribution) -> list[str]:
-    """The names to import: the outermost ones, then the extension modules below them."""
+    """The names to import: the outermost and the declared ones, then the extension modules."""
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
     base = str(distribution.locate_file(""))
     places = {
         path: place for row in rows if row and (place := place_of(path := f"{base}/{row[0]}"))
     }
     packages = {parts[:-1] for parts in places.values() if parts[-1] == "__init__.py"}
+    declared = {
+        line.strip().replace("/", ".")
+        for line in (distribution.read_text("top_level.txt") or "").splitlines()
+    }
     outer, extensions = set(), set()
     for path, parts in places.items():
         stem = module_stem(Path(path))
@@ -42,6 +47,7 @@ def import_names(distribution: Distribution) -> list[str]:
         name = owner or (*parts[:-1], stem)
         if name[-1] != "__main__":
             outer.add(".".join(name))
+            outer |= {".".join((*parts[:-1], stem))} & declared if stem != "__init__" else set()
         if not parts[-1].endswith(".py"):
             extensions.add(".".join((*parts[:-1], stem)))
     return [*sorted(outer), *sorted(extensions - outer)]

@@ -398,3 +398,67 @@ def test_a_library_that_is_not_an_extension_module_is_not_imported(sample):
     assert sample.run("imports")["import gamma"].message == "1 names: gamma"
     sample.add("delta", {"delta/__init__.py": b"", "delta/fake.so": b"PyInit_fake\0"})
     assert "delta.fake: ImportError" in sample.run("imports")["import delta"].message
+
+
+def test_a_module_that_top_level_declares_inside_a_package_is_imported(sample):
+    sample.add(
+        "gamma",
+        {
+            "gamma/__init__.py": b"",
+            "gamma/generated_pb2.py": b"raise RuntimeError('made for a newer protobuf')\n",
+            "gamma/other.py": b"raise RuntimeError('not declared')\n",
+            "gamma-1.0.dist-info/top_level.txt": b"gamma\ngamma/generated_pb2\ngamma/gone\n",
+        },
+    )
+    message = sample.run("imports")["import gamma"].message
+    assert "gamma.generated_pb2: RuntimeError: made for a newer protobuf" in message
+    assert "gamma.other" not in message
+    assert "gamma.gone" not in message
+
+
+def command(sample: Sample, name: str, text: str) -> None:
+    """Install the command `name`, a shell script."""
+    path = sample.folder / "venv/bin" / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "message"),
+    [
+        ("echo usage: sft, grpo", "passed", "the command line lists its methods"),
+        ("echo usage: sft", "failed", "the output has nothing like grpo"),
+        (":", "failed", "ended with status 0 and printed nothing"),
+        ("echo 'ImportError: no rich'; exit 1", "failed", "ImportError: no rich"),
+    ],
+)
+def test_a_documented_command_runs_and_prints_what_it_should(sample, text, outcome, message):
+    sample.add("trl", {"trl/__init__.py": b""})
+    command(sample, "trl", text)
+    case = sample.run("trl help", tier="cpu")["trl help"]
+    assert (case.outcome, message in case.message) == (outcome, True), case.message
+
+
+def test_a_documented_command_that_the_image_lacks_is_a_failure(sample):
+    sample.add("trl", {"trl/__init__.py": b""})
+    case = sample.run("trl help", tier="cpu")["trl help"]
+    assert case.outcome == "failed"
+    assert "bin/trl" in case.message
+    absent = sample.run("trl help|tokenizers", tier="cpu")["tokenizers"]
+    assert absent.outcome == "skipped"
+
+
+COMMAND = {"package": "trl", "versions": ["1.0"], "name": "trl help", "error": "no rich"}
+
+
+def test_an_accepted_failure_of_a_case_is_a_skip_until_it_passes(sample):
+    sample.add("trl", {"trl/__init__.py": b""})
+    sample.allowed["cases"] = [{**COMMAND, "reason": "rich is another project"}]
+    command(sample, "trl", "echo 'ImportError: no rich'; exit 1")
+    case = sample.run("trl help", tier="cpu")["trl help"]
+    assert (case.outcome, case.message) == ("skipped", "rich is another project")
+    command(sample, "trl", "echo sft grpo")
+    case = sample.run("trl help", tier="cpu")["trl help"]
+    assert (case.outcome, "but it passes" in case.message) == ("failed", True)
+    sample.allowed["cases"] = [{**COMMAND, "versions": ["0.9"], "reason": "another version"}]
+    assert sample.run("trl help", tier="cpu")["trl help"].outcome == "passed"

@@ -111,9 +111,8 @@ def test_every_case_has_its_script_and_every_script_its_case(monkeypatch):
     run = script("run", monkeypatch)
     cases = [case for tier in run.TIERS.values() for case in tier]
     assert len(cases) == len({(case.script, case.arguments) for case in cases})
-    assert {case.script for case in cases} == {
-        path.name for tier in run.TIERS for path in SCRIPTS.glob(f"{tier}_*.py")
-    }
+    scripts = {path.name for tier in run.TIERS for path in SCRIPTS.glob(f"{tier}_*.py")}
+    assert {case.script for case in cases} == scripts | {"quick_start.py"}  # of several tiers
     for tier in run.TIERS.values():
         assert len(tier) == len({case.name for case in tier})
 
@@ -142,12 +141,12 @@ def test_verl_gets_the_options_that_this_version_needs(monkeypatch):
     settings = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
     assert settings["actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
     assert settings["actor_rollout_ref.rollout.load_format"] == "safetensors"
-    assert settings["trainer.use_v1"] is False  # transfer_queue is not installed here
+    assert "trainer.use_v1" not in settings  # the default, though TransferQueue is not installed
 
 
 def test_allowed_failures_carry_reasons():
     document = json.loads((SCRIPTS / "allowed.json").read_text())
-    lists = {"requirements", "entry points", "imports"}
+    lists = {"requirements", "entry points", "imports", "cases"}
     assert document.keys() == lists | {"about"}
     for entry in [entry for name in lists for entry in document[name]]:
         assert len(entry["reason"]) > 20, entry

@@ -55,6 +55,8 @@ def test_verl_with_sglang_differs_in_the_engine_and_its_options(monkeypatch):
     changed = dict(sglang.items() - vllm.items())
     rollout = "actor_rollout_ref.rollout"
     assert changed.pop(f"{rollout}.name") == "sglang"
+    assert changed.pop("trainer.use_v1") is False  # without TransferQueue, as here
+    assert "trainer.use_v1" not in vllm  # where its absence is a failure
     assert changed
     assert all(key.startswith(f"{rollout}.engine_kwargs.sglang.") for key in changed)
     assert verl.lacking(changed, {}) == []  # verl passes them on and has no names for them

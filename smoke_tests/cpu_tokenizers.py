@@ -1,0 +1,152 @@
+"""Tokenizers of each kind load from the files that models come with, and give the same text back.
+
+Fast tokenizers come as tokenizer.json, those of SentencePiece as tokenizer.model alone, those of
+tiktoken as a list of ranks. Each is made here and is a result of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tiny_qwen
+from smoke_support import finish, judge
+
+TEXT = "the sky is blue, and grey when it rains."
+# Classes of transformers that read SentencePiece's files, with the model_type of AutoTokenizer.
+CLASSES = {"LlamaTokenizer": "llama", "T5Tokenizer": "t5", "GemmaTokenizer": "gemma"}
+PATTERN = r"'s|'t| ?\w+| ?[^\s\w]+|\s+"
+
+
+def fast() -> list[str]:
+    """tokenizer.json, by AutoTokenizer."""
+    from transformers import AutoTokenizer
+
+    folder = Path("fast").absolute()
+    tiny_qwen.make_tokenizer().save_pretrained(folder)
+    return back(AutoTokenizer.from_pretrained(folder))
+
+
+def back(tokenizer: Any) -> list[str]:
+    """Problems of TEXT through tokens and back."""
+    tokens = tokenizer(TEXT)["input_ids"]
+    text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
+    print(type(tokenizer).__name__, tokens)
+    problems = [] if text == TEXT else [f"{TEXT!r} comes back as {text!r}"]
+    return problems + ([] if len(set(tokens)) > 5 else [f"the tokens are {tokens}"])
+
+
+def train(folder: Path) -> None:
+    """Write tokenizer.model alone to `folder`: pieces of SentencePiece."""
+    import sentencepiece
+
+    folder.mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(tiny_qwen.LINES),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=96,
+        model_type="bpe",
+        character_coverage=1.0,
+        byte_fallback=False,
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        pad_id=3,
+    )
+    (folder / "tokenizer.vocab").unlink()
+
+
+def pieces() -> list[str]:
+    """tokenizer.model, by SentencePiece itself."""
+    import sentencepiece
+
+    folder = Path("pieces").absolute()
+    train(folder)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+    text = processor.decode(processor.encode(TEXT))
+    return [] if text == TEXT else [f"{TEXT!r} comes back as {text!r}"]
+
+
+def by_class(name: str) -> list[str]:
+    """tokenizer.model alone, by the class `name` of transformers."""
+    import transformers
+
+    folder = Path(name).absolute()
+    train(folder)
+    if name == "T5Tokenizer":  # which looks for this name
+        (folder / "tokenizer.model").rename(folder / "spiece.model")
+    return back(getattr(transformers, name).from_pretrained(folder))
+
+
+def automatic() -> list[str]:
+    """tokenizer.model beside the configuration of a model, by AutoTokenizer."""
+    from transformers import AutoTokenizer
+
+    folder = Path("automatic").absolute()
+    train(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}), "utf-8")
+    about = {"tokenizer_class": "LlamaTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about), "utf-8")
+    return back(AutoTokenizer.from_pretrained(folder))
+
+
+def ranks(path: Path) -> dict[bytes, int]:
+    """The ranks of all bytes and of pairs of letters, written as tiktoken's files have them."""
+    tokens = [bytes([number]) for number in range(256)]
+    tokens += [pair.encode() for pair in ("th", "sk", "an", "nd", "in", "bl")]
+    rows = [f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(tokens)]
+    path.write_text("\n".join(rows) + "\n", "ascii")
+    return {token: rank for rank, token in enumerate(tokens)}
+
+
+def by_tiktoken() -> list[str]:
+    """A list of ranks, by tiktoken."""
+    import tiktoken
+    from tiktoken.load import load_tiktoken_bpe
+
+    path = Path("ranks.tiktoken").absolute()
+    written = ranks(path)
+    try:
+        read = load_tiktoken_bpe(str(path))
+    except ImportError as error:  # tiktoken 0.9 reads files with blobfile, one of its extras
+        print(error)
+        if "blobfile" not in str(error):
+            raise
+        read = written
+    if read != written:
+        return [f"{len(read)} ranks are read, {len(written)} were written, or others"]
+    encoding = tiktoken.Encoding(
+        "smoke",
+        pat_str=PATTERN,
+        mergeable_ranks=read,
+        special_tokens={"<|end|>": 262},
+    )
+    tokens = encoding.encode(TEXT)
+    problems = [] if 256 in tokens else [f"no pair was merged: {tokens}"]
+    text = encoding.decode(tokens)
+    return problems + ([] if text == TEXT else [f"{TEXT!r} comes back as {text!r}"])
+
+
+KINDS: dict[str, Callable[[], list[str]]] = {
+    "fast": fast,
+    "sentencepiece": pieces,
+    **{name: partial(by_class, name) for name in CLASSES},
+    "AutoTokenizer, tokenizer.model": automatic,
+    "tiktoken": by_tiktoken,
+}
+
+
+def main() -> None:
+    """Each kind."""
+    problems = []
+    for name, kind in KINDS.items():
+        problems += judge(f"tokenizers: {name}", kind)
+    finish(problems, f"{len(KINDS)} kinds of tokenizers")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Data of the kinds that the frameworks' first commands read, and a reward for their texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+QUESTIONS = {
+    "Count to three:": "one, two, three.",
+    "What is the capital of France?": "Paris is the capital of France.",
+    "Add two and two:": "two and two is four.",
+    "Name a colour of the sky:": "the sky is blue, and grey when it rains.",
+}
+COPIES = 2
+REWARD = '''\
+def letters(completions, **_):
+    """The share of letters and blanks in each completion."""
+    texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
+    good = [sum(one == " " or (one.isascii() and one.isalpha()) for one in text) for text in texts]
+    return [count / max(1, len(text)) for count, text in zip(good, texts)]
+'''
+
+
+def user(question: str) -> list[dict[str, str]]:
+    """The conversation so far: one question."""
+    return [{"role": "user", "content": question}]
+
+
+def assistant(answer: str) -> list[dict[str, str]]:
+    """The rest of the conversation: one answer."""
+    return [{"role": "assistant", "content": answer}]
+
+
+def chat() -> list[dict[str, Any]]:
+    """Conversations for fine-tuning."""
+    return [
+        {"messages": user(question) + assistant(answer)} for question, answer in QUESTIONS.items()
+    ]
+
+
+def turns() -> list[dict[str, Any]]:
+    """Conversations of two questions and two answers, as verl's fine-tuning reads them."""
+    rows = chat()
+    return [
+        {"messages": row["messages"] + other["messages"]}
+        for row, other in zip(rows, reversed(rows), strict=True)
+    ]
+
+
+def preference() -> list[dict[str, Any]]:
+    """A better and a worse answer to each question."""
+    return [
+        {"prompt": user(question), "chosen": assistant(answer), "rejected": assistant("no.")}
+        for question, answer in QUESTIONS.items()
+    ]
+
+
+def unpaired() -> list[dict[str, Any]]:
+    """Answers with a judgement, half of them good."""
+    return [
+        {
+            "prompt": user(question),
+            "completion": assistant(answer if number % 2 else "no."),
+            "label": bool(number % 2),
+        }
+        for number, (question, answer) in enumerate(QUESTIONS.items())
+    ]
+
+
+def prompt() -> list[dict[str, Any]]:
+    """Questions alone."""
+    return [{"prompt": user(question)} for question in QUESTIONS]
+
+
+def columns() -> list[dict[str, Any]]:
+    """The columns that verl's preprocessing writes."""
+    return [
+        {
+            "data_source": "smoke",
+            "prompt": user(question),
+            "ability": "letters",
+            "reward_model": {"style": "rule", "ground_truth": answer},
+            "extra_info": {"split": "train", "index": number},
+        }
+        for number, (question, answer) in enumerate(QUESTIONS.items())
+    ]
+
+
+KINDS: dict[str, tuple[Callable[[], list[dict[str, Any]]], str]] = {
+    "chat": (chat, "train.jsonl"),
+    "preference": (preference, "train.jsonl"),
+    "unpaired": (unpaired, "train.jsonl"),
+    "prompt": (prompt, "train.jsonl"),
+    "verl chat": (turns, "train.parquet"),
+    "verl prompt": (columns, "train.parquet"),
+}
+
+
+def write(kind: str, folder: Path) -> Path:
+    """The data of `kind` in `folder`: the folder itself for lines of JSON, else the file."""
+    make, name = KINDS[kind]
+    rows = make() * COPIES
+    folder.mkdir()
+    if name.endswith(".jsonl"):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        return folder
+    from datasets import Dataset
+
+    Dataset.from_list(rows).to_parquet(str(folder / name))
+    return folder / name

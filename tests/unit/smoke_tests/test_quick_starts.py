@@ -1,0 +1,136 @@
+"""The table of documented first commands, and the checks of what they leave."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import string
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support.smoke_scripts import script
+
+WORDS = ("bin", "python", "trl", "model", "data", "out", "share", "port")
+
+
+@pytest.fixture(name="table")
+def _table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return script("quick_table", monkeypatch)
+
+
+def test_each_row_is_a_case_of_its_tier_with_its_packages(table, monkeypatch):
+    tiers = script("smoke_tiers", monkeypatch).TIERS
+    names = [row.name for row in table.TABLE]
+    assert len(names) == len(set(names))
+    for row in table.TABLE:
+        [case] = [case for case in tiers[row.tier] if case.name == row.name]
+        assert (case.script, case.arguments) == ("quick_start.py", (row.name,))
+        assert (case.needs, case.limit, case.usual) == (row.needs, row.limit, row.usual)
+        assert (row.gpus > 1) == (row.tier == "multi-gpu")
+
+
+def test_commands_are_programs_of_the_image_with_words_that_are_replaced(table):
+    for row in table.TABLE:
+        for command in row.commands.strip().splitlines():
+            fields = {field for _, field, _, _ in string.Formatter().parse(command) if field}
+            assert fields <= set(WORDS), row.name
+            assert command.startswith(("{bin}/", "{python} ")), row.name
+            assert bool({"model", "data"} & fields) <= bool(row.data), row.name
+            typed = [word.format_map(dict.fromkeys(WORDS, "x")) for word in shlex.split(command)]
+            assert not [word for word in typed if "{" in word or "\\" in word], row.name
+
+
+def test_checks_and_kinds_of_data_exist(table, monkeypatch):
+    checks = script("quick_checks", monkeypatch).CHECKS
+    kinds = script("quick_data", monkeypatch).KINDS
+    for row in table.TABLE:
+        assert row.checks, row.name
+        assert {check[0] for check in row.checks} <= checks.keys(), row.name
+        assert not row.data or row.data in kinds, row.name
+
+
+def test_lines_of_data_are_written_as_documents(tmp_path, monkeypatch):
+    data = script("quick_data", monkeypatch)
+    for kind, (make, name) in data.KINDS.items():
+        if not name.endswith(".jsonl"):
+            continue  # the others need packages of an image
+        folder = data.write(kind, tmp_path / kind)
+        rows = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        assert rows == make() * data.COPIES
+
+
+def test_a_reward_reads_texts_and_conversations(monkeypatch):
+    data = script("quick_data", monkeypatch)
+    module: dict[str, Any] = {}
+    exec(data.REWARD, module)
+    letters = module["letters"]
+    assert letters(["ab 1", [{"content": "1"}], ""]) == [0.75, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("installed", "since", "before"),
+    [
+        ("0.18.2", "0.24", True),
+        ("0.24.0", "0.24", False),
+        ("0.9.1", "0.9", False),
+        ("1.12.0", "0.24", False),
+        ("0.8.5.post1", "0.9", True),
+        ("0.24.0.dev0", "0.24", False),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(installed, since, before, monkeypatch):
+    assert script("quick_start", monkeypatch).before(installed, since) is before
+
+
+def test_an_output_without_the_text_is_a_problem(monkeypatch):
+    says = script("quick_checks", monkeypatch).says
+    assert says("{'train_loss': '5.8'}", None, r"'train_loss': '?\d") == []
+    assert says("nothing", None, "loss") == ["the output has nothing like loss"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ('{"colour": "red", "warm": true}', True),
+        ('{"colour": "blue", "warm": true}', False),
+        ('{"colour": "red", "warm": 1}', False),
+        ('{"colour": "red"}', False),
+        ('{"colour": "red", "warm"', False),
+        ("[1]", False),
+        ("", False),
+    ],
+)
+def test_documents_are_read_with_their_schema(text, fits, monkeypatch):
+    assert script("smoke_openai", monkeypatch).fits_schema(text) is fits
+
+
+def test_most_documents_must_be_complete_and_none_may_be_something_else(monkeypatch):
+    openai = script("smoke_openai", monkeypatch)
+    right, cut, other = '{"colour": "red", "warm": true}', '{"colour":', "a colour"
+
+    def problems(*texts):
+        return openai.complete(list(texts), openai.fits_schema)
+
+    assert problems(right, right, cut) == []
+    assert problems("", "") == ["the text is empty"]
+    assert problems(right, cut, cut) == [f"2 of 3 documents do not fit the schema, such as {cut!r}"]
+    assert problems(right, right, other) == [f"{other!r} does not begin a document that fits"]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_question_is_a_result_of_its_own(broken, tmp_path, monkeypatch):
+    support = script("smoke_support", monkeypatch)
+    monkeypatch.setenv("SMOKE_CASES", str(tmp_path / "cases"))
+
+    def question():
+        if broken:
+            message = "refused"
+            raise ConnectionError(message)
+        return []
+
+    problems = support.judge("chat", question)
+    [result] = map(json.loads, (tmp_path / "cases").read_text().splitlines())
+    assert (result["name"], result["outcome"]) == ("chat", "failed" if broken else "passed")
+    assert problems == (["chat: ConnectionError: refused"] if broken else [])
