@@ -101,7 +101,7 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
 
 
 def _user_packages(recipe: UserPackages) -> Iterator[Member]:
-    """pip and uv for users who cannot write to the environment; `pip.conf` is also root's.
+    """For users who cannot write to the environment: pip and uv. `pip.conf` is also root's.
 
     Environments that a user makes with system site packages see those of the image.
     """
@@ -111,8 +111,8 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
     constraints = "".join(f"{name}=={text}\n" for name, text in sorted(kept.items()))
     yield _file(f"{HOME}/constraints.txt", constraints)
     yield _file(f"{prefix}/pip.conf", f"[install]\nconstraint = /{HOME}/constraints.txt\n")
-    words = {"@PREFIX@": quoting.plain(f"/{prefix}")}
-    yield _file(f"{HOME}/packages.py", _template("packages.py", words), mode=0o755)
+    program = f"#!{quoting.plain(f'/{prefix}')}/bin/python -I\n{_template('packages.py', {})}"
+    yield _file(f"{HOME}/packages.py", program, mode=0o755)
     for name in ("pip", "pip3", "uv"):
         yield _link(f"{HOME}/bin/{name}", "../packages.py")
     added = f"site.addsitedir({site!r})"

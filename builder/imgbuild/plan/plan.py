@@ -22,6 +22,7 @@ DEBIAN_FORMAT = 1
 VENV_FORMAT = 1
 WHEELS_FORMAT = 1
 FILES_FORMAT = 1
+USER_PACKAGES_FORMAT = 1  # of the files that `user_packages` adds
 ADDED_DEBS_FORMAT = 1
 ADDED_FILES_FORMAT = 1
 MOST_LAYERS = 120  # of an extension with the image below it: engines allow at most 127
@@ -396,6 +397,8 @@ def layer_id(recipe: Recipe) -> Digest:
                 }
         case FilesRecipe():
             inputs = {"format": FILES_FORMAT, **codec.to_builtins(recipe)}
+            if recipe.user_packages:
+                inputs["user_packages_format"] = USER_PACKAGES_FORMAT
         case AddedDebsRecipe():
             inputs = {
                 "format": ADDED_DEBS_FORMAT,
