@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.plan.plan import AddedFilesRecipe, FilesRecipe, VenvRecipe
+from imgbuild.plan.plan import AddedFilesRecipe, FilesRecipe, UserPackages, VenvRecipe
 from imgbuild.system import files, quoting
 
 DATA = files.data("image")
 HOME = "opt/imgbuild"
+
+# Builds of a user's packages may need newer ones than the image has.
+FREE = ("pip", "setuptools", "uv", "wheel")
 
 # What environment.sh says where any user can write to the cache folder, and where only one can.
 SHARED = {
@@ -37,7 +40,8 @@ def venv_members(recipe: VenvRecipe) -> tuple[Member, ...]:
     prefix = recipe.prefix.strip("/")
     home, _, _ = recipe.interpreter.rpartition("/")
     config = (
-        f"home = {quoting.plain(home)}\ninclude-system-site-packages = false\n"
+        f"home = {quoting.plain(home)}\n"
+        f"include-system-site-packages = {'true' if recipe.user_site is True else 'false'}\n"
         f"version = {quoting.plain(recipe.python)}\n"
     )
     return (
@@ -56,10 +60,17 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
     """Entry point, home, work and cache folders; on a registry base also the user's entries."""
     user = recipe.user
     private = recipe.private is True
-    words = {**(PRIVATE if private else SHARED), "@CACHE@": quoting.plain(recipe.cache)}
+    words = {
+        **(PRIVATE if private else SHARED),
+        "@CACHE@": quoting.plain(recipe.cache),
+        "@WORKDIR@": quoting.plain(recipe.workdir.rstrip("/")),
+    }
+    environment = _template("environment.sh", words)
+    if recipe.user_packages:
+        environment += _template("user_packages.sh", words)
     members = [
-        _file(f"{HOME}/{name}", _template(name, words), mode=mode)
-        for name, mode in (("entrypoint", 0o755), ("environment.sh", 0o644))
+        _file(f"{HOME}/entrypoint", _template("entrypoint", words), mode=0o755),
+        _file(f"{HOME}/environment.sh", environment),
     ]
     members.append(
         Member(
@@ -78,11 +89,37 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
         cache = msgspec.structs.replace(cache, uid=user.uid, gid=user.gid)
     members.append(cache)
     members.extend(_link(path.strip("/"), to) for path, to in recipe.links.items())
+    if recipe.readme:
+        members.append(_file(f"{HOME}/README", recipe.readme))
+    if recipe.user_packages:
+        members.extend(_user_packages(recipe.user_packages))
     if recipe.passwd:
         entry = f"{user.name}:x:{user.uid}:{user.gid}::{user.home}:/bin/bash"
         members.append(_file("etc/passwd", _with_line(recipe.passwd, entry)))
         members.append(_file("etc/group", _with_line(recipe.group, f"{user.name}:x:{user.gid}:")))
     return tuple(members)
+
+
+def _user_packages(recipe: UserPackages) -> Iterator[Member]:
+    """For users who cannot write to the environment: pip and uv. `pip.conf` is also root's.
+
+    Environments that a user makes with system site packages see those of the image.
+    """
+    prefix = recipe.prefix.strip("/")
+    site = f"/{prefix}/lib/python{recipe.python}/site-packages"
+    kept = {name: text for name, text in recipe.versions.items() if name not in FREE}
+    constraints = "".join(f"{name}=={text}\n" for name, text in sorted(kept.items()))
+    yield _file(f"{HOME}/constraints.txt", constraints)
+    yield _file(f"{prefix}/pip.conf", f"[install]\nconstraint = /{HOME}/constraints.txt\n")
+    program = f"#!{quoting.plain(f'/{prefix}')}/bin/python -I\n{_template('packages.py', {})}"
+    yield _file(f"{HOME}/packages.py", program, mode=0o755)
+    for name in ("pip", "pip3", "uv"):
+        yield _link(f"{HOME}/bin/{name}", "../packages.py")
+    added = f"site.addsitedir({site!r})"
+    yield _file(
+        "usr/lib/python3/dist-packages/imgbuild.pth",
+        f"import site, sys; {site!r} in sys.path or {added}\n",
+    )
 
 
 def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tuple[Member, ...]:

@@ -62,10 +62,14 @@ class SuiteIndex(msgspec.Struct, frozen=True):
 
 
 class ResolvedDebs(msgspec.Struct, frozen=True):
-    """Packages sorted by name; `security` is the date of the security suite, None if not read."""
+    """Packages sorted by name; `security` is the date of the security suite, None if not read.
+
+    `tools` are the names of those that only the base's tools need.
+    """
 
     debs: tuple[Deb, ...]
     security: str | None
+    tools: tuple[str, ...]
 
 
 class SecurityUpdate(msgspec.Struct, frozen=True):
@@ -77,15 +81,21 @@ class SecurityUpdate(msgspec.Struct, frozen=True):
 
 
 def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs:
-    """The base's packages and all they need on `arch`.
+    """The base's packages and tools and all they need on `arch`.
 
     FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
     ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
     if a dependency cannot be met.
     """
     listed, security = _listed(base, arch, context)
-    chosen = close(DebianArchive(listed), base.packages, file="matrix.yaml")
-    return ResolvedDebs(debs=_debs(chosen), security=security)
+    archive = DebianArchive(listed)
+    chosen = close(archive, base.packages, file="matrix.yaml")
+    names = {package["Package"] for package in chosen}
+    if base.tools:
+        chosen = close(archive, base.tools, file="matrix.yaml", have=tuple(names))
+    debs = _debs(chosen)
+    tools = tuple(deb.package for deb in debs if deb.package not in names)
+    return ResolvedDebs(debs=debs, security=security, tools=tools)
 
 
 def unknown(base: DebianBase, arch: Arch, names: Iterable[str], context: Context) -> dict[str, str]:

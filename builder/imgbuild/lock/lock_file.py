@@ -192,7 +192,12 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
-    """The differences of `lock` from `expected`, which follows from the matrix with `arches`."""
+    """The differences of `lock` from `expected`, which follows from the matrix with `arches`.
+
+    The text of the image's README is not compared: it changes with the next lock.
+    """
+    settings = msgspec.structs.replace(expected.settings, readme=lock.settings.readme)
+    expected = msgspec.structs.replace(expected, settings=settings)
     reasons = [
         line
         for field in lock.__struct_fields__
@@ -225,6 +230,7 @@ def _unsatisfied(expected: Lock, resolution: Resolution) -> list[str]:
         f"Debian package {package} is not locked"
         for package in (
             *expected.base.packages,
+            *(expected.base.tools or ()),
             *(expected.extends.packages if expected.extends else ()),
         )
         if package not in debs
@@ -244,6 +250,7 @@ def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
             interpreter=f"/usr/bin/python{base.python}",
             packages=tuple(sorted(base.packages)),
             hardened=base.hardened or msgspec.UNSET,
+            tools=tuple(sorted(base.tools)) or msgspec.UNSET,
         )
     return LockedBase(
         name=target.base,
@@ -269,6 +276,8 @@ def labels_of(name: str, target: Target, pins: Mapping[str, str]) -> dict[str, s
 def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
     image, base = matrix.image, matrix.bases[target.base]
     variables = image.env | flashinfer.environment(target, image, base) | target.env
+    if target.user_packages:  # these come from a folder of the image, not from ~/.local
+        variables.pop("PYTHONNOUSERSITE", None)
     links = flashinfer.links(target, image, base) | target.links
     labels = {
         **image.labels,
@@ -291,6 +300,7 @@ def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
         entrypoint=image.entrypoint,
         cmd=image.cmd,
         links={path: link.to for path, link in sorted(links.items())},
+        user_packages=target.user_packages or msgspec.UNSET,
     )
 
 

@@ -81,7 +81,7 @@ def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
             suite=base.suite, python=base.python, glibc=base.glibc, packages=base.packages,
             mirrors=mirrors,
             security=mirrors if any(one.security for one in lock.arch.values()) else None,
-            hardened=base.hardened is True,
+            hardened=base.hardened is True, tools=base.tools or (),
         )  # fmt: skip
     return RegistryBase(
         image=base.image, python=base.python, glibc=base.glibc, interpreter=base.interpreter
@@ -114,6 +114,7 @@ def _target(lock: Lock, base: str) -> Target:
         flashinfer=msgspec.convert({"mode": lock.flashinfer, "reason": _reason(lock)}, Flashinfer),
         gpu=tuple(lock.settings.labels.get("dev.imgbuild.gpu", "").split()),
         indexes=lock.indexes,
+        user_packages=lock.settings.user_packages is True,
     )
 
 

@@ -44,7 +44,11 @@ BaseImage = Annotated[
 
 
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a target's image, with defaults and overrides applied."""
+    """The settings of a target's image, with defaults and overrides applied.
+
+    With `user_packages` a user can add packages in a container; `readme` is the text of
+    /opt/imgbuild/README. Both are unset for an image without.
+    """
 
     prefix: ImagePath
     user: User
@@ -55,6 +59,8 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     entrypoint: tuple[Line, ...]
     cmd: tuple[Line, ...]
     links: dict[ImagePath, Line] = {}
+    user_packages: bool | msgspec.UnsetType = msgspec.UNSET
+    readme: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +74,7 @@ class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the target. `hardened` is unset for a base that is not hardened."""
+    """The base of the target. `hardened` and `tools` are unset for a base without."""
 
     name: Name
     kind: Literal["debian", "registry"]
@@ -79,6 +85,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[DebianPackage, ...] = ()
     image: BaseImage = ""
     hardened: bool | msgspec.UnsetType = msgspec.UNSET
+    tools: tuple[DebianPackage, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AddedFile(LockedFile, frozen=True, kw_only=True):

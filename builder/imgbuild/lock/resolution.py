@@ -81,7 +81,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
     `base_files` holds the text of a registry base's etc/passwd and etc/group, to which the
     image's user is added. `security` is the date of the security suite that the debs are of
-    ("2026-11-22"), unset where it was not read.
+    ("2026-11-22"), unset where it was not read. `tools` are those of the debs that are above the
+    base, in a layer of their own.
     """
 
     wheels: tuple[Wheel, ...]
@@ -91,6 +92,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     base_manifest: Digest | None = None
     base_files: dict[FilePath, str] = {}
     security: Day | msgspec.UnsetType = msgspec.UNSET
+    tools: tuple[DebianPackage, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def versions(self) -> dict[str, str]:

@@ -135,6 +135,7 @@ def debian_packages(notes: Notes, path: Path, packages: tuple[str, ...], *, exam
 def _base(notes: Notes, path: Path, base: Base) -> None:
     if isinstance(base, DebianBase):
         debian_packages(notes, (*path, "packages"), base.packages, example="libc6-dev")
+        debian_packages(notes, (*path, "tools"), base.tools, example="htop")
         check_mirrors(notes, (*path, "mirrors"), base.mirrors)
         check_mirrors(notes, (*path, "security"), base.security or ())
     else:

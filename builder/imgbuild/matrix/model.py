@@ -80,6 +80,13 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
         tuple[str, ...],
         msgspec.Meta(description="requested Debian packages; their dependencies follow"),
     ]
+    tools: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description="Debian packages for people in a shell: with what they need they are a"
+            " layer of their own, above the wheels, so that the base stays that of other targets"
+        ),
+    ] = ()
     components: Annotated[tuple[Line, ...], msgspec.Meta(description="parts of the archive")] = (
         "main",
     )
@@ -300,6 +307,17 @@ class Target(Strict, frozen=True):
         dict[str, Link],
         msgspec.Meta(description="symbolic links added to the image, by absolute path"),
     ] = {}
+    user_packages: Annotated[
+        bool,
+        msgspec.Meta(
+            description="`pip install` and `uv pip install` work for any user of a container, next"
+            " to the packages of the image; also adds /opt/imgbuild/README"
+        ),
+    ] = False
+    guide: Annotated[
+        tuple[Prose, ...],
+        msgspec.Meta(description="what a user has to know of this image, for README and `--guide`"),
+    ] = ()
     env: Variables = {}
     labels: Labels = {}
     waive: Waivers = ()

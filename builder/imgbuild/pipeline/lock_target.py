@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from imgbuild import codec
 from imgbuild.assemble import folders
 from imgbuild.assemble.inputs import Inputs, batches
@@ -36,6 +38,7 @@ from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.plan.plan import DebianRecipe, Layer, plan
 from imgbuild.plan.records import Records
 from imgbuild.project_paths import Project
+from imgbuild.render import readme
 from imgbuild.report import Report, Severity
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.console import console
@@ -57,6 +60,10 @@ def settle_target(project: Project, matrix: Matrix, name: str, inputs: Inputs) -
     settled = settle(matrix, name, arches, inputs.context, recorded, _keep)
     lock = extension.make_lock(matrix, name, settled.resolutions, settled.sources)
     refuse_mode(lock)
+    if lock.extends is None and lock.settings.user_packages:
+        text = readme.readme(lock, matrix.targets[name], project.images)
+        settings = msgspec.structs.replace(lock.settings, readme=text)
+        lock = msgspec.structs.replace(lock, settings=settings)
     return lock
 
 

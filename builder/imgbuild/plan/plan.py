@@ -22,10 +22,13 @@ DEBIAN_FORMAT = 1
 VENV_FORMAT = 1
 WHEELS_FORMAT = 1
 FILES_FORMAT = 1
+USER_PACKAGES_FORMAT = 1  # of the files that `user_packages` adds
 ADDED_DEBS_FORMAT = 1
 ADDED_FILES_FORMAT = 1
 MOST_LAYERS = 120  # of an extension with the image below it: engines allow at most 127
 SYSTEM = ("/usr/", "/bin", "/sbin")  # the folders of a base's programs
+COMMANDS = "/opt/imgbuild/bin"  # pip and uv, which add packages for a user
+USER_BASE = "PYTHONUSERBASE"  # where Python, pip and uv have a user's packages
 
 
 class _Recipe(msgspec.Struct, frozen=True):
@@ -78,11 +81,15 @@ class RegistryRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class VenvRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
-    """The empty virtual environment: pyvenv.cfg, links to the interpreter, activation script."""
+    """The empty virtual environment: pyvenv.cfg, links to the interpreter, activation script.
+
+    With `user_site` Python also imports what a user has installed (PEP 370).
+    """
 
     prefix: str
     python: str
     interpreter: str
+    user_site: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class WheelsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
@@ -99,6 +106,14 @@ class WheelsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="wh
         return self.wheels
 
 
+class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
+    """What pip and uv need to add packages for a user; `versions`: package → version, kept."""
+
+    prefix: str
+    python: str
+    versions: dict[str, str]
+
+
 class FilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="files"):
     """imgbuild's own files: entry point; home, work and cache folders; links by absolute path.
 
@@ -113,6 +128,8 @@ class FilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="fil
     group: str = ""
     links: dict[str, str] = {}
     private: bool | msgspec.UnsetType = msgspec.UNSET
+    user_packages: UserPackages | msgspec.UnsetType = msgspec.UNSET
+    readme: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class AddedDebsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="added-debs"):
@@ -200,7 +217,7 @@ def plan(lock: Lock, arch: Arch) -> Plan:
     if lock.extends is not None:
         recipes += _added(lock, arch, recipes)
     layers = tuple(Layer(name=name, id=layer_id(recipe), recipe=recipe) for name, recipe in recipes)
-    return Plan(target=lock.target, arch=arch, layers=layers, config=_config(lock))
+    return Plan(target=lock.target, arch=arch, layers=layers, config=_config(lock, arch))
 
 
 def published_layers(lock: Lock) -> frozenset[Digest]:
@@ -218,7 +235,10 @@ def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
     settings = lock.settings
     below = _base_layers(lock, arch, resolution)
     venv = VenvRecipe(
-        prefix=settings.prefix, python=lock.base.python, interpreter=lock.base.interpreter
+        prefix=settings.prefix,
+        python=lock.base.python,
+        interpreter=lock.base.interpreter,
+        user_site=settings.user_packages,
     )
     files = FilesRecipe(
         user=settings.user,
@@ -228,11 +248,18 @@ def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
         passwd=resolution.base_files.get("etc/passwd", ""),
         group=resolution.base_files.get("etc/group", ""),
         private=lock.base.hardened,
+        user_packages=UserPackages(
+            prefix=settings.prefix, python=lock.base.python, versions=resolution.versions
+        )
+        if settings.user_packages
+        else msgspec.UNSET,
+        readme=settings.readme,
     )
     installed = installed_wheels(resolution)
-    cut = cut_wheels(installed, lock.layers, taken=len(below) + 2)
+    tools = _tools(lock, arch, resolution)
+    cut = cut_wheels(installed, lock.layers, taken=len(below) + len(tools) + 2)
     wheels = _wheel_recipes(lock, cut, omitted(lock.drop, installed))
-    return [*below, ("venv", venv), *wheels, ("files", files)]
+    return [*below, ("venv", venv), *wheels, *tools, ("files", files)]
 
 
 def _added(lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]) -> list[tuple[str, Recipe]]:
@@ -242,10 +269,10 @@ def _added(lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]) -> list[
         return []
     names = extends.arch[arch]
     recipes: list[tuple[str, Recipe]] = []
-    for _, recipe in below:
-        debs = tuple(deb for deb in resolution.debs if deb.package in names.debs)
-        if isinstance(recipe, DebianRecipe) and debs:
-            recipes.append(("added-debs", AddedDebsRecipe(base=recipe, debs=debs)))
+    if debs := tuple(deb for deb in resolution.debs if deb.package in names.debs):
+        present = tuple(deb for deb in resolution.debs if deb.package not in names.debs)
+        base = _debian(lock, arch, present)
+        recipes.append(("added-debs", AddedDebsRecipe(base=base, debs=debs)))
     installed = installed_wheels(resolution)
     wheels = [wheel for wheel in installed if wheel.package in names.wheels]
     rules = msgspec.structs.replace(lock.layers, limit=MOST_LAYERS)
@@ -370,6 +397,8 @@ def layer_id(recipe: Recipe) -> Digest:
                 }
         case FilesRecipe():
             inputs = {"format": FILES_FORMAT, **codec.to_builtins(recipe)}
+            if recipe.user_packages:
+                inputs["user_packages_format"] = USER_PACKAGES_FORMAT
         case AddedDebsRecipe():
             inputs = {
                 "format": ADDED_DEBS_FORMAT,
@@ -391,26 +420,60 @@ def layer_id(recipe: Recipe) -> Digest:
 
 def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
     if lock.base.kind == "debian":
-        recipe = DebianRecipe(
-            arch=arch,
-            suite=lock.base.suite,
-            debs=resolution.debs,
-            user=lock.settings.user,
-            hardened=lock.base.hardened is True,
-        )
-        return [(lock.base.name, recipe)]
+        tools = resolution.tools or ()
+        debs = tuple(deb for deb in resolution.debs if deb.package not in tools)
+        return [(lock.base.name, _debian(lock, arch, debs))]
     return [
         (f"{lock.base.name}-{number}", RegistryRecipe(image=lock.base.image, layer=layer))
         for number, layer in enumerate(resolution.base_layers)
     ]
 
 
-def _config(lock: Lock) -> RuntimeConfig:
+def _tools(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
+    """The layer of the base's tools, above the wheels, so that layers below it are shared."""
+    tools = resolution.tools or ()
+    if not tools:
+        return []
+    base = tuple(deb for deb in resolution.debs if deb.package not in tools)
+    debs = tuple(deb for deb in resolution.debs if deb.package in tools)
+    return [("tools", AddedDebsRecipe(base=_debian(lock, arch, base), debs=debs))]
+
+
+def _debian(lock: Lock, arch: Arch, debs: tuple[Deb, ...]) -> DebianRecipe:
+    return DebianRecipe(
+        arch=arch,
+        suite=lock.base.suite,
+        debs=debs,
+        user=lock.settings.user,
+        hardened=lock.base.hardened is True,
+    )
+
+
+def environment(lock: Lock, arch: Arch) -> dict[str, str]:
+    """The variables of the image of `lock` on `arch`.
+
+    Packages that a user adds lie in a folder that is named after the packages of the image, since
+    they fit no others.
+    """
+    settings = lock.settings
+    if not settings.user_packages:
+        return settings.env
+    installed = digest_of(codec.compact([lock.base.python, lock.arch[arch].versions]))
+    name = f"{lock.target}-{installed.removeprefix('sha256:')[:8]}"
+    folder = f"{settings.workdir.rstrip('/')}/.imgbuild-packages/{name}"
+    return {
+        **settings.env,
+        USER_BASE: folder,
+        "PATH": f"{COMMANDS}:{settings.env.get('PATH', '')}:{folder}/bin",
+    }
+
+
+def _config(lock: Lock, arch: Arch) -> RuntimeConfig:
     settings = lock.settings
     return RuntimeConfig(
         created=f"{lock.as_of}T00:00:00Z",
         user=f"{settings.user.uid}:{settings.user.gid}",
-        env=tuple(f"{name}={value}" for name, value in sorted(settings.env.items())),
+        env=tuple(f"{name}={value}" for name, value in sorted(environment(lock, arch).items())),
         entrypoint=settings.entrypoint,
         cmd=settings.cmd,
         workdir=settings.workdir,

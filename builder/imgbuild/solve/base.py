@@ -32,6 +32,7 @@ class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Digest | None = None
     files: dict[str, str] = {}
     security: str | msgspec.UnsetType = msgspec.UNSET
+    tools: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -64,7 +65,11 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     """
     if isinstance(base, DebianBase):
         chosen = apt.resolve_debs(base, arch, context)
-        return ResolvedBase(debs=chosen.debs, security=chosen.security or msgspec.UNSET)
+        return ResolvedBase(
+            debs=chosen.debs,
+            security=chosen.security or msgspec.UNSET,
+            tools=chosen.tools or msgspec.UNSET,
+        )
     client = Client(offline=context.http.offline)
     image = base_image.base(base.image, arch, client)
     base_image.fetch_layers(base.image, [layer.locked for layer in image.layers], context, client)

@@ -53,6 +53,7 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
         manifest=published.base_manifest,
         files=published.base_files,
         security=published.security,
+        tools=published.tools,
     )
 
 

@@ -109,6 +109,7 @@ def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) 
         base_manifest=prepared.base.manifest,
         base_files=prepared.base.files,
         security=prepared.base.security,
+        tools=prepared.base.tools,
     )
 
 

@@ -37,3 +37,15 @@ if [ ! -w "/var/cache/imgbuild" ]; then
   fi
 fi
 unset imgbuild_folder imgbuild_home imgbuild_cache imgbuild_name imgbuild_value
+
+# Packages that a user adds (pip install) lie in /workspace, or where nobody can write there, in the
+# home folder.
+case "${PYTHONUSERBASE:-}" in
+  "/workspace"/.imgbuild-packages/*)
+    if [ ! -w "/workspace" ] && [ ! -w "$PYTHONUSERBASE" ]; then
+      PATH="${PATH%":$PYTHONUSERBASE/bin"}"
+      export PYTHONUSERBASE="$HOME/.local/share/imgbuild/${PYTHONUSERBASE##*/}"
+      export PATH="$PATH:$PYTHONUSERBASE/bin"
+    fi
+    ;;
+esac

@@ -1,0 +1,72 @@
+"""The text of /opt/imgbuild/README: what an image has, its first commands, what it lacks."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.locked_matrix import versions_of
+from imgbuild.matrix.model import Target
+from imgbuild.render.templates import render
+
+FILE = "readme.j2"
+WIDTH = 100
+MAIN = ("torch", "vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray", "transformers")
+MODES = {
+    "off": "off",
+    "jit": "its kernels are compiled at first use",
+    "prebuilt": "its kernels are in the image",
+}
+
+
+class ReadmeValue(msgspec.Struct, frozen=True, kw_only=True):
+    """What the template reads; `versions` are of all architectures, `main` names of them."""
+
+    target: str
+    summary: str
+    python: str
+    cuda: str
+    versions: dict[str, str]
+    main: tuple[str, ...]
+    prefix: str
+    workdir: str
+    cache: str
+    flashinfer: str
+    flashinfer_reason: str
+    notes: tuple[str, ...]
+
+
+def readme(lock: Lock, target: Target, images: Path) -> str:
+    """The text for the image of `lock`, whose row of the matrix is `target`.
+
+    InputError for a template of the project that cannot be rendered.
+    """
+    versions = versions_of(lock)
+    value = ReadmeValue(
+        target=lock.target,
+        summary=target.summary,
+        python=lock.base.python,
+        cuda=lock.cuda,
+        versions=versions,
+        main=tuple(name for name in MAIN if name in versions),
+        prefix=lock.settings.prefix,
+        workdir=lock.settings.workdir,
+        cache=lock.settings.cache,
+        flashinfer=MODES.get(lock.flashinfer, lock.flashinfer),
+        flashinfer_reason=" ".join(target.flashinfer.reason.split()),
+        notes=tuple(" ".join(note.split()) for note in target.guide),
+    )
+    return "\n".join(map(_folded, render(FILE, value, images=images).split("\n"))).strip() + "\n"
+
+
+def _folded(line: str) -> str:
+    """A line of prose as several of at most WIDTH characters; indented lines as they are."""
+    if line.startswith("    ") or len(line) <= WIDTH:
+        return line
+    indent = "  " if line.startswith("- ") else ""
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
