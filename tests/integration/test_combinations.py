@@ -13,7 +13,7 @@ from tests.support.combinations import HALVES, Combination, Outcome, audit_all, 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(2700), pytest.mark.disk(5)]
 
 ALL = [record for half in HALVES for record in load(half)]
-# What the audit is known not to see, with the reason in docs/benchmarks.md.
+# What the audit is known not to see, with the reason in docs/audit.md.
 UNSEEN: frozenset[str] = frozenset()
 
 

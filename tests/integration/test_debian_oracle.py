@@ -28,7 +28,9 @@ from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import DebianBase
 from imgbuild.oci.layer import write_layer
+from imgbuild.oci.reader import LayerFile
 from imgbuild.oci.tar import MTIME
+from imgbuild.oci.unpack import unpack
 from imgbuild.plan.plan import DebianRecipe
 from imgbuild.values import Arch
 from tests.support import needs
@@ -41,7 +43,6 @@ from tests.support.debian_differences import (
     OTHER_CONTENT_OF,
     OTHER_OWNER,
 )
-from tests.support.layer_files import unpacked
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 
@@ -104,10 +105,10 @@ def assembled(base: DebianBase, arch: Arch, folder: Path) -> Path:
     recipe = DebianRecipe(arch=arch, suite=base.suite, debs=resolution.debs, user=MATRIX.image.user)
     members = debian_root.members(recipe, resolution.paths, folder / "spool")
     with (folder / "layer").open("wb") as sink:
-        write_layer(members, sink, advance=lambda _: None)
+        record = write_layer(members, sink)
     shutil.rmtree(folder / "spool")
     (folder / "ours").mkdir()
-    unpacked([folder / "layer"], folder / "ours")
+    unpack([LayerFile(path=folder / "layer", diff_id=record.diff_id)], folder / "ours")
     (folder / "layer").unlink()
     return folder / "ours"
 

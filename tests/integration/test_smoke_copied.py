@@ -59,8 +59,8 @@ SMOKE = ("env/bin/imgbuild", "smoke", "--through", "root", "--tier", "static", "
 def test_a_layout_is_tested_with_what_was_copied(folder):
     completed = offline(folder, sys.executable, "-m", "venv", "env")
     assert completed.returncode == 0, completed.stderr
-    install = ("env/bin/pip", "install", "--no-index", "--find-links", "wheels", "imgbuild")
-    done = offline(folder, *install)
+    install = ("env/bin/pip", "install", "--no-compile", "--no-index")
+    done = offline(folder, *install, "--find-links", "wheels", "imgbuild")
     assert done.returncode == 0, done.stderr
     words = ("layout", "--lock", "lock.json", "--case", "|".join(sorted(CASES)))
     done = offline(folder, *SMOKE, *words)

@@ -178,6 +178,11 @@ def relock(sample: Sample, digest: str) -> None:
     )
 
 
+def unwrapped(text: str) -> str:
+    """`text` without the ends and indents of its lines."""
+    return " ".join(text.split())
+
+
 class Command:
     """Runs imgbuild's `main` in this process."""
 

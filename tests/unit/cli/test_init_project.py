@@ -13,7 +13,7 @@ from imgbuild.cli import init as verb
 from imgbuild.lock import published
 from imgbuild.resolve.choose import Candidate
 from tests.support import folder_index
-from tests.support.inprocess_project import Command, enter
+from tests.support.inprocess_project import Command, enter, unwrapped
 from tests.support.local_index import LocalIndex, sdist_bytes
 
 MET = "torch==2.6.0+cu124\nvllm>=0.8\ntransformers==4.51.3  # as tested\ntrl==0.18.2\n"
@@ -45,10 +45,6 @@ def require(text: str, name: str = "requirements.txt") -> None:
 def row() -> dict[str, object]:
     (found,) = yaml.safe_load(Path("matrix.yaml").read_text())["targets"].values()
     return dict(found)
-
-
-def words(text: str) -> str:
-    return " ".join(text.split())
 
 
 def test_a_target_that_has_everything_is_extended(imgbuild: Command) -> None:
@@ -119,7 +115,7 @@ def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: Loca
     require(f"{MET}peft==0.99\nnosuch\nold==1.0\ntranzformers\nnat\n")
     done = imgbuild("init")
     assert done.status == 8
-    message = words(done.stderr)
+    message = unwrapped(done.stderr)
     assert "5 requirements of the project cannot be met on Python 3.11" in message
     assert "requirements.txt:5: peft==0.99: the index has no such version" in message
     assert "requirements.txt:6: nosuch: the index has no such package" in message
@@ -138,7 +134,7 @@ def test_pins_that_contradict_each_other_are_named(imgbuild: Command, index: Loc
     require("transformers==4.51.3\ntrainer[lora]==1.0\npeft==0.14.0\n")
     done = imgbuild("init")
     assert done.status == 8
-    message = words(done.stderr)
+    message = unwrapped(done.stderr)
     assert (
         "requirements.txt:2: trainer[lora]==1.0: requires transformers<4.50, and"
         " transformers==4.51.3 is demanded (requirements.txt:1)"
@@ -164,7 +160,7 @@ def test_a_package_of_cuda_source_is_left_out_plainly(imgbuild: Command, index: 
     require("import torch\n\ndef f():\n    import flash_attn\n", "train.py")
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    message = words(done.stderr)
+    message = unwrapped(done.stderr)
     assert "warning: flash-attn is left out: the index has no wheel for Python 3.11" in message
     assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl" in message
     assert "needed by train.py:4 (only in some cases)" in message
@@ -184,7 +180,7 @@ def test_what_requires_a_package_of_cuda_source_is_named(
     done = imgbuild("init")
     assert done.status == 0, done.stderr
     needed = "needed by fast (fast-2.0-py3-none-any.whl), slow[gpu] (slow-2.0-py3-none-any.whl)"
-    assert needed in words(done.stderr)
+    assert needed in unwrapped(done.stderr)
 
 
 def test_a_daily_build_is_named_as_such(imgbuild: Command, index: LocalIndex) -> None:
@@ -192,7 +188,7 @@ def test_a_daily_build_is_named_as_such(imgbuild: Command, index: LocalIndex) ->
     require("torch\nvllm==0.8.6.dev31+g1234567\n")
     done = imgbuild("init")
     assert done.status == 8
-    assert "it is a daily build; require its wheel by URL" in words(done.stderr)
+    assert "it is a daily build; require its wheel by URL" in unwrapped(done.stderr)
 
 
 def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalIndex) -> None:
@@ -300,7 +296,7 @@ def test_a_target_to_extend_does_not_change(imgbuild: Command, index: LocalIndex
     require("transformers==4.52.3\n")
     done = imgbuild("init", "--extends", "cu126-vllm")
     assert done.status == 8
-    assert "transformers 4.53.3 -> ==4.52.3 (requirements.txt:1)" in words(done.stderr)
+    assert "transformers 4.53.3 -> ==4.52.3 (requirements.txt:1)" in unwrapped(done.stderr)
     assert "imgbuild init --target cu126-vllm" in done.stderr
 
 
@@ -340,7 +336,7 @@ def test_wrong_options(imgbuild: Command, options: list[str], status: int, messa
     require("torch\n")
     done = imgbuild("init", *options)
     assert done.status == status
-    assert message in words(done.stderr)
+    assert message in unwrapped(done.stderr)
     assert not Path("matrix.yaml").exists()
 
 
@@ -372,7 +368,7 @@ def test_another_python_is_said_at_once(imgbuild: Command, index: LocalIndex) ->
     done = imgbuild("init", "--relax", "python")
     assert done.status == 0, done.stderr
     message = "the project demands Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
-    assert message in words(done.stderr)
+    assert message in unwrapped(done.stderr)
     assert " (!) " in done.stdout
     assert "like" in row()
 
@@ -413,7 +409,7 @@ def test_what_is_left_out_is_named_where_nothing_is_read(imgbuild: Command) -> N
     require(MET, "training/requirements.txt")
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    assert "left out training/requirements.txt: a project of its own" in words(done.stderr)
+    assert "left out training/requirements.txt: a project of its own" in unwrapped(done.stderr)
 
 
 def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command) -> None:
@@ -446,7 +442,7 @@ def test_packages_of_a_folder_of_wheels_are_assigned_to_it(imgbuild: Command) ->
         "wheels": {"url": "file:wheels", "upload_times": "none", "flat": True}
     }
     assert row()["indexes"] == {"team-base": "wheels", "team-rewards": "wheels"}
-    assert "from the index file:wheels (requirements.txt:1)" in words(done.stderr)
+    assert "from the index file:wheels (requirements.txt:1)" in unwrapped(done.stderr)
     assert (
         published.load(Path("matrix.yaml")).targets["project"].indexes["team-rewards"] == "wheels"
     )

@@ -8,7 +8,7 @@ import pytest
 
 from imgbuild.cli import init as verb
 from tests.support import folder_index
-from tests.support.inprocess_project import Command, enter
+from tests.support.inprocess_project import Command, enter, unwrapped
 from tests.support.local_index import LocalIndex, sdist_bytes
 
 TARGET = "cu124-vllm0.8.5"
@@ -39,15 +39,11 @@ def imgbuild(
     return command
 
 
-def words(text: str) -> str:
-    return " ".join(text.split())
-
-
 def test_lock_lists_packages_of_cuda_source_with_all_other_causes(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch\nflash-attn\nkernels-x\nscorer\nfast\nnosuch\n")
     refused = imgbuild("lock")
     assert refused.status == 8
-    message = words(refused.stderr)
+    message = unwrapped(refused.stderr)
     reason = "the index has no wheel for Python 3.11, torch 2.6.0 and CUDA 12.4"
     assert f"requirements.txt:2: flash-attn: {reason}" in message
     assert f"a wheel by URL: `flash-attn @ https://…/{WHEEL}`" in message
@@ -64,7 +60,7 @@ def test_add_gives_the_same_advice(imgbuild: Command) -> None:
     before = Path("matrix.yaml").read_text()
     refused = imgbuild("add", "flash-attn", "nosuch")
     assert refused.status == 8
-    message = words(refused.stderr)
+    message = unwrapped(refused.stderr)
     assert "because flash-attn: the index has no wheel for Python 3.11" in message
     assert WHEEL in message
     assert "needed by train.py:2" in message
