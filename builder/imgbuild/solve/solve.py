@@ -261,7 +261,8 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         direct.refuse_published(packages, published.versions, overlay.published.name)
     plain = wheels_only(problem, python, packages, published)
     preferred = _preferred(problem).get(TORCH)
-    torch = None if published is not None else open_torch.find(problem, plain, preferred)
+    settled = published is not None or TORCH in packages
+    torch = None if settled else open_torch.find(problem, plain, preferred)
     release = target_cuda.find(problem, plain, torch)
     sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root, packages)
     if any(item.is_git for item in packages.values()):
