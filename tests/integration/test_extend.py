@@ -71,12 +71,20 @@ def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publish
     for torch, runtime in (("2.6.0", "12.4.127"), ("2.7.0", "12.6.77")):
         index.wheel("torch", torch, [f"nvidia-cuda-runtime-cu12=={runtime}"])
         index.wheel("nvidia-cuda-runtime-cu12", runtime)
+    index.wheel("torch", "2.8.0", ["nvidia-cuda-runtime==13.0.96"])
+    index.wheel("nvidia-cuda-runtime", "13.0.96")
+    index.wheel("modern", "1.0", ["torch==2.8.0"])
     index.wheel("newer", "2.9", ["torch>=2.6"])
     for version in ("3.0", "3.1"):
         index.wheel("newer", version, ["torch>=2.7"])
     index.wheel("broken", "1.0", ["helper"], files={"broken.py": b"from helper import GONE\n"})
     index.wheel("late", "1.0", uploaded="2025-08-01")
     index.wheel("strict", "1.0", ["helper<0.5", "another"])
+    index.wheel("drift", "0.2", uploaded="2023-11-01")
+    index.wheel("drift", "0.5", ["vanished"], uploaded="2024-10-01")
+    index.wheel("drift", "0.6", ["vanished"])
+    index.wheel("eager", "1.0", uploaded="2024-01-01")
+    index.wheel("eager", "2.0", ["thewheel>=2"])
     index.wheel("overwriting", "1.0", files={"helper.py": b"VALUE = 43\n"})
     folder = tmp_path_factory.mktemp("published")
     with serve(Site(files=index.site_files())) as site:

@@ -150,6 +150,62 @@ def test_all_impossible_requirements_are_named_before_anything_is_solved(
     assert "requirements.txt:4: another==7" in messages
 
 
+def test_an_open_torch_is_one_for_the_cuda_release_of_the_row(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"like: {TARGET}\nrequirements: [requirements.txt]"
+    text = "torch>=2.6\nthewheel\n"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
+    project.run("lock", ROW)
+    assert versions(project)["torch"] == "2.6.0"
+    (project.folder / "requirements.txt").write_text("torch>=2.6\nmodern\n")
+    refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
+    assert "CUDA 13.0 in place of 12.4, with torch 2.8.0" in refused
+    (project.folder / "requirements.txt").write_text("torch>=2.8\n")
+    refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
+    assert "CUDA 12.4" in refused
+    assert "2.8.0" in refused
+    assert "CUDA 13.0" in refused
+
+
+def test_a_version_from_long_before_the_newest_that_is_accepted_is_refused(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"like: {TARGET}\nrequirements: [requirements.txt]"
+    text = "torch==2.6.0\ndrift<=0.6\n"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
+    refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
+    assert "requires drift<=0.6, and of that only drift 0.2 of 2023-11 can be installed" in refused
+    assert "vanished was not found" in refused
+    assert "drift==0.2" in refused
+    for accepted in ("drift==0.2", "drift>=0.1,<=0.6"):
+        (project.folder / "requirements.txt").write_text(f"torch==2.6.0\n{accepted}\n")
+        project.run("lock", ROW)
+        assert versions(project)["drift"] == "0.2"
+
+
+def test_an_old_version_that_other_requirements_want_is_locked_with_a_warning(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"like: {TARGET}\nrequirements: [requirements.txt]"
+    text = "torch==2.6.0\nthewheel<2\neager\n"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
+    messages = " ".join(project.run("lock", ROW).stderr.split())
+    assert versions(project)["eager"] == "1.0"
+    assert "eager 1.0 is of 2024-01, and 2.0 of 2025-01 is available" in messages
+    assert "thewheel<2" in messages
+
+
+def test_a_preferred_version_does_not_hold_a_required_package_far_back(
+    published_site: PublishedSite, tmp_path: Path
+) -> None:
+    row = f"like: {TARGET}\nrequirements: [requirements.txt]"
+    text = "torch==2.6.0\nthewheel\neager\n"
+    project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
+    project.run("lock", ROW)
+    assert versions(project).items() >= {"thewheel": "2.0", "eager": "2.0"}.items()
+
+
 def test_a_changed_requirement_makes_the_lock_stale_and_a_comment_does_not(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:

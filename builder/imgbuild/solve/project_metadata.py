@@ -43,6 +43,7 @@ FACT = "project-metadata-1"
 FILE_LIMIT = 1 << 20  # bytes of a file that a build backend is given
 TOTAL_LIMIT = 64 << 20  # bytes of all of them
 FILES = 20_000
+SHOWN = 3  # lines of a backend's output: its error is at the end
 # Folders that no build of metadata reads: outputs, environments, and what is hidden.
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "wandb"})
 
@@ -97,7 +98,7 @@ def ask(
 
 def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
     fields = " and ".join(item.dynamic)
-    reasons = "".join(f"\n  {line}" for line in getattr(error, "reasons", ()))
+    reasons = "".join(f"\n  {line}" for line in getattr(error, "reasons", ())[-SHOWN:])
     effect = f"version {UNKNOWN_VERSION} is used" if "version" in item.dynamic else ""
     if "dependencies" in item.dynamic:
         effect = ", ".join(filter(None, (effect, "add what it requires with imgbuild add")))

@@ -327,8 +327,11 @@ def _run_hooks(job: SdistJob, user: sandbox.Confined) -> SdistResult:
 
 
 def build_failure(package: str, version: str, output: str) -> NoSolution:
-    """The error for a build that ended with `output`: of code for an older Python, or another."""
-    message = f"{package} {version} cannot be built from its sdist"
+    """The error for a build that ended with `output`: of code for an older Python, or another.
+
+    Without a `version` only metadata was asked for.
+    """
+    message = f"{package} {version} cannot be built from its sdist" if version else "it failed"
     tail = tuple(output.splitlines()[-12:])
     removed = _REMOVED.search(output.rpartition("\n")[2])
     if removed is None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -23,21 +22,33 @@ from imgbuild.errors import InputError, IntegrityError, NoSolution, Problem
 from imgbuild.index import cuda_releases
 from imgbuild.index.candidates import Rules
 from imgbuild.index.catalogue import Amend, Catalogue, OfferedFile, SdistBuilder
-from imgbuild.index.pages import Indexes, IndexFile, places
-from imgbuild.index.remote_wheel import LookedUp, lock_wheel, metadata
+from imgbuild.index.pages import Indexes, places
+from imgbuild.index.remote_wheel import LookedUp, lock_wheel
 from imgbuild.lock.lock_file import requirements
 from imgbuild.lock.project_requirements import editable_packages
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base
-from imgbuild.solve import direct, extension, freshness, project_metadata, refusal, uv
+from imgbuild.solve import (
+    direct,
+    extension,
+    far_behind,
+    freshness,
+    open_torch,
+    project_metadata,
+    refusal,
+    target_cuda,
+    uv,
+)
 from imgbuild.solve.base import ResolvedBase
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.direct import NO_DIRECT, Direct
+from imgbuild.solve.open_torch import OpenTorch
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.project_metadata import BackendAnswer
 from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
+from imgbuild.solve.torch import TORCH
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 from imgbuild.wheel.build_tag import build_tag
@@ -50,8 +61,9 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A problem that can be solved, several times if needed: base and catalogue are known.
 
     `published` is the resolution of the published target that this one extends: its packages are
-    locked unchanged. `direct` are packages by address, `backend` is what only the build backends of
-    the project know. `published_wheels` are those of them that were built from sdists.
+    locked unchanged. `torch` is that of a project that pins none. `direct` are packages by address,
+    `backend` is what only the build backends of the project know. `published_wheels` are those of
+    them that were built from sdists.
     """
 
     problem: SolveProblem
@@ -60,6 +72,7 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     sdist_wheels: SdistWheels
     requirements: tuple[str, ...]
     release: cuda_releases.CudaRelease
+    torch: OpenTorch | None = None
     published: Resolution | None = None
     direct: Direct = NO_DIRECT
     backend: BackendAnswer = BackendAnswer()
@@ -180,7 +193,7 @@ def lock_chosen(
 ) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
     """What uv chose, as a lock names it: wheels, and those that are built from sdists."""
     versions = {item.package: item.version for item in chosen}
-    check_cuda(prepared, versions)
+    target_cuda.check(prepared.problem, prepared.release, versions)
     offers = _offers(prepared, chosen)
     published = prepared.published or Resolution(wheels=())
     offers = {
@@ -248,7 +261,10 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     if overlay is not None and published is not None:
         direct.refuse_published(packages, published.versions, overlay.published.name)
     plain = wheels_only(problem, python, packages, published)
-    release = cuda_release(problem, plain)
+    preferred = _preferred(problem).get(TORCH)
+    settled = published is not None or TORCH in packages
+    torch = None if settled else open_torch.find(problem, plain, preferred)
+    release = target_cuda.find(problem, plain, torch)
     sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root, packages)
     if any(item.is_git for item in packages.values()):
         packages = {
@@ -276,6 +292,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
             *(package for package, item in packages.items() if item.file.editable),
         ),
         release=release,
+        torch=torch,
         published=published,
         direct=packages,
         backend=backend,
@@ -370,77 +387,6 @@ def with_sdists(
     )
 
 
-def cuda_release(problem: SolveProblem, catalogue: Catalogue) -> cuda_releases.CudaRelease:
-    """The newest patch release of the target's CUDA that torch's own requirements allow.
-
-    NoSolution if torch has no CUDA on this architecture or allows no release.
-    """
-    name, target, context = problem.name, problem.target, problem.context
-    torch: list[Requirement] = []
-    pin = target.pins.get("torch")
-    offer = pinned(catalogue, "torch", pin) if pin else None
-    if offer is not None:
-        torch_metadata = metadata(offer.wheel, catalogue.ranges, context.store)
-        torch = cuda_releases.active(torch_metadata, catalogue.rules.tags.markers)
-        refuse_cpu_build(problem, catalogue, offer.wheel, torch)
-    files = catalogue.indexes.files(cuda_releases.METAPACKAGE)
-    wheels = {file.version: file for file in files if file.is_wheel and file.version is not None}
-    release, reasons = cuda_releases.agreeing(
-        cuda_releases.of_minor(wheels, target.cuda),
-        lambda version: metadata(wheels[version], context.http, context.store),
-        torch,
-    )
-    if release is None:
-        message = f"{name}: no release of CUDA {target.cuda} works with torch {pin}"
-        raise NoSolution(
-            message,
-            reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),
-            hint="give the target the CUDA version that its torch was built for",
-        )
-    components = len(release.components)
-    context.reporter.detail(f"CUDA {release.version}: {components} components are pinned to it")
-    for reason in reasons:
-        context.reporter.detail(f"skipped {reason}")
-    return release
-
-
-def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
-    """The best offer of the pinned version; a pin without a local part also finds `2.6.0+cu124`."""
-    requested = Version(pin)
-    versions = {
-        offer.wheel.version
-        for offer in catalogue.offers(package)
-        if offer.wheel.version is not None
-        and requested in (offer.wheel.version, Version(offer.wheel.version.public))
-    }
-    return catalogue.chosen(package, max(versions)) if versions else None
-
-
-def refuse_cpu_build(
-    problem: SolveProblem, catalogue: Catalogue, torch: IndexFile, requires: Sequence[Requirement]
-) -> None:
-    """NoSolution if the torch that fits has no CUDA, or that of another release."""
-    version, target = torch.version, problem.target
-    index = catalogue.indexes.place("torch").name
-    arch = catalogue.rules.tags.arch.wheel
-    tag = "cu" + target.cuda.replace(".", "")
-    if version is None:
-        return
-    if cuda_releases.is_cpu_build(version, requires):
-        reason = (
-            f"torch {version} for {arch} on the index {index} requires no CUDA library: a CPU build"
-        )
-    elif version.local and version.local.startswith("cu") and not version.local.startswith(tag):
-        reason = f"torch {version} is not built for CUDA {target.cuda}"
-    else:
-        return
-    message = f"{problem.name} cannot be solved for {problem.arch}"
-    reasons = (f"{reason} ({torch.name})", *refusal.of_pins(catalogue))
-    raise NoSolution(
-        message, reasons=reasons, hint="assign torch to an index that has a CUDA build"
-    )
-
-
 def refuse_pins(prepared: PreparedTarget) -> None:
     """NoSolution, with the files that exist, if a pin has none that may be used."""
     reasons = refusal.of_pins(prepared.catalogue)
@@ -454,6 +400,46 @@ def ask(
     prepared: PreparedTarget, learned: Sequence[Constraint] = ()
 ) -> tuple[uv.ChosenPackage, ...]:
     """Uv's answer under what is `learned`; NoSolution, with the reasons, if there is none.
+
+    The same for a package of which nothing newer than a version from long ago can be installed.
+    What only other requirements of the project exclude is reported.
+    """
+    problem = prepared.problem
+    specs = problem.requirements.versions
+    expected = {*_preferred(problem).items()}
+    if prepared.published is not None:
+        expected |= {*prepared.published.versions.items()}
+    chosen = _ask_closed(prepared, learned)
+    while specs and (behind := far_behind.find(prepared.catalogue, specs, expected, chosen)):
+        lines = (*prepared.requirements, behind.line)
+        newer = msgspec.structs.replace(prepared, requirements=lines)
+        try:
+            chosen = _ask_closed(newer, learned)
+            prepared = newer
+        except NoSolution as error:
+            _require_installable(prepared, behind)
+            problem.context.reporter.warn(behind.warning(error))
+            expected.add((behind.lag.package, behind.lag.version))
+    return chosen
+
+
+def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind) -> None:
+    """ImpossibleRequirements if no newer version has all that it requires, even on its own."""
+    bounds = uv.ResolverBounds(
+        constraints=_cuda_bounds(prepared), overrides=prepared.problem.requirements.overrides
+    )
+    lines = (f"{behind.lag.package}{behind.spec}", behind.line)
+    try:
+        uv.ask(prepared.catalogue, lines, bounds, prepared.problem.context.store)
+    except uv.Unsolvable as error:
+        reasons = (*refusal.of_resolver(str(error)), *_torch_notes(prepared, str(error)))
+        raise far_behind.refusal(prepared.problem.name, behind, reasons) from error
+
+
+def _ask_closed(
+    prepared: PreparedTarget, learned: Sequence[Constraint]
+) -> tuple[uv.ChosenPackage, ...]:
+    """Uv's answer, in which all constraints hold that apply to it.
 
     A learned constraint applies only once its package is present: the target requires it, or an
     answer has it. So uv is asked again if its answer adds such a package.
@@ -495,6 +481,7 @@ def _ask(
             reasons=(
                 *refusal.of_resolver(str(error)),
                 *_learned(str(error), learned),
+                *_torch_notes(prepared, str(error)),
                 *direct.compiled(prepared.direct),
             ),
             hint="change a pin, or move as_of: only files uploaded before it are considered",
@@ -525,18 +512,30 @@ def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:
     """
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}
-    row = problem.row
-    like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
     return uv.ResolverBounds(
         constraints=(
-            *prepared.release.constraints,
+            *_cuda_bounds(prepared),
             *(line for line in required.constraints if package_of(line) not in held),
         ),
         overrides=required.overrides,
-        preferences=tuple(f"{package}=={version}" for package, version in like.versions.items())
-        if like is not None
-        else (),
+        preferences=tuple(f"{name}=={version}" for name, version in _preferred(problem).items()),
     )
+
+
+def _cuda_bounds(prepared: PreparedTarget) -> tuple[str, ...]:
+    torch = (prepared.torch.line,) if prepared.torch is not None else ()
+    return (*prepared.release.constraints, *torch)
+
+
+def _torch_notes(prepared: PreparedTarget, text: str) -> tuple[str, ...]:
+    return prepared.torch.notes(text) if prepared.torch is not None else ()
+
+
+def _preferred(problem: SolveProblem) -> dict[str, str]:
+    """The versions of the published target that the target is like; empty if there is none."""
+    row = problem.row
+    like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
+    return dict(like.versions) if like is not None else {}
 
 
 def package_of(line: str) -> str:
@@ -554,14 +553,3 @@ def _learned(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:
         and re.search(rf"(?<![\w-]){re.escape(entry.other)}(?![\w-])", spoken)
     ]
     return tuple(f"learned: {entry}" for entry in mentioned)
-
-
-def check_cuda(prepared: PreparedTarget, versions: Mapping[str, str]) -> None:
-    """NoSolution if a chosen NVIDIA component is not of the target's CUDA release."""
-    problem, release = prepared.problem, prepared.release
-    broken = cuda_releases.violations(release, versions)
-    if broken:
-        message = f"{problem.name} on {problem.arch} would mix CUDA releases"
-        raise NoSolution(message, reasons=broken, hint="find what requires it and pin that")
-    for text in cuda_releases.outside(release, versions):
-        problem.context.reporter.detail(f"CUDA {release.version} has no component {text}")

@@ -1,0 +1,105 @@
+"""Versions from long before those that a project means: the resolver goes back without an error.
+
+`vllm<=0.6.3` means 0.6.3. If nothing can be installed with that any more, a resolver takes 0.2.2 of
+a year before, which only says less about what it needs.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.errors import ImpossibleRequirements, NoSolution
+from imgbuild.index.catalogue import Catalogue
+from imgbuild.solve.freshness import Lag, newest
+from imgbuild.solve.uv import ChosenPackage
+
+FAR = datetime.timedelta(days=183)
+BOUNDED = frozenset((">", ">=", "==", "===", "~="))  # what accepts old versions, or names one
+
+
+class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
+    """A required package far behind the newest version that the project accepts.
+
+    `floor` is the first version that is not far behind.
+    """
+
+    lag: Lag
+    spec: str
+    floor: str
+
+    @property
+    def line(self) -> str:
+        """The requirement that keeps the resolver from old versions."""
+        return f"{self.lag.package}>={self.floor}"
+
+    def warning(self, error: NoSolution) -> str:
+        """The words for a version that other requirements, which `error` names, allow alone."""
+        return "\n  ".join(
+            (f"{self.lag}, which {self.spec or 'the project'} accepts", *error.reasons)
+        )
+
+
+def find(
+    catalogue: Catalogue,
+    specs: Mapping[str, str],
+    expected: Collection[tuple[str, str]],
+    chosen: Iterable[ChosenPackage],
+) -> FarBehind | None:
+    """The first of `chosen` that is far behind what `specs`, the project's versions, accept.
+
+    Packages with a lower bound are left out, and versions that are `expected`: those of the target.
+    """
+    for item in chosen:
+        spec = SpecifierSet(specs.get(item.package, ">=0"))
+        if (item.package, item.version) in expected or BOUNDED & {each.operator for each in spec}:
+            continue
+        wheels = [
+            offer.wheel
+            for offer in catalogue.offers(item.package)
+            if offer.wheel.version is not None and offer.wheel.version in spec
+        ]
+        version = Version(item.version)
+        times = [each.uploaded for each in wheels if each.version == version and each.uploaded]
+        top = newest(wheels)
+        if not times or top is None or top.uploaded is None or top.version is None:
+            continue
+        if top.version <= version or top.uploaded - min(times) <= FAR:
+            continue
+        recent = [
+            each.version
+            for each in wheels
+            if each.version is not None
+            and version < each.version <= top.version
+            and each.uploaded is not None
+            and top.uploaded - each.uploaded <= FAR
+        ]
+        lag = Lag(
+            package=item.package,
+            version=item.version,
+            uploaded=min(times),
+            newest=str(top.version),
+            newest_uploaded=top.uploaded,
+            via=item.via,
+        )
+        return FarBehind(lag=lag, spec=str(spec), floor=str(min(recent)))
+    return None
+
+
+def refusal(name: str, behind: FarBehind, reasons: tuple[str, ...]) -> ImpossibleRequirements:
+    """The error for a target that could only be locked with the old version."""
+    lag = behind.lag
+    message = (
+        f"{name} requires {lag.package}{behind.spec}, and of that only {lag.package} {lag.version}"
+        f" of {lag.uploaded:%Y-%m} can be installed: {lag.newest} of {lag.newest_uploaded:%Y-%m},"
+        " the newest, cannot"
+    )
+    hint = (
+        f"require another version in the project's files, with a lower bound; or, if it is meant,"
+        f" {lag.package}=={lag.version}"
+    )
+    return ImpossibleRequirements(message, reasons=reasons, hint=hint)

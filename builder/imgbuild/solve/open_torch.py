@@ -1,0 +1,79 @@
+"""The torch of a project that does not pin one: builds for the CUDA release of its row alone.
+
+Every version of torch on an index is for one CUDA release, and nothing in METADATA keeps a resolver
+from one for another: `nvidia-cudnn-cu13` is not a component of CUDA 12.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.errors import NoSolution
+from imgbuild.index.catalogue import Catalogue
+from imgbuild.index.remote_wheel import metadata
+from imgbuild.solve import torch
+from imgbuild.solve.problem import SolveProblem
+from imgbuild.solve.torch import TORCH, TorchBuild
+
+VERSION = re.compile(r"\btorch==([0-9][0-9.]*[0-9])")
+
+
+class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
+    """The version whose CUDA components the target has, and the specifier of those that may be.
+
+    `builds` are all versions, `cuda` is the target's release.
+    """
+
+    version: str
+    spec: str
+    cuda: str
+    builds: tuple[TorchBuild, ...]
+
+    @property
+    def line(self) -> str:
+        """The constraint."""
+        return f"{TORCH}{self.spec}"
+
+    def notes(self, text: str) -> tuple[str, ...]:
+        """Why an explanation of uv has versions of torch that no file names; what others need."""
+        named = set(VERSION.findall(text))
+        others = [each for each in self.builds if str(each.version) in named and each.cuda]
+        if self.spec not in text and not others:
+            return ()
+        return (
+            f"torch{self.spec} are the versions that are built for CUDA {self.cuda}",
+            *(
+                f'{each}: with cuda: "{each.cuda}" in the row of matrix.yaml it can be taken'
+                for each in others
+                if each.cuda != self.cuda
+            ),
+        )
+
+
+def find(problem: SolveProblem, catalogue: Catalogue, preferred: str | None) -> OpenTorch | None:
+    """The torch of a row without a pin of it; None if the row has one, or the project needs none.
+
+    `preferred` is that of the published target, which is taken if it may be. NoSolution, with the
+    CUDA release of every version, if the project accepts none for that of the row.
+    """
+    target, specs = problem.target, problem.requirements.versions
+    if problem.row is None or TORCH in target.pins or not (preferred or TORCH in specs):
+        return None
+    context = problem.context
+    builds = torch.builds(catalogue, lambda wheel: metadata(wheel, catalogue.ranges, context.store))
+    accepted = SpecifierSet(specs.get(TORCH, ""))
+    fitting = [
+        each.version for each in builds if each.cuda == target.cuda and each.version in accepted
+    ]
+    if not fitting:
+        message = f"{problem.name}: no torch{accepted} is built for CUDA {target.cuda}"
+        reasons = (torch.summary(builds),) if builds else ()
+        hint = "take a target with the CUDA release of an accepted torch, or set cuda: in the row"
+        raise NoSolution(message, reasons=reasons, hint=hint)
+    first = Version(preferred) if preferred and Version(preferred) in fitting else max(fitting)
+    spec = torch.spec_of(fitting, (each.version for each in builds))
+    return OpenTorch(version=str(first), spec=spec, cuda=target.cuda, builds=builds)

@@ -1,0 +1,103 @@
+"""The CUDA release of a target: its components are constraints, and what was chosen is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from imgbuild.errors import NoSolution
+from imgbuild.index import cuda_releases
+from imgbuild.index.catalogue import Catalogue, OfferedFile
+from imgbuild.index.pages import IndexFile
+from imgbuild.index.remote_wheel import metadata
+from imgbuild.solve import refusal
+from imgbuild.solve.open_torch import OpenTorch
+from imgbuild.solve.problem import SolveProblem
+
+
+def find(
+    problem: SolveProblem, catalogue: Catalogue, open_torch: OpenTorch | None
+) -> cuda_releases.CudaRelease:
+    """The newest patch release of the target's CUDA that torch's own requirements allow.
+
+    `open_torch` is that of a project which pins none. NoSolution if torch has no CUDA on this
+    architecture or allows no release.
+    """
+    name, target, context = problem.name, problem.target, problem.context
+    torch: list[Requirement] = []
+    pin = target.pins.get("torch") or (open_torch.version if open_torch is not None else None)
+    offer = pinned(catalogue, "torch", pin) if pin else None
+    if offer is not None:
+        torch_metadata = metadata(offer.wheel, catalogue.ranges, context.store)
+        torch = cuda_releases.active(torch_metadata, catalogue.rules.tags.markers)
+        refuse_cpu_build(problem, catalogue, offer.wheel, torch)
+    files = catalogue.indexes.files(cuda_releases.METAPACKAGE)
+    wheels = {file.version: file for file in files if file.is_wheel and file.version is not None}
+    release, reasons = cuda_releases.agreeing(
+        cuda_releases.of_minor(wheels, target.cuda),
+        lambda version: metadata(wheels[version], context.http, context.store),
+        torch,
+    )
+    if release is None:
+        message = f"{name}: no release of CUDA {target.cuda} works with torch {pin}"
+        raise NoSolution(
+            message,
+            reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),
+            hint="give the target the CUDA version that its torch was built for",
+        )
+    components = len(release.components)
+    context.reporter.detail(f"CUDA {release.version}: {components} components are pinned to it")
+    for reason in reasons:
+        context.reporter.detail(f"skipped {reason}")
+    return release
+
+
+def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
+    """The best offer of the pinned version; a pin without a local part also finds `2.6.0+cu124`."""
+    requested = Version(pin)
+    versions = {
+        offer.wheel.version
+        for offer in catalogue.offers(package)
+        if offer.wheel.version is not None
+        and requested in (offer.wheel.version, Version(offer.wheel.version.public))
+    }
+    return catalogue.chosen(package, max(versions)) if versions else None
+
+
+def refuse_cpu_build(
+    problem: SolveProblem, catalogue: Catalogue, torch: IndexFile, requires: Sequence[Requirement]
+) -> None:
+    """NoSolution if the torch that fits has no CUDA, or that of another release."""
+    version, target = torch.version, problem.target
+    index = catalogue.indexes.place("torch").name
+    arch = catalogue.rules.tags.arch.wheel
+    tag = "cu" + target.cuda.replace(".", "")
+    if version is None:
+        return
+    if cuda_releases.is_cpu_build(version, requires):
+        reason = (
+            f"torch {version} for {arch} on the index {index} requires no CUDA library: a CPU build"
+        )
+    elif version.local and version.local.startswith("cu") and not version.local.startswith(tag):
+        reason = f"torch {version} is not built for CUDA {target.cuda}"
+    else:
+        return
+    message = f"{problem.name} cannot be solved for {problem.arch}"
+    reasons = (f"{reason} ({torch.name})", *refusal.of_pins(catalogue))
+    raise NoSolution(
+        message, reasons=reasons, hint="assign torch to an index that has a CUDA build"
+    )
+
+
+def check(
+    problem: SolveProblem, release: cuda_releases.CudaRelease, versions: Mapping[str, str]
+) -> None:
+    """NoSolution if a chosen NVIDIA component is not of the target's CUDA release."""
+    broken = cuda_releases.violations(release, versions)
+    if broken:
+        message = f"{problem.name} on {problem.arch} would mix CUDA releases"
+        raise NoSolution(message, reasons=broken, hint="find what requires it and pin that")
+    for text in cuda_releases.outside(release, versions):
+        problem.context.reporter.detail(f"CUDA {release.version} has no component {text}")
