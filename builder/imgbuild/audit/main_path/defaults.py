@@ -61,9 +61,9 @@ class _Returned(Exception):
         self.value = value
 
 
-def default_run(view: View, name: str, run: DefaultRun | None = None) -> DefaultRun:
-    """What calling the function or class `name` runs with its defaults; also added to `run`."""
-    run = run or DefaultRun(set(), set())
+def default_run(view: View, name: str) -> DefaultRun:
+    """What calling the function or class `name` runs with its defaults."""
+    run = DefaultRun(set(), set())
     module, _, rest = name.rpartition(".")
     facts = view.module(module) if module else None
     if isinstance(facts, ModuleFacts):
@@ -146,8 +146,12 @@ class _DefaultWalk:
         return lookup if lookup.state == "defined" and not lookup.ambiguous else None
 
     def _dataclass(self, lookup: LookupResult) -> dict[str, object]:
-        """The defaults of a dataclass; a field without a readable one is left out."""
+        """The defaults of a dataclass, without fields that have no readable one.
+
+        Those that a method assigns, such as `__post_init__`, are left out, too.
+        """
         defaults: dict[str, object] = {}
+        assigned: set[str] = set()
         for ancestor in reversed(ancestors(self._view, lookup)):
             definition, home = ancestor.definition, ancestor.home
             source = self._evaluator.source(home.module) if home is not None else None
@@ -160,7 +164,10 @@ class _DefaultWalk:
                     value = _field_default(statement.value)
                     if value is not UNKNOWN:
                         defaults[statement.target.id] = value
-        return defaults
+            for part in ast.walk(node) if node is not None else ():
+                if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                    assigned.add(part.attr)
+        return {name: value for name, value in defaults.items() if name not in assigned}
 
     def _construct(
         self, kind: LookupResult, given: Sequence[object], named: Mapping[str, object]
@@ -221,9 +228,11 @@ class _DefaultWalk:
                 is_open = all(map(_lets_through, node.handlers))
                 self._either(whole if is_open else None, node)
             case ast.With():
-                managers = [self.value(item.context_expr) for item in node.items]
+                for item in node.items:
+                    self.value(item.context_expr)
+                    self._forget(item)
                 is_open = "suppress" not in ast.unparse(node).partition("\n")[0]
-                self._either(node.body if managers and is_open else None, node)
+                self._either(node.body if is_open else None, node)
             case ast.Assign() | ast.AnnAssign():
                 value = self.value(node.value) if node.value is not None else UNKNOWN
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:

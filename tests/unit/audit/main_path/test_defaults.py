@@ -160,13 +160,20 @@ def test_what_may_be_passed_over_is_not_needed(tmp_path, body, is_needed):
     assert _missing(tmp_path, body=body) == ({"queue_new": Severity.ERROR} if is_needed else {})
 
 
-@pytest.mark.parametrize(("default", "is_needed"), [("True", True), ("False", False)])
-def test_defaults_of_dataclasses_decide(tmp_path, default, is_needed):
+@pytest.mark.parametrize(
+    ("default", "more", "is_needed"),
+    [
+        ("True", "", True),
+        ("False", "", False),
+        ("True", "    def __post_init__(self):\n        self.fast = self.size > 1\n", False),
+    ],
+)
+def test_defaults_of_dataclasses_decide(tmp_path, default, more, is_needed):
     files = {
         "train/__init__.py": "",
         "train/config.py": "from dataclasses import dataclass, field\n"
         "@dataclass\nclass Base:\n    fast: bool = False\n"
-        f"@dataclass\nclass Config(Base):\n    fast: bool = field(default={default})\n",
+        f"@dataclass\nclass Config(Base):\n    fast: bool = field(default={default})\n{more}",
         "train/trainer.py": "from train.config import Config\n"
         "class Trainer:\n    def __init__(self, model, args: Config | None = None):\n"
         "        self.args = args\n        if self.args.fast:\n            import queue_new\n",
