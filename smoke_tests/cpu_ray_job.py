@@ -65,7 +65,7 @@ class Job(NamedTuple):
 
     name: str
     text: str
-    due: str
+    prints: str
     arguments: tuple[str, ...] = ()
 
 
@@ -100,7 +100,7 @@ def submit(server: str, folder: Path, job: Job) -> list[str]:
                "--", sys.executable, f"{job.name}.py", *words]  # fmt: skip
     log, status = smoke_gpu.output(command)
     ended = [] if status == 0 else [f"ended with status {status}: {first_error(log)}"]
-    return ended + ([] if job.due in log else [f"did not print {job.due}"])
+    return ended + ([] if job.prints in log else [f"did not print {job.prints}"])
 
 
 def dashboard(server: str) -> list[str]:
