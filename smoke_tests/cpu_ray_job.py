@@ -130,6 +130,7 @@ def main() -> None:
     temporary = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent / "ray"
     os.environ.pop("RAY_ADDRESS", None)
     os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "RAY_TMPDIR": str(temporary)}
+    os.environ["RAY_raylet_start_wait_time_s"] = "180"  # the machine may be busy
     ports = smoke_gpu.free_port(), smoke_gpu.free_port()
     server = f"http://127.0.0.1:{ports[1]}"
     problems = []
@@ -138,6 +139,8 @@ def main() -> None:
             problems += judge(f"ray job: {job.name}", partial(submit, server, folder, job))
         problems += judge("ray job: dashboard", partial(dashboard, server))
         problems += judge("ray job: status", partial(status, f"127.0.0.1:{ports[0]}"))
+        if problems:
+            finish(problems, "")  # here, so that the log of the cluster is printed
     finish(problems, f"{len(JOBS)} jobs; dashboard and status show them and their node")
 
 
