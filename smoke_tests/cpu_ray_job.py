@@ -130,7 +130,6 @@ def main() -> None:
     temporary = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent / "ray"
     os.environ.pop("RAY_ADDRESS", None)
     os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "RAY_TMPDIR": str(temporary)}
-    os.environ["RAY_raylet_start_wait_time_s"] = "180"  # the machine may be busy
     ports = smoke_gpu.free_port(), smoke_gpu.free_port()
     server = f"http://127.0.0.1:{ports[1]}"
     problems = []
