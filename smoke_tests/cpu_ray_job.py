@@ -65,7 +65,7 @@ class Job(NamedTuple):
 
     name: str
     text: str
-    due: str
+    prints: str
     arguments: tuple[str, ...] = ()
 
 
@@ -100,7 +100,7 @@ def submit(server: str, folder: Path, job: Job) -> list[str]:
                "--", sys.executable, f"{job.name}.py", *words]  # fmt: skip
     log, status = smoke_gpu.output(command)
     ended = [] if status == 0 else [f"ended with status {status}: {first_error(log)}"]
-    return ended + ([] if job.due in log else [f"did not print {job.due}"])
+    return ended + ([] if job.prints in log else [f"did not print {job.prints}"])
 
 
 def dashboard(server: str) -> list[str]:
@@ -138,6 +138,8 @@ def main() -> None:
             problems += judge(f"ray job: {job.name}", partial(submit, server, folder, job))
         problems += judge("ray job: dashboard", partial(dashboard, server))
         problems += judge("ray job: status", partial(status, f"127.0.0.1:{ports[0]}"))
+        if problems:
+            finish(problems, "")  # here, so that the log of the cluster is printed
     finish(problems, f"{len(JOBS)} jobs; dashboard and status show them and their node")
 
 

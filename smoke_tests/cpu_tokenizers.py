@@ -97,7 +97,7 @@ def automatic() -> list[str]:
 def ranks(path: Path) -> dict[bytes, int]:
     """The ranks of all bytes and of pairs of letters, written as tiktoken's files have them."""
     tokens = [bytes([number]) for number in range(256)]
-    tokens += [pair.encode() for pair in ("th", "sk", "an", "nd", "in", "bl")]
+    tokens += [pair.encode() for pair in ("th", "sk", "he", "is", "in", "bl")]
     rows = [f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(tokens)]
     path.write_text("\n".join(rows) + "\n", "ascii")
     return {token: rank for rank, token in enumerate(tokens)}

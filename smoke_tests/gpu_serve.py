@@ -89,8 +89,8 @@ def converse(
     for question in ("chat", "stream", "completion", "schema"):
         PROBLEMS.extend(judge(f"{name}: {question}", getattr(client, question)))
     for question, body in structured.items():
-        asked = functools.partial(getattr(client, question), **body)
-        PROBLEMS.extend(judge(f"{name}: {question}", asked))
+        request = functools.partial(getattr(client, question), **body)
+        PROBLEMS.extend(judge(f"{name}: {question}", request))
 
 
 def check_name(server: str) -> None:

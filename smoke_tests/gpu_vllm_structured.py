@@ -36,10 +36,10 @@ def sampling(count: int, **form: Any) -> Any:
 
     parameters = {"temperature": 1.0, "max_tokens": TOKENS, "n": count, "seed": 3}
     if hasattr(vllm.sampling_params, "StructuredOutputsParams"):
-        wanted = vllm.sampling_params.StructuredOutputsParams(**form)
-        return vllm.SamplingParams(structured_outputs=wanted, **parameters)
-    wanted = vllm.sampling_params.GuidedDecodingParams(**form)
-    return vllm.SamplingParams(guided_decoding=wanted, **parameters)
+        prescribed = vllm.sampling_params.StructuredOutputsParams(**form)
+        return vllm.SamplingParams(structured_outputs=prescribed, **parameters)
+    prescribed = vllm.sampling_params.GuidedDecodingParams(**form)
+    return vllm.SamplingParams(guided_decoding=prescribed, **parameters)
 
 
 def answers(llm: Any, parameters: Any) -> list[str]:

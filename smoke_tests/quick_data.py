@@ -41,7 +41,7 @@ def chat() -> list[dict[str, Any]]:
 
 
 def turns() -> list[dict[str, Any]]:
-    """Conversations of two questions and two answers, as verl's fine-tuning reads them."""
+    """Conversations of four messages, as verl's fine-tuning reads them."""
     rows = chat()
     return [
         {"messages": row["messages"] + other["messages"]}

@@ -34,7 +34,7 @@ def _numbers(text: str) -> list[int]:
 
 def places(row: quick_table.Quick) -> dict[str, str]:
     """What the words in braces stand for; writes model, data and reward if the row has data."""
-    found = {
+    words = {
         "bin": str(Path(sys.executable).parent),
         "python": sys.executable,
         "out": str(Path("out").absolute()),
@@ -42,9 +42,9 @@ def places(row: quick_table.Quick) -> dict[str, str]:
         "trl": str(smoke_stack.folder("trl") or ""),
     }
     if not row.data:
-        return found
+        return words
     Path("quick_reward.py").write_text(quick_data.REWARD, "utf-8")
-    return found | {
+    return words | {
         "model": str(tiny_qwen.save(Path("model").absolute())),
         "data": str(quick_data.write(row.data, Path("data").absolute())),
         "share": str(smoke_stack.share()) if row.engine else "",

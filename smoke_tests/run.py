@@ -221,7 +221,7 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
         message = message_file.read_text("utf-8")
     cases = read_reported(reported)
     log_limit = PASSED_LOG if outcome == "passed" else FAILED_LOG
-    own = {
+    result = {
         "name": case.name,
         "outcome": outcome,
         "seconds": seconds,
@@ -229,7 +229,7 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
         "log": clip(log, log_limit),
         "notes": notes(with_servers(log, work)),
     }
-    return [accepted(result, log, options) for result in [*cases, own]]
+    return [accepted(result, log, options) for result in [*cases, result]]
 
 
 def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def judge(name: str, question: Callable[[], list[str]]) -> list[str]:
     started = time.monotonic()
     try:
         problems = question()
-    except Exception as error:  # noqa: BLE001  # every failure is a result
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # every failure is a result
         problems = [f"{type(error).__name__}: {error}"]
     outcome = "failed" if problems else "passed"
     report(name, outcome, round(time.monotonic() - started, 3), "; ".join(problems)[:2000])

@@ -119,18 +119,17 @@ def test_most_documents_must_be_complete_and_none_may_be_something_else(monkeypa
     assert problems(right, right, other) == [f"{other!r} does not begin a document that fits"]
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_question_is_a_result_of_its_own(broken, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [None, ConnectionError("refused"), SystemExit("refused")])
+def test_a_question_is_a_result_of_its_own(error, tmp_path, monkeypatch):
     support = script("smoke_support", monkeypatch)
     monkeypatch.setenv("SMOKE_CASES", str(tmp_path / "cases"))
 
     def question():
-        if broken:
-            message = "refused"
-            raise ConnectionError(message)
+        if error:
+            raise error
         return []
 
     problems = support.judge("chat", question)
     [result] = map(json.loads, (tmp_path / "cases").read_text().splitlines())
-    assert (result["name"], result["outcome"]) == ("chat", "failed" if broken else "passed")
-    assert problems == (["chat: ConnectionError: refused"] if broken else [])
+    assert (result["name"], result["outcome"]) == ("chat", "failed" if error else "passed")
+    assert problems == ([f"chat: {type(error).__name__}: refused"] if error else [])
