@@ -15,7 +15,10 @@ from tests.support import hostile_texts, samples
 from tests.support.source_code import ROOT
 
 GOLDEN = ROOT / "tests/data/render/README"
-NOTE = "a note that is longer than a line of this text and is folded, as a paragraph is: " + samples.REASON
+NOTE = (
+    "a note that is longer than a line of this text and is folded, as a paragraph is: "
+    + samples.REASON
+)
 FRAMEWORKS = tuple(samples.wheel(name) for name in ("ray", "trl", "verl", "vllm"))
 
 
