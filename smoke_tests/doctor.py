@@ -47,42 +47,46 @@ NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs"
 
 
 def packages() -> Iterator[Finding]:
-    """Every package of the stack must be the image's: not ~/.local's, not PYTHONPATH's."""
+    """Every package of the stack must be the image's: not ~/.local's, not PYTHONPATH's.
+
+    What a user has added is after the image's packages on sys.path, and replaces none of them.
+    """
     inside = tuple({f"{path}/" for path in sysconfig.get_paths().values()})
-    strange = [
-        path
-        for path in sys.path[1:]
-        if path and not f"{path}/".startswith(inside) and not path.endswith(".zip")
-    ]
+    site_packages = sysconfig.get_path("purelib")
+    end = sys.path.index(site_packages) if site_packages in sys.path else len(sys.path)
+    first = [path for path in sys.path[:end] if path and not f"{path}/".startswith(inside)]
+    before = tuple(f"{path}/" for path in first)
+    strange = [path for path in first if path != sys.path[0] and not path.endswith(".zip")]
     leaked = {}
     for name in STACK:
         spec = importlib.util.find_spec(name)
         place = spec.origin if spec else None
-        if place and not place.startswith(inside):
+        if place and place.startswith(before):
             leaked[name] = place
+    remedy = "unset PYTHONPATH, or start with apptainer --cleanenv"
     for name, place in leaked.items():
-        yield Finding(
-            "packages", "error", f"{name} is imported from {place}, not from {sys.prefix}",
-            _leak_remedy(place),
-        )  # fmt: skip
+        message = f"{name} is imported from {place}, not from {sys.prefix}"
+        yield Finding("packages", "error", message, remedy)
     if strange and not leaked:
-        yield Finding(
-            "packages", "warning", f"Python also looks in {', '.join(strange)}",
-            "unset PYTHONPATH, or start with apptainer --cleanenv",
-        )  # fmt: skip
-    if site.ENABLE_USER_SITE:
-        yield Finding(
-            "packages", "warning", f"packages of {site.getusersitepackages()} win over the image's",
-            "set PYTHONNOUSERSITE=1, as the image does",
-        )  # fmt: skip
-    if not leaked and not strange and not site.ENABLE_USER_SITE:
-        yield Finding("packages", "note", f"all come from {sys.prefix}")
+        message = f"Python looks in {', '.join(strange)} before the image's packages"
+        yield Finding("packages", "warning", message, remedy)
+    added = _added_packages(site_packages)
+    if not strange and not leaked:
+        which = "those of the image" if added else "all"
+        yield Finding("packages", "note", f"{which} come from {sys.prefix}")
+    if added:
+        names = ", ".join(added)
+        folder = site.getuserbase()
+        yield Finding("packages", "note", f"not of the image, but added in {folder}: {names}")
 
 
-def _leak_remedy(place: str) -> str:
-    if site.ENABLE_USER_SITE and place.startswith(str(site.getusersitepackages())):
-        return "set PYTHONNOUSERSITE=1 (apptainer: --env PYTHONNOUSERSITE=1)"
-    return "unset PYTHONPATH, or start with apptainer --cleanenv"
+def _added_packages(site_packages: str) -> list[str]:
+    """Name and version of the packages that a user has added: "emoji 2.15.0"."""
+    if not site.ENABLE_USER_SITE:
+        return []
+    names = {path.name for path in Path(site.getusersitepackages()).glob("*.dist-info")}
+    image = {path.name for path in Path(site_packages).glob("*.dist-info")}  # uv has links to them
+    return [name.removesuffix(".dist-info").replace("-", " ", 1) for name in sorted(names - image)]
 
 
 def user() -> Iterator[Finding]:

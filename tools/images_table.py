@@ -5,6 +5,7 @@
     tools/images_table.py --check    compare them; exit status 5 if they are out of date
 
 The table is between the comments `images` (all images) or `images: recommended`, and `/images`.
+That of the recommended targets has the download of x86_64 images alone, and links to pages.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system import quoting
 from imgbuild.system.quoting import Quoted
+from imgbuild.values import Arch
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/targets.md")
@@ -50,22 +52,39 @@ def all_rows(root: Path) -> list[TableRow]:
     ]
 
 
-def images(rows: Sequence[TableRow]) -> list[str]:
-    """A Markdown table of the images: what a pull of each downloads, and its test records."""
-    head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", "to pull", "tested"]
+def images(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
+    """A Markdown table of the images: what a pull of each downloads, and its test records.
+
+    With `pages` the names are links to the targets' pages, and the sizes those of x86_64 alone.
+    """
+    size = "download (x86_64)" if pages else "to pull"
+    head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", size, "tested"]
     body = [
         [
-            Quoted(f"{quoting.code_span(row.target)}{_mark(row)}"),
+            Quoted(f"{_name(row, link=pages)}{_mark(row)}"),
             row.cuda,
             *(row.pins.get(name, table.NONE) for name in table.SHORT),
             table.also_pinned(row) or table.NONE,
-            Quoted("<br>".join(f"{image.arch} {image.size / 1e9:.1f} GB" for image in row.images)),
+            Quoted("<br>".join(_sizes(row, x86_64_alone=pages))),
             Quoted("<br>".join(map(quoting.markdown, table.test_runs(row)))),
         ]
         for row in rows
         if row.images
     ]
     return table.markdown_table([head, *body])
+
+
+def _name(row: TableRow, *, link: bool) -> str:
+    name = quoting.code_span(row.target)
+    return f"[{name}](docs/images/{row.target}.md)" if link else name
+
+
+def _sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
+    """What a pull downloads, for each architecture."""
+    sizes = {image.arch: f"{image.size / 1e9:.1f} GB" for image in row.images}
+    if x86_64_alone and Arch.X86_64 in sizes:
+        return [sizes[Arch.X86_64]]
+    return [f"{arch} {size}" for arch, size in sizes.items()]
 
 
 def _mark(row: TableRow) -> str:
@@ -83,7 +102,11 @@ def replaced(text: str, rows: Sequence[TableRow]) -> str | None:
     _, end, after = rest.partition(END)
     if not marker or not end:
         return None
-    return before + "\n".join([begin, NOTE, "", *images(chosen), "", END]) + after
+    return (
+        before
+        + "\n".join([begin, NOTE, "", *images(chosen, pages=begin == RECOMMENDED), "", END])
+        + after
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Generates docs/reference from the code and the test records.
+"""Generates docs/reference and docs/images from the code, the locks and the test records.
 
     tools/reference.py            write the pages
     tools/reference.py --check    compare them with the code; status 5 if they are out of date
 
 The pages are made from the help of the command line, the JSON Schemas, the classes of errors and
-images/TARGET/smoke.json, and are the same on every machine and terminal.
+images/TARGET, and are the same on every machine and terminal. docs/images has what
+`imgbuild show TARGET --guide` prints, for each recommended target.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ from imgbuild.ci import settings
 from imgbuild.cli._app import app
 from imgbuild.cli._help import metavar
 from imgbuild.cli._help import text as text_of
+from imgbuild.cli.show import guide_of
 from imgbuild.diagnose import codes, rules
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix import schema
+from imgbuild.matrix.select import select
+from imgbuild.pipeline.session import open_session
+from imgbuild.show import guide
 from imgbuild.smoke import records
 from imgbuild.smoke.records import RecordedRun
 
@@ -36,10 +41,26 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import architecture  # noqa: E402
 
-FOLDER = ROOT / "docs/reference"
+DOCS = ROOT / "docs"
 STALE = 5  # the exit status that imgbuild itself has for it
 MADE = "<!-- Made by tools/reference.py; edit the code and run it. -->\n"
 PLAIN = {"string": "text", "integer": "number", "boolean": "true or false", "null": "null"}
+
+
+def folders() -> dict[str, dict[str, str]]:
+    """The pages of each folder in docs, by their names."""
+    return {"reference": pages(), "images": guides()}
+
+
+def guides() -> dict[str, str]:
+    """The guides of the recommended targets by their name in docs/images."""
+    session = open_session(ROOT / "matrix.yaml")
+    chosen = select(session.matrix, [], everything=True, arches=[])
+    return {
+        f"{item.name}.md": "\n".join([MADE, *guide.lines(guide_of(session, item)), ""])
+        for item in chosen
+        if item.target.recommended
+    }
 
 
 def pages() -> dict[str, str]:
@@ -394,18 +415,19 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true", help="write nothing; status 5 if stale")
     check = parser.parse_args(words).check
-    page_texts = pages()
-    there = {path.name for path in FOLDER.glob("*")}
-    stale = sorted(there - page_texts.keys())
-    for name, text in page_texts.items():
-        path = FOLDER / name
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(name)
-        if not check:
-            FOLDER.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            print(path.relative_to(ROOT))
+    stale = []
+    for folder, page_texts in folders().items():
+        there = {path.name for path in (DOCS / folder).glob("*")}
+        stale += [f"{folder}/{name}" for name in sorted(there - page_texts.keys())]
+        for name, text in page_texts.items():
+            path = DOCS / folder / name
+            if path.exists() and path.read_text(encoding="utf-8") == text:
+                continue
+            stale.append(f"{folder}/{name}")
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+                print(path.relative_to(ROOT))
     if check and stale:
         print(f"stale: {', '.join(stale)}; run tools/reference.py", file=sys.stderr)
         return STALE

@@ -64,6 +64,20 @@ def test_what_debian_signed_is_taken_and_kept(mirror: Site, tmp_path: Path) -> N
 
 
 @pytest.mark.network
+@pytest.mark.usefixtures("mirror")
+def test_tools_bring_what_the_base_lacks(tmp_path: Path) -> None:
+    context = Context(Store.open(tmp_path), Http(attempts=1))
+    plain = apt.resolve_debs(base(), Arch.X86_64, context)
+    more = msgspec.structs.replace(base(), tools=("jq", "python3"))
+    resolved_debs = apt.resolve_debs(more, Arch.X86_64, context)
+    assert plain.tools == ()
+    assert {"jq", "libjq1"} <= set(resolved_debs.tools)
+    assert "python3" not in resolved_debs.tools
+    names = {deb.package for deb in resolved_debs.debs}
+    assert names - set(resolved_debs.tools) == {deb.package for deb in plain.debs}
+
+
+@pytest.mark.network
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -73,6 +73,25 @@ def matrix(**changes: object) -> Matrix:
     )
 
 
+def with_tools(*tools: str, **changes: object) -> Matrix:
+    """The sample matrix with `user_packages`, whose base has `tools`."""
+    plain = matrix(user_packages=True, **changes)
+    base = msgspec.structs.replace(plain.bases["debian-12"], tools=tools)
+    return msgspec.structs.replace(plain, bases={"debian-12": base})
+
+
+def with_tools_lock(*wheels: Wheel, of: Matrix | None = None) -> Lock:
+    """The lock of `with_tools("htop")`; htop needs libnl, which the base has not."""
+    source = of or with_tools("htop")
+    resolutions = {}
+    for arch in source.targets["small"].arch:
+        plain = resolution(*wheels, arch=arch)
+        debs = (deb("bash", arch=arch.debian), deb("htop", arch=arch.debian),
+                deb("libnl", arch=arch.debian), deb("python3", arch=arch.debian))  # fmt: skip
+        resolutions[arch] = msgspec.structs.replace(plain, debs=debs, tools=("htop", "libnl"))
+    return make_lock(source, "small", resolutions)
+
+
 def wheel(package: str, version: str = "1.0", size: int = 100) -> Wheel:
     """A wheel as a lock names it; its hash is that of its name and version."""
     name = package.replace("-", "_")

@@ -47,12 +47,17 @@ DIGEST = f"sha256:{'0' * 64}"
 TEMPLATES = {
     "dockerfile.j2": "tests/integration/test_hostile_texts.py",
     "apptainer.j2": "tests/integration/test_hostile_texts.py",
+    "readme.j2": "tests/unit/render/test_readme.py",
     "script.j2": "tests/integration/test_hostile_texts.py",
     **{f"slurm/{name}.j2": "tests/integration/test_hostile_jobs.py"
        for name in ("single", "ray-job", "trl-server", "verl", "check", "array")},
 }  # fmt: skip
-# Shell code of imgbuild's data: ci.sh is a part of `ci script`, the other has no texts put in.
-SHELL = {"ci.sh": "tests/integration/test_hostile_jobs.py", "image/environment.sh": ""}
+# Shell code of imgbuild's data: ci.sh is a part of `ci script`; others take plain words alone.
+SHELL = {
+    "ci.sh": "tests/integration/test_hostile_jobs.py",
+    "image/environment.sh": "",
+    "image/user_packages.sh": "",
+}
 
 
 def test_each_template_is_in_the_table() -> None:
@@ -124,7 +129,7 @@ def outcome(text: str) -> TargetOutcome:
 def test_a_text_is_a_text_in_markdown(text: str) -> None:
     pages = {
         "list": lambda text: "\n".join(table.markdown([row(text)])),
-        "images": lambda text: "\n".join(IMAGES_TABLE.images([row(text)])),
+        "images": lambda text: "\n".join(IMAGES_TABLE.images([row(text)], pages=False)),
         "ci report": lambda text: ci_report.markdown(Overview(targets=(outcome(text),))),
         "issue": lambda text: ci_report.issue(outcome(text)),
     }

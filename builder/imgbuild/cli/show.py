@@ -39,7 +39,9 @@ from imgbuild.plan.plan import (
     plan,
 )
 from imgbuild.project_paths import Project
-from imgbuild.show import image_environment, page, status, table
+from imgbuild.render import readme
+from imgbuild.show import guide, image_environment, page, status, table
+from imgbuild.show.guide import Guide
 from imgbuild.show.image_environment import Environment, RuntimeVariable, Setting
 from imgbuild.show.page import Page
 from imgbuild.show.table import short
@@ -281,6 +283,10 @@ Variables = Annotated[
 Packages = Annotated[
     bool, option("--packages", "The wheels and Debian packages, with versions.", often=True)
 ]
+GuideFlag = Annotated[
+    bool,
+    option("--guide", "How to use the image: its README, sizes, test results.", often=True),
+]
 Sbom = Annotated[
     Form | None,
     option("--sbom", "The SBOM as JSON: CycloneDX 1.6 or SPDX 2.3.", often=True),
@@ -302,6 +308,7 @@ def show(
     layers: Layers = False,
     variables: Variables = False,
     packages: Packages = False,
+    guide: GuideFlag = False,
     sbom: Sbom = None,
     output: Annotated[
         Path | None, OUTPUT_PATH("With --sbom: a file, or a folder for several. Default: stdout.")
@@ -309,8 +316,8 @@ def show(
 ) -> None:
     """Show a target: versions, digest, sizes, tests, commands.
 
-    Nothing is fetched or built. One of --layers, --variables, --packages and --sbom shows that part
-    instead.
+    Nothing is fetched or built. One of --layers, --variables, --packages, --guide and --sbom shows
+    that part instead.
 
     --layers has the columns position, name, MB to pull, MB unpacked (- if a registry does not say),
     contents, first digits of the digest; with --json the whole digest and every file of each layer.
@@ -319,6 +326,10 @@ def show(
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
     is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository. If the image has
     another version, it follows with the place that it is from: pins of the target, or the lock.
+
+    --guide prints /opt/imgbuild/README of the image as Markdown: first commands, what is missing,
+    how to add a package. After it are what the image cannot have: its digest, what a pull downloads
+    and the results of its tests.
 
     --sbom writes the same bytes on every machine, those that `imgbuild push` attaches.
 
@@ -330,6 +341,8 @@ def show(
 
         imgbuild show cu130-vllm --variables --json
 
+        imgbuild show cu130-verl0.9 --guide
+
         imgbuild show cu124-vllm --sbom cyclonedx > cu124-vllm.cdx.json
 
         imgbuild show 'cu130-*' --sbom spdx --output sboms
@@ -338,6 +351,7 @@ def show(
         "--layers": layers,
         "--variables": variables,
         "--packages": packages,
+        "--guide": guide,
         "--sbom": sbom is not None,
     }
     parts = [flag for flag, is_given in given.items() if is_given]
@@ -355,6 +369,8 @@ def show(
         show_variables(selection)
     elif packages:
         _packages(selection)
+    elif guide:
+        _guides(selection)
     elif sbom is not None:
         show_sbom(selection, sbom, output)
     else:
@@ -381,6 +397,29 @@ def _page(session: Session, item: Selected) -> Page:
     lock = read_lock(project.images, item.name)
     target_digests = read_digests(project.images, lock)
     return page.page(table.shown(project, row), lock, target_digests, matrix.registry)
+
+
+def guide_of(session: Session, item: Selected) -> Guide:
+    """The guide of a locked target; LockStale if it is not locked."""
+    images = session.project.images
+    lock = read_lock(images, item.name)
+    text = lock.settings.readme or readme.readme(lock, item.target, images)
+    return guide.guide(
+        text, _page(session, item), user_packages=lock.settings.user_packages is True
+    )
+
+
+def _guides(selection: Selection) -> None:
+    session = open_session(selection.matrix, names=selection.named)
+    guides = [guide_of(session, item) for item in select_targets(selection, session)]
+    for each in guides:
+        if not each.page.images:
+            console.warn(f"{each.page.row.target}: {each.page.row.state}")
+    lines: list[str] = []
+    for each in guides:
+        lines += ["", ""] if lines else []
+        lines += guide.lines(each)
+    answer(guides, lines)
 
 
 def _packages(selection: Selection) -> None:

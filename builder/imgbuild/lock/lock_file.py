@@ -31,6 +31,7 @@ from imgbuild.values import Arch
 
 FILE = "lock.json"
 LOCK_FORMAT = 1
+NO_USER_SITE = "PYTHONNOUSERSITE"  # Python imports no packages of the user
 
 # This module exports the types of a lock as well.
 __all__ = (
@@ -277,7 +278,7 @@ def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
     image, base = matrix.image, matrix.bases[target.base]
     variables = image.env | flashinfer.environment(target, image, base) | target.env
     if target.user_packages:  # these come from a folder of the image, not from ~/.local
-        variables.pop("PYTHONNOUSERSITE", None)
+        variables.pop(NO_USER_SITE, None)
     links = flashinfer.links(target, image, base) | target.links
     labels = {
         **image.labels,

@@ -12,13 +12,28 @@ from typing import Any, Literal
 
 import msgspec
 
+from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import overlay
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.fields import Source
 from imgbuild.matrix.model import Matrix, Variable
+from imgbuild.plan import plan
 from imgbuild.system import files, yaml_data
 from imgbuild.values import Arch
+
+USER_PACKAGES = "user_packages"  # the key of a target
+REASONS = {
+    plan.USER_BASE: (
+        "Python, pip and uv have here what a user adds, after the packages of the image; the name"
+        " of the folder follows from these, which others would not fit"
+    ),
+    "PATH": "pip and uv that add packages for a user come first, commands of these packages last",
+}
+SOURCES = (
+    "https://docs.python.org/3/using/cmdline.html#envvar-PYTHONUSERBASE",
+    "builder/imgbuild/data/image/packages.py",
+)
 
 Setter = Literal[
     "entry point", "SIF", "slurm", "smoke", "root folder with GPUs", "kernels", "bytecode"
@@ -97,7 +112,7 @@ def environment(
         )
         late = _late(matrix.image.cache, None)
     else:
-        settings = _locked(lock, expected)
+        settings = _of_arches(_locked(lock, expected), lock, arches)
         late = _late(lock.settings.cache, have.versions.keys())
     return Environment(
         target=name,
@@ -177,8 +192,11 @@ def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
         }
         return {f"published {extended.name}": published, f"targets.{name}.env": target.env}
     mode = flashinfer.environment(target, matrix.image, matrix.bases[target.base])
+    removed = {lock_file.NO_USER_SITE} if target.user_packages else set()
     return {
-        "image.env": matrix.image.env,
+        "image.env": {
+            key: variable for key, variable in matrix.image.env.items() if key not in removed
+        },
         f"FlashInfer mode {target.flashinfer.mode}": mode,
         f"targets.{name}.env": target.env,
     }
@@ -202,6 +220,34 @@ def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[S
         if key not in lock.settings.env
     )
     return (*locked, *absent)
+
+
+def _of_arches(
+    settings: Sequence[Setting], lock: Lock, arches: Sequence[Arch]
+) -> tuple[Setting, ...]:
+    """`settings` with what the image's architecture and its `user_packages` change of them."""
+    base = {item.name: item for item in settings}
+    values: dict[tuple[str, str], list[Arch]] = {}
+    for arch in arches:
+        for name, value in plan.environment(lock, arch).items():
+            if value != lock.settings.env.get(name):
+                values.setdefault((name, value), []).append(arch)
+    changed = {name for name, _ in values}
+    of_arch = [
+        Setting(
+            name=name,
+            value=value,
+            by=USER_PACKAGES if len(of) == len(arches) else f"{USER_PACKAGES}, on {', '.join(of)}",
+            reason="; ".join(
+                part for part in (base[name].reason if name in base else "", REASONS[name]) if part
+            ),
+            source=(*(base[name].source if name in base else ()), *SOURCES),
+            differs=base[name].differs if name in base else "",
+        )
+        for (name, value), of in values.items()
+    ]
+    rest = [item for item in settings if item.name not in changed]
+    return tuple(sorted([*rest, *of_arch], key=lambda item: item.name))
 
 
 def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]) -> Setting:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -18,6 +19,12 @@ from imgbuild.values import Arch, Bytes, Digest
 WIDTH = 80
 INDENT = 2
 LABEL = 14  # columns of a label, the space after it included
+MOST_NOTES = 5
+# What a line of a log begins with: process, level, time.
+ORIGIN = re.compile(
+    r"(\((\w+ )?pid=\d+\) *)?((DEBUG|INFO|WARNING|ERROR|[DIWE])\b[: ]*)?"
+    r"((\d{4}-)?\d\d-\d\d[ T])?(\d\d:\d\d:\d\d([.,]\d+)?:? *)?(\d+ \d+\] *)?"
+)
 
 
 class PageImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,9 +179,20 @@ def _image_lines(image: PageImage) -> Iterator[str]:
         yield from _field("GPUs", f"compute capability {', '.join(image.gpu)}")
     yield from _field("Tested", "; ".join(map(words, image.runs)) or "no test record")
     label = "Notes of tests"
-    for note in dict.fromkeys(note for run in image.runs for note in run.notes):
+    notes = distinct_notes(note for run in image.runs for note in run.notes)
+    more = [f"and {len(notes) - MOST_NOTES} more"] if len(notes) > MOST_NOTES else []
+    for note in [*notes[:MOST_NOTES], *more]:
         yield from _field(label, note)
         label = ""
+
+
+def distinct_notes(notes: Iterable[str]) -> list[str]:
+    """Lines of logs without process and time, of those that differ in numbers alone the first."""
+    messages: dict[str, str] = {}
+    for note in notes:
+        text = ORIGIN.sub("", note, count=1)
+        messages.setdefault(re.sub(r"\d+", "0", text), text)
+    return list(messages.values())
 
 
 def _field(label: str, value: str) -> list[str]:

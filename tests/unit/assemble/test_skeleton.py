@@ -11,12 +11,17 @@ from imgbuild.lock import lock_file
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import MemberKind
 from imgbuild.plan import image_digests
-from imgbuild.plan.plan import FilesRecipe, VenvRecipe, plan
+from imgbuild.plan.plan import FilesRecipe, UserPackages, VenvRecipe, plan
 from tests.support import samples
 from tests.support.source_code import ROOT
 
 VENV = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
 FILES = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")
+USER_PACKAGES = UserPackages(
+    prefix="/opt/venv",
+    python="3.11",
+    versions={"torch": "2.6.0", "pip": "26.0", "setuptools": "80", "uv": "0.9", "wheel": "0.45"},
+)
 LOCKED = sorted(path.parent.name for path in ROOT.glob("images/*/lock.json"))
 
 
@@ -120,3 +125,35 @@ def test_our_user_is_the_first_with_its_number():
     assert members["etc/group"].content == (
         b"root:x:0:\nimgbuild:x:1000:\nubuntu:x:1000:\nvideo:x:44:ubuntu\n"
     )
+
+
+def test_an_image_for_packages_of_users_has_pip_uv_and_their_constraints() -> None:
+    recipe = msgspec.structs.replace(FILES, user_packages=USER_PACKAGES, readme="# small\n")
+    members = by_path(skeleton.files_members(recipe))
+    added = members.keys() - by_path(skeleton.files_members(FILES)).keys()
+    assert added == {
+        "opt/imgbuild/README", "opt/imgbuild/constraints.txt", "opt/imgbuild/packages.py",
+        *(f"opt/imgbuild/bin/{name}" for name in ("pip", "pip3", "uv")), "opt/venv/pip.conf",
+        "usr/lib/python3/dist-packages/imgbuild.pth",
+    }  # fmt: skip
+    assert members["opt/imgbuild/README"].content == b"# small\n"
+    # Builds may need newer versions of the others.
+    assert members["opt/imgbuild/constraints.txt"].content == b"torch==2.6.0\n"
+    program = members["opt/imgbuild/packages.py"]
+    assert program.mode == 0o755
+    assert program.content.startswith(b"#!/opt/venv/bin/python -I\n")
+    compile(program.content, "packages.py", "exec")
+    assert members["opt/imgbuild/bin/pip"].target == "../packages.py"
+    script = members["opt/imgbuild/environment.sh"].content
+    assert b'"/workspace"/.imgbuild-packages/*)' in script
+    assert b"@" not in script.replace(b'"$@"', b"")
+    text = members["usr/lib/python3/dist-packages/imgbuild.pth"].content
+    assert text.startswith(b"import site, sys; '/opt/venv/lib/python3.11/site-packages' in")
+    assert text.count(b"\n") == 1, "of a line that begins with `import` Python runs that line"
+
+
+def test_an_environment_for_packages_of_users_sees_those_of_the_system() -> None:
+    for user_site, value in ((True, b"true"), (msgspec.UNSET, b"false")):
+        recipe = msgspec.structs.replace(VENV, user_site=user_site)
+        text = by_path(skeleton.venv_members(recipe))["opt/venv/pyvenv.cfg"].content
+        assert b"include-system-site-packages = " + value + b"\n" in text

@@ -1,4 +1,4 @@
-"""docs/reference follows from the code, and nothing of the command line goes unexplained."""
+"""docs/reference and docs/images follow from the code, and every option is explained."""
 
 from __future__ import annotations
 
@@ -13,44 +13,62 @@ import typer.main
 
 from imgbuild.cli._app import app
 from imgbuild.errors import ImgbuildError
+from imgbuild.matrix.load import load
+from imgbuild.matrix.select import select
 from tests.support.source_code import module_of
 
 ROOT = Path(__file__).parents[3]
-FOLDER = ROOT / "docs/reference"
+DOCS = ROOT / "docs"
 REMEDY = "run tools/reference.py"
 
 
 REFERENCE = module_of(ROOT / "tools/reference.py")
-PAGES: dict[str, str] = REFERENCE.pages()
+FOLDERS: dict[str, dict[str, str]] = REFERENCE.folders()
+PAGES = FOLDERS["reference"]
+TEXTS = {
+    f"{folder}/{name}": text for folder, texts in FOLDERS.items() for name, text in texts.items()
+}
 VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", TEXTS)
 def test_a_committed_page_follows_from_the_code(
     name: str, golden: Callable[[Path, str], None]
 ) -> None:
-    golden(FOLDER / name, PAGES[name])
+    golden(DOCS / name, TEXTS[name])
 
 
 def test_no_page_is_left_over() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == PAGES.keys(), REMEDY
+    for folder, texts in FOLDERS.items():
+        assert {path.name for path in (DOCS / folder).iterdir()} == texts.keys(), REMEDY
+
+
+def test_every_recommended_target_has_a_page_that_is_linked() -> None:
+    named = {
+        f"{target.name}.md"
+        for target in select(load(ROOT / "matrix.yaml"), [], everything=True, arches=[])
+        if target.target.recommended
+    }
+    assert FOLDERS["images"].keys() == named
+    linked = {name for name in named if f"(images/{name})" in (DOCS / "README.md").read_text()}
+    assert linked == named
 
 
 def test_the_terminal_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("HOME", "/elsewhere")
-    assert REFERENCE.pages() == PAGES
+    assert REFERENCE.folders() == FOLDERS
 
 
 def test_check_writes_nothing_and_names_what_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(REFERENCE, "FOLDER", tmp_path / "reference")
+    monkeypatch.setattr(REFERENCE, "DOCS", tmp_path)
     monkeypatch.setattr(REFERENCE, "ROOT", tmp_path)
-    monkeypatch.setattr(REFERENCE, "pages", lambda: PAGES)  # made once for all tests
+    monkeypatch.setattr(REFERENCE, "folders", lambda: FOLDERS)  # made once for all tests
     assert REFERENCE.main(["--check"]) == 5
-    assert "stale: cli.md" in capsys.readouterr().err
+    assert "stale: reference/cli.md" in capsys.readouterr().err
     assert not (tmp_path / "reference").exists()
     assert REFERENCE.main([]) == 0
     assert REFERENCE.main(["--check"]) == 0
@@ -58,7 +76,10 @@ def test_check_writes_nothing_and_names_what_is_stale(
     (tmp_path / "reference/other.md").write_text("of old")
     capsys.readouterr()
     assert REFERENCE.main(["--check"]) == 5
-    assert capsys.readouterr().err == "stale: other.md, ci.md; run tools/reference.py\n"
+    assert (
+        capsys.readouterr().err
+        == "stale: reference/other.md, reference/ci.md; run tools/reference.py\n"
+    )
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.errors import InputError, NothingSelected
+from imgbuild.errors import InputError, LockStale, NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.pipeline.session import Options, open_session
+from imgbuild.render.readme import readme as readme_of
 from imgbuild.show import page, table
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
@@ -109,6 +110,55 @@ def test_packages_that_are_built_from_sdists_are_listed(imgbuild: Command) -> No
     for built in resolution.built:
         assert [built.package, built.version, built.wheel.file] in lines
     assert f"{len(resolution.versions)} wheels" in done.stderr
+
+
+def test_a_guide_is_the_readme_and_what_only_the_catalogue_has(
+    imgbuild: Command, sample: Sample
+) -> None:
+    done = imgbuild("show", TARGET, "--guide")
+    assert done.status == 0
+    readme = readme_of(
+        sample.lock,
+        open_session(sample.matrix, Options()).matrix.targets[TARGET],
+        sample.folder / "images",
+    )
+    before, _, rest = done.stdout.partition("\n## Image\n")
+    sections = readme.split("\n## ")
+    assert [part for part in sections if part not in before] == [
+        part for part in sections if part.startswith("Add a package")
+    ]
+    image = sample.target_digests.arch[Arch.X86_64]
+    assert sample.target_digests.digest in rest
+    assert f"- x86_64: {size_text(image.size)} are downloaded" in rest
+    assert "- x86_64: no test record for this digest" in rest
+    (value,) = json.loads(imgbuild("show", TARGET, "--guide", "--json").stdout)
+    assert value["page"]["digest"] == sample.target_digests.digest
+    assert value["readme"].rstrip("\n") == before.rstrip("\n")
+    assert imgbuild("show", UNLOCKED, "--guide").status == LockStale.exit_code
+
+
+def test_an_image_for_root_alone_has_no_pip_for_users_in_its_guide(imgbuild: Command) -> None:
+    done = imgbuild("show", TARGET, "--guide", "--matrix", str(ROOT / "matrix.yaml"))
+    assert "    pip install PACKAGE" not in done.stdout
+    assert f"imgbuild init --extends {TARGET}, then imgbuild add PACKAGE" in done.stdout
+    assert "- x86_64, gpu on NVIDIA " in done.stdout
+
+
+def test_notes_of_tests_are_distinct_messages() -> None:
+    lines = [
+        "(pid=1759) WARNING:2026-11-25 12:38:33,554:No accelerator. Falling back to 'nvidia'.",
+        "WARNING:2026-11-25 12:38:11,079:No accelerator. Falling back to 'nvidia'.",
+        "W 348 348] network_util.cc:330: falling back to hostname resolution",
+        "(Worker pid=7) WARNING 11-25 12:38:11 [warmup.py:12] No cache. Falling back to default.",
+        "[warmup.py:14] No cache. Falling back to default.",
+        "Whole words stay: 8 of them. Skipping.",
+    ]
+    assert page.distinct_notes(lines) == [
+        "No accelerator. Falling back to 'nvidia'.",
+        "network_util.cc:330: falling back to hostname resolution",
+        "[warmup.py:12] No cache. Falling back to default.",
+        "Whole words stay: 8 of them. Skipping.",
+    ]
 
 
 def test_names_of_files_are_whole_on_a_terminal(

@@ -128,6 +128,26 @@ def test_a_base_has_its_added_system_packages(path: Path) -> None:
     assert names == ["debian-12", "added-debs"]
 
 
+def test_the_base_of_added_system_packages_has_the_tools(tmp_path: Path) -> None:
+    """A published image with tools and user packages: its layers, settings and text stay."""
+    below = samples.with_tools_lock(samples.wheel("numpy", "2.2.6", 5000))
+    settings = msgspec.structs.replace(below.settings, readme="# small\n")
+    below = msgspec.structs.replace(below, settings=settings)
+    matrix = extended.read(extended.repository(tmp_path, lock=below))
+    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    assert (lock.settings.user_packages, lock.settings.readme) == (True, "# small\n")
+    published_layers = plan(below, Arch.X86_64).layers
+    layers = plan(lock, Arch.X86_64).layers
+    assert layers[: len(published_layers)] == published_layers
+    (debs,) = (layer.recipe for layer in layers if layer.name == "added-debs")
+    assert isinstance(debs, AddedDebsRecipe)
+    assert [deb.package for deb in debs.debs] == ["libpopt0", "rsync"]
+    assert [deb.package for deb in debs.base.debs] == ["bash", "htop", "libnl", "python3"]
+    names = [layer.name for layer in base_of(plan(lock, Arch.X86_64)).layers]
+    assert names == ["debian-12", "tools", "added-debs"]
+    assert extension.stale(lock, matrix) == ()
+
+
 def test_added_layers_may_go_over_the_published_limit(path: Path) -> None:
     matrix = extended.read(path)
     more = [samples.wheel(f"big-{number}", size=5000) for number in range(60)]

@@ -121,3 +121,22 @@ def test_the_targets_words_win_over_the_images():
     assert settings.env["PATH"] == "/own"
     assert settings.labels["own"] == "1"
     assert settings.labels["dev.imgbuild.gpu"] == "9.0"
+
+
+def test_a_lock_with_tools_and_user_packages_is_read_back(tmp_path):
+    lock = samples.with_tools_lock(samples.wheel("trl"))
+    codec.write(lock_file.lock_path(tmp_path, "small"), lock)
+    assert lock_file.read_lock(tmp_path, "small") == lock
+    assert (lock.base.tools, lock.settings.user_packages) == (("htop",), True)
+
+
+def test_a_tool_that_is_not_locked_is_seen_and_the_text_of_the_readme_is_not():
+    lock, matrix = samples.with_tools_lock(), samples.with_tools("htop")
+    settings = msgspec.structs.replace(lock.settings, readme="# an earlier text\n")
+    lock = msgspec.structs.replace(lock, settings=settings)
+    assert lock_file.stale(lock, matrix) == ()
+    reasons = lock_file.stale(lock, samples.with_tools("htop", "jq"))
+    assert "x86_64: Debian package jq is not locked" in reasons
+    assert any(
+        "settings.user_packages" in reason for reason in lock_file.stale(lock, samples.matrix())
+    )

@@ -56,6 +56,18 @@ def test_the_base_of_a_published_lock_is_hardened_if_its_own_was() -> None:
         assert target_base.hardened is hardened
 
 
+def test_rows_on_a_published_target_keep_its_tools_and_user_packages(tmp_path: Path) -> None:
+    lock = samples.with_tools_lock(samples.wheel("numpy", "2.2.6", 5000))
+    text = extended.MATRIX + "  alike:\n    like: small\n    summary: as it\n"
+    matrix = extended.read(extended.repository(tmp_path, text, lock))
+    for name in (extended.OWN, "alike"):
+        target = matrix.targets[name]
+        base = matrix.bases[target.base]
+        assert target.user_packages
+        assert isinstance(base, DebianBase)
+        assert base.tools == ("htop",)
+
+
 def test_a_row_that_says_least(tmp_path: Path) -> None:
     text = extended.MATRIX.partition("    as_of")[0]
     target = extended.read(extended.repository(tmp_path, text)).targets[extended.OWN]

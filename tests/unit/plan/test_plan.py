@@ -13,10 +13,13 @@ from imgbuild.lock.lock_file import LayerRules
 from imgbuild.matrix.model import Drop
 from imgbuild.plan.cut import cut_wheels
 from imgbuild.plan.plan import (
+    AddedDebsRecipe,
     DebianRecipe,
     FilesRecipe,
+    VenvRecipe,
     WheelsRecipe,
     base_of,
+    environment,
     layer_id,
     omitted,
     plan,
@@ -189,3 +192,63 @@ def test_a_hardened_base_has_layers_of_its_own() -> None:
     (files,) = (layer.recipe for layer in other if isinstance(layer.recipe, FilesRecipe))
     assert files.private
     assert b"hardened" not in codec.encode(samples.lock(of=plain))
+
+
+def test_tools_are_a_layer_between_wheels_and_files() -> None:
+    plain = plan(samples.lock(), Arch.X86_64).layers
+    layers = plan(samples.with_tools_lock(), Arch.X86_64).layers
+    assert [layer.name for layer in layers] == [
+        *(layer.name for layer in plain[:-1]), "tools", "files",
+    ]  # fmt: skip
+    moved = [new.name for old, new in zip(plain[:-1], layers, strict=False) if old.id != new.id]
+    assert moved == ["venv"], "base and wheels are shared with images without tools"
+    tools = layers[-2].recipe
+    assert isinstance(tools, AddedDebsRecipe)
+    assert [deb.package for deb in tools.debs] == ["htop", "libnl"]
+    assert tools.base == layers[0].recipe == plain[0].recipe
+
+
+def test_tools_count_for_the_limit_of_layers() -> None:
+    rules = LayerRules(own_from=1, named=(), groups=1, order=(), limit=7)
+    wheels = [samples.wheel(f"w-{number}", size=1000 + number) for number in range(9)]
+    for lock in (samples.lock(*wheels), samples.with_tools_lock(*wheels)):
+        layers = plan(msgspec.structs.replace(lock, layers=rules), Arch.X86_64).layers
+        assert len(layers) == rules.limit
+
+
+def test_the_base_of_a_dockerfile_has_the_tools() -> None:
+    base = base_of(plan(samples.with_tools_lock(), Arch.X86_64))
+    assert [layer.name for layer in base.layers] == ["debian-12", "tools"]
+    assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")
+
+
+def test_without_tools_and_user_packages_nothing_of_them_is_in_a_lock_or_a_recipe() -> None:
+    lock = samples.lock()
+    assert environment(lock, Arch.X86_64) == lock.settings.env
+    texts = [codec.encode(lock), *(codec.encode(x.recipe) for x in plan(lock, Arch.X86_64).layers)]
+    for word in (b"tools", b"user_packages", b"user_site", b"readme"):
+        assert not [text for text in texts if word in text]
+
+
+def test_packages_of_users_are_apart_by_the_packages_of_the_image() -> None:
+    both = samples.with_tools("htop", arch=tuple(Arch))
+    lock = samples.with_tools_lock(samples.wheel("trl"), of=both)
+    values = environment(lock, Arch.X86_64)
+    base = values["PYTHONUSERBASE"]
+    assert base == environment(lock, Arch.ARM64)["PYTHONUSERBASE"]
+    assert base.startswith("/workspace/.imgbuild-packages/small-")
+    assert values["PATH"] == f"/opt/imgbuild/bin:{lock.settings.env['PATH']}:{base}/bin"
+    assert f"PYTHONUSERBASE={base}" in plan(lock, Arch.X86_64).config.env
+    newer = samples.with_tools_lock(samples.wheel("trl", "2.0"), of=both)
+    assert environment(newer, Arch.X86_64)["PYTHONUSERBASE"] != base
+    renamed = msgspec.structs.replace(lock, target="other")
+    assert "/other-" in environment(renamed, Arch.X86_64)["PYTHONUSERBASE"]
+
+
+def test_user_packages_change_the_environment_and_the_files() -> None:
+    layers = plan(samples.with_tools_lock(samples.wheel("trl")), Arch.X86_64).layers
+    (venv,) = (layer.recipe for layer in layers if isinstance(layer.recipe, VenvRecipe))
+    (files,) = (layer.recipe for layer in layers if isinstance(layer.recipe, FilesRecipe))
+    assert venv.user_site is True
+    assert files.user_packages
+    assert files.user_packages.versions == {"pip": "1.0", "torch": "2.6.0", "trl": "1.0"}

@@ -26,6 +26,7 @@ SCRIPTS = sorted((ROOT / "tests/data/slurm").glob("*.sh"))
 SERVER = PROGRAM / "data/templates/slurm/trl-server.j2"  # what is for one trainer is in no script
 OWN = ("APPTAINERENV_", "IMGBUILD_ENV_")  # what comes from --env, under a name of its own
 RAY = samples.wheel("ray", "2.47.1")
+OTHER = samples.resolution(samples.wheel("ray", "2.48.0"), arch=Arch.ARM64)
 
 
 def result(by: str) -> dict[str, VariableRow]:
@@ -191,6 +192,27 @@ def test_a_row_of_the_target_wins() -> None:
     )
 
 
+def test_the_folder_of_a_users_packages_is_that_of_the_architecture() -> None:
+    matrix = samples.matrix(user_packages=True, arch=tuple(Arch))
+    matrix.image.env["PYTHONNOUSERSITE"] = Variable(value="1", reason=samples.REASON)
+    lock = samples.lock(RAY, of=matrix)
+    same, one = (
+        image_environment.environment(matrix, "small", tuple(Arch), each)
+        for each in (lock, msgspec.structs.replace(lock, arch={**lock.arch, Arch.ARM64: OTHER}))
+    )
+    [path] = [item for item in same.image if item.name == "PATH"]
+    base = of(same, "PYTHONUSERBASE")
+    assert (path.by, base.by) == ("user_packages", "user_packages")
+    assert base.value.startswith("/workspace/.imgbuild-packages/small-")
+    assert path.value.startswith("/opt/imgbuild/bin:/opt/venv/bin:")
+    assert path.value.endswith(f":/bin:{base.value}/bin")
+    bases = {item.by: item.value for item in one.image if item.name == "PYTHONUSERBASE"}
+    assert bases["user_packages, on x86_64"] == base.value != bases["user_packages, on arm64"]
+    for environment in (same, image_environment.environment(matrix, "small", (), None)):
+        assert [item.differs for item in environment.image if item.differs] == []
+        assert "PYTHONNOUSERSITE" not in {item.name for item in environment.image}
+
+
 def test_packages_of_the_architecture_count() -> None:
     lock = samples.lock(RAY)
     other = {Arch.X86_64: samples.resolution(), Arch.ARM64: lock.arch[Arch.X86_64]}
@@ -219,7 +241,8 @@ def test_an_extension_shows_what_is_published_and_what_it_adds(tmp_path: Path) -
 
 
 def test_the_entry_point_sets_what_the_table_says() -> None:
-    text = (PROGRAM / "data/image/environment.sh").read_text("utf-8")
+    scripts = (PROGRAM / f"data/image/{name}.sh" for name in ("environment", "user_packages"))
+    text = "".join(script.read_text("utf-8") for script in scripts)
     (moved,) = re.findall(r"for imgbuild_name in ([A-Z_ ]+);", text)
     exported = set(re.findall(r"(?:export|\s)([A-Z]+)=\"\$", text))
     assert result("entry point").keys() == exported | set(moved.split())

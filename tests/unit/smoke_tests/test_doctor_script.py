@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import socket
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -48,14 +49,32 @@ def test_a_package_from_elsewhere_is_an_error(doctor, tmp_path, monkeypatch):
     assert "unset PYTHONPATH" in text
 
 
-def test_a_package_of_the_home_folder_is_reported_as_such(doctor, tmp_path, monkeypatch):
-    (tmp_path / "verl.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(doctor.site, "ENABLE_USER_SITE", True)
-    monkeypatch.setattr(doctor.site, "getusersitepackages", lambda: str(tmp_path))
+def test_a_folder_before_the_packages_of_the_image_is_a_warning(doctor, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor.sys, "path", ["", str(tmp_path), *sys.path])
     severity, text = worst(doctor.packages())
-    assert severity == "error"
-    assert "PYTHONNOUSERSITE=1" in text
+    assert severity == "warning"
+    assert text.startswith(f"Python looks in {tmp_path}, ")
+    assert "before the image's packages: unset PYTHONPATH" in text
+
+
+def test_packages_that_a_user_has_added_are_a_note(doctor, tmp_path, monkeypatch):
+    """They are after those of the image; links to the image's metadata, as uv needs, are none."""
+    image, user = tmp_path / "image", tmp_path / "user"
+    for place in (image / "a-1.dist-info", user / "a-1.dist-info", user / "emoji-2.1.dist-info"):
+        place.mkdir(parents=True)
+    (user / "verl.py").touch()
+    debian = "/usr/lib/python3/dist-packages"
+    monkeypatch.setattr(doctor.sys, "path", ["", str(image), *sys.path, str(user), debian])
+    monkeypatch.setattr(doctor.sysconfig, "get_path", lambda _: str(image))
+    monkeypatch.setattr(doctor.site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(doctor.site, "getusersitepackages", lambda: str(user))
+    monkeypatch.setattr(doctor.site, "getuserbase", lambda: "/workspace/.imgbuild-packages/x")
+    (first, second) = result(doctor.packages())
+    assert first == ("note", f"those of the image come from {sys.prefix}: ")
+    assert second == (
+        "note",
+        "not of the image, but added in /workspace/.imgbuild-packages/x: emoji 2.1: ",
+    )
 
 
 def test_a_user_without_a_name(doctor, monkeypatch):

@@ -1,0 +1,95 @@
+"""`imgbuild show TARGET --guide`: the image's README, then what only the catalogue has.
+
+Digest and sizes follow from the README among others, and test records from the digest.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from imgbuild.show.page import Page, PageImage
+from imgbuild.smoke.records import RecordedRun
+from imgbuild.system import quoting
+from imgbuild.system.amounts import size_text
+
+WIDTH = 100
+PULL = "docker pull "  # how the command begins that fetches an image from a registry
+ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
+
+
+class Guide(msgspec.Struct, frozen=True, kw_only=True):
+    """The text of /opt/imgbuild/README in the image of a target, and the target's page."""
+
+    readme: str
+    page: Page
+
+
+def guide(readme: str, page: Page, *, user_packages: bool) -> Guide:
+    """The guide of a target. In an image without `user_packages` pip is for root alone."""
+    if not user_packages:
+        name = page.row.target
+        text = (
+            "## Add a package\n\n"
+            "The environment belongs to root, and pip in this image has no folder for other users."
+            f"\nimgbuild init --extends {name}, then imgbuild add PACKAGE, make an image with it.\n"
+        )
+        readme = ADDITION.sub(lambda _: text, readme)
+    return Guide(readme=readme, page=page)
+
+
+def lines(guide: Guide) -> Iterator[str]:
+    """The guide as Markdown, 100 columns wide; only a command or a digest can be longer."""
+    page = guide.page
+    yield from guide.readme.rstrip("\n").split("\n")
+    yield from ("", "## Image", "")
+    if page.digest:
+        yield from (f"    {page.digest}", "")
+    for image in page.images:
+        yield from _item(f"{image.arch}: {'; '.join(_facts(image))}")
+    for arch, reason in page.row.exclude.items():
+        yield from _item(f"{arch}: not available, {reason}")
+    if pulls := [command for command in page.commands if command.startswith(PULL)]:
+        yield from ("", *(f"    {command}" for command in pulls))
+    yield from ("", "## Tests", "")
+    if page.row.tested:
+        yield from (*textwrap.wrap(page.row.tested, WIDTH, break_on_hyphens=False), "")
+    for image in page.images:
+        if not image.runs:
+            yield from _item(f"{image.arch}: no test record for this digest")
+        for run in image.runs:
+            yield from _item(f"{image.arch}, {_run(run)}")
+
+
+def _facts(image: PageImage) -> Sequence[str]:
+    """Size of the download, size on disk, what the machine needs."""
+    needs = [f"NVIDIA driver {image.driver}"] if image.driver else []
+    needs += [f"glibc {image.glibc}"] if image.glibc else []
+    needs += [f"a GPU of compute capability {', '.join(image.gpu)}"] if image.gpu else []
+    return (
+        f"{size_text(image.size)} are downloaded, {size_text(image.unpacked)} unpacked",
+        *([f"needs at least {', '.join(needs)}"] if needs else []),
+    )
+
+
+def _run(run: RecordedRun) -> str:
+    """Tier, machine, date and numbers of cases of a run, and its first failure."""
+    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
+    gpus = " and ".join(f"{count} {name}" if count > 1 else name for name, count in kinds.items())
+    driver = f", driver {run.driver}" if run.driver else ""
+    failure = (
+        f"; {quoting.code_span(f'{run.first.case}: {run.first.message}')}" if run.first else ""
+    )
+    return (
+        f"{run.tier}{f' on {gpus}' if gpus else ''}{driver}, {run.started[:10]}:"
+        f" {run.passed} passed, {run.failed} failed, {run.skipped} skipped{failure}"
+    )
+
+
+def _item(text: str) -> list[str]:
+    return textwrap.wrap(
+        f"- {text}", WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )

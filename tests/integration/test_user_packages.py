@@ -1,0 +1,189 @@
+"""An image with `user_packages`: pip and uv as people type them, in a real container of each kind.
+
+One small image on real Debian packages, with real programs of pip and uv. The packages that users
+add come from a folder of wheels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import pytest
+
+from imgbuild.container import engine
+from tests.support import dockerfile_project, needs, ordinary, sample_project, smoke_environment
+from tests.support.local_index import LocalIndex
+from tests.support.sample_project import Project
+from tests.support.servers import Site, serve
+
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.timeout(900)]
+TARGET = f"users-{uuid.uuid4().hex[:8]}"  # the name of the image in the engines
+DEBIAN = {
+    "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
+    "packages": ["python3", "usr-is-merged"], "tools": ["jq", "python3-venv"],
+}  # fmt: skip
+DRIVER = """\
+import json, subprocess, sys
+for line in json.loads(sys.argv[1]):
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    print(json.dumps([line, done.returncode, done.stdout + done.stderr]))
+"""
+OFFLINE = {
+    "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "UV_FIND_LINKS": "/wheels", "UV_CACHE_DIR": "/tmp/uv",
+}  # fmt: skip
+UV_INSTALL = "uv pip install --no-index"
+HINT = "The packages of the image keep their versions. /opt/imgbuild/README says how"
+PART = "error: helper: part of the image, which only root can change"
+IN_UV_VENV = "source /tmp/uv-venv/bin/activate && "
+# A command, its status, a part of what it prints.
+STEPS = (
+    ("pip install gadget", 0, "Installed in {base}. To add a package to the image itself: "),
+    ("gadget", 0, "gadget 42"),
+    ("python -c 'import gadget; print(gadget.__file__)'", 0, "{base}/lib/python3.11/site-packages"),
+    ("python -m pip install second", 0, "Successfully installed second-1.0"),
+    (f"{UV_INSTALL} third", 0, "Installed in {base}."),
+    ("third && second", 0, "third 42\nsecond 42"),
+    ("pip install needy", 1, HINT),
+    ("python -m pip install needy", 1, "helper==0.5"),
+    (f"{UV_INSTALL} needy", 1, HINT),
+    ("pip uninstall -y helper", 2, PART),
+    ("uv pip uninstall helper", 2, PART),
+    ("pip list", 0, "gadget"),
+    ("pip uninstall -y gadget second", 0, "Successfully uninstalled second-1.0"),
+    ("uv pip uninstall third", 0, "- third==1.0"),
+    ("python -c 'import gadget'", 1, "No module named 'gadget'"),
+    ("python -c 'import helper; print(helper.__file__)'", 0, "/opt/venv/lib/"),
+    ("python -m venv --system-site-packages /tmp/venv", 0, ""),
+    ("/tmp/venv/bin/python -c 'import helper; print(helper.VALUE)'", 0, "42"),
+    ("/tmp/venv/bin/pip install gadget && /tmp/venv/bin/gadget", 0, "gadget 42"),
+    ("uv venv --system-site-packages /tmp/uv-venv", 0, ""),
+    (f"{IN_UV_VENV}python -c 'import helper; print(helper.VALUE)'", 0, "42"),
+    (f"{IN_UV_VENV}pip install third", 2, "hint: uv pip install PACKAGE"),
+    (f"{IN_UV_VENV}{UV_INSTALL} third && third", 0, "third 42"),
+    ("head -1 /opt/imgbuild/README && jq --version", 0, f"# {TARGET}\njq-1.6"),
+)  # fmt: skip
+ROOT_STEPS = (
+    ("pip install gadget && python -c 'import gadget; print(gadget.__file__)'", 0, "/opt/venv/lib"),
+    (f"{UV_INSTALL} third && third", 0, "third 42"),
+    ("pip install needy", 1, HINT),
+    ("pip uninstall -y gadget && uv pip uninstall helper", 0, "Successfully uninstalled gadget"),
+    ("ls $PYTHONUSERBASE", 2, "No such file"),
+)
+
+
+@dataclass
+class Image:
+    """The project with the image, and a folder of wheels."""
+
+    project: Project
+
+    def steps(
+        self, through: str, uid: int, steps: Sequence[tuple[str, int, str]], *, writable: bool
+    ) -> None:
+        """Each command in one container ends with its status and prints its text."""
+        self.project.folder.chmod(0o777 if writable else 0o755)
+        variables = [word for pair in OFFLINE.items() for word in ("--env", "=".join(pair))]
+        lines = ["echo $PYTHONUSERBASE", *(line for line, _, _ in steps)]
+        done = self.project.run(
+            "run", TARGET, "--through", through, "--user", str(uid), *variables,
+            "--volume", f"{self.project.folder}/wheels:/wheels:ro", "--no-network", "--quiet",
+            "--", "python", "-c", DRIVER, json.dumps(lines),
+        )  # fmt: skip
+        (_, _, base), *results = (json.loads(line) for line in done.stdout.splitlines())
+        assert base.startswith("/workspace/.imgbuild-packages/") == writable
+        for (line, status, text), (_, actual, output) in zip(steps, results, strict=True):
+            assert actual == status, f"{line}: status {actual}\n{output}"
+            assert text.format(base=base.strip()) in output, f"{line}\n{output}"
+
+
+def wheel(index: LocalIndex, name: str, *requires: str) -> None:
+    """A package with a command that prints its name and a value of helper."""
+    code = f"import helper\ndef main():\n    print({name!r}, helper.VALUE)\n".encode()
+    entry = f"[console_scripts]\n{name} = {name}:main\n".encode()
+    files = {f"{name}/__init__.py": code, f"{name}-1.0.dist-info/entry_points.txt": entry}
+    index.wheel(name, "1.0", requires, files=files)
+
+
+@pytest.fixture(scope="module", name="image")
+def _image() -> Iterator[Image]:
+    needs.root()
+    index, added = sample_project.index(), LocalIndex()
+    pip = smoke_environment.pip()
+    index.add("pip", pip.name, pip.read_bytes())
+    uv = version("uv")
+    index.wheel("uv", uv, tag="py3-none-manylinux_2_17_x86_64", files=dockerfile_project.uv())
+    for name in ("gadget", "second", "third"):
+        wheel(added, name, "helper")
+    wheel(added, "needy", "helper>=1")
+    added.wheel("helper", "1.0", files={"helper.py": b"VALUE = 1\n"})
+    with serve(Site(files=index.site_files())) as site, ordinary.home() as folder:
+        project = Project(folder / "project", site.url("simple"), cache=None)
+        project.write(DEBIAN, user="imgbuild", uid=1000)
+        path = project.folder / "matrix.yaml"
+        text = path.read_text().replace("  small:", f"  {TARGET}:").replace(
+            "  labels:", "    VIRTUAL_ENV: {value: /opt/venv, reason: tools read it}\n  labels:"
+        )  # fmt: skip
+        pins = f'pins: {{pip: "{pip.name.split("-")[1]}", uv: "{uv}", '
+        path.write_text(text.replace("pins: {", f"user_packages: true\n    {pins}"))
+        (project.folder / "wheels").mkdir()
+        for item in added.published:
+            (project.folder / "wheels" / item.file).write_bytes(item.data)
+        project.run("lock", TARGET)
+        project.run("build", TARGET)
+        yield Image(project)
+
+
+@pytest.mark.parametrize(
+    ("through", "uid", "writable"),
+    [
+        ("root", 1000, True),
+        ("root", 12345, False),
+        ("docker", 12345, True),
+        ("apptainer", 12345, False),
+    ],
+)
+def test_a_user_adds_packages(image: Image, through: str, uid: int, writable: bool) -> None:
+    if through == "root":
+        needs.user_namespaces()
+    else:
+        getattr(needs, through)()
+    if through == "apptainer":
+        needs.tool("mksquashfs", "squashfs-tools")
+    try:
+        image.steps(through, uid, STEPS, writable=writable)
+    finally:
+        if through == "docker":
+            engine.remove(engine.require(through), f"{TARGET}:latest")
+    ignored = image.project.folder / ".imgbuild-packages/.gitignore"
+    if writable:
+        assert ignored.read_text() == "*\n"
+        assert ignored.stat().st_uid == uid
+
+
+def test_root_changes_the_environment_itself(image: Image) -> None:
+    needs.user_namespaces()
+    image.steps("root", 0, ROOT_STEPS, writable=True)
+
+
+def test_a_folder_that_cannot_be_written_is_named(image: Image) -> None:
+    needs.user_namespaces()
+    base = ("PYTHONUSERBASE=/proc/none pip install gadget", 1, "/proc/none")
+    uv = (f"PYTHONUSERBASE=/proc/none {UV_INSTALL} gadget", 2, "hint: set PYTHONUSERBASE to a")
+    image.steps("root", 12345, [base, uv], writable=False)
+
+
+def test_a_python_without_users_packages_has_none(image: Image) -> None:
+    """What Slurm jobs set: they run with the packages of the image alone."""
+    needs.user_namespaces()
+    steps = (
+        ("pip install gadget", 0, "Installed in"),
+        ("PYTHONNOUSERSITE=1 python -c 'import gadget'", 1, "No module named 'gadget'"),
+        ("PYTHONNOUSERSITE=1 python -c 'import helper'", 0, ""),
+    )
+    image.steps("root", os.getuid() + 2000, steps, writable=False)

@@ -1,0 +1,69 @@
+"""The README of an image: its text for a small lock, its width, and texts of others in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.model import Flashinfer
+from imgbuild.render.readme import WIDTH, readme
+from tests.support import hostile_texts, samples
+from tests.support.source_code import ROOT
+
+GOLDEN = ROOT / "tests/data/render/README"
+NOTE = (
+    "a note that is longer than a line of this text and is folded, as a paragraph is: "
+    + samples.REASON
+)
+FRAMEWORKS = tuple(samples.wheel(name) for name in ("ray", "trl", "verl", "vllm"))
+
+
+def text(lock: Lock, images: Path, **changes: object) -> str:
+    """The README for `lock`, whose row has these fields."""
+    matrix = samples.matrix(user_packages=True, **changes)
+    return readme(lock, matrix.targets["small"], images)
+
+
+def test_the_text_for_a_small_lock(tmp_path: Path, golden: Callable[[Path, str], None]) -> None:
+    golden(GOLDEN, text(samples.lock(*FRAMEWORKS), tmp_path, guide=(NOTE, "another")))
+
+
+def test_only_what_is_set_off_is_wider_than_a_line(tmp_path: Path) -> None:
+    reason = Flashinfer(mode="off", reason="word " * 60)
+    readme = text(
+        samples.lock(*FRAMEWORKS), tmp_path,
+        summary="word " * 60, guide=("word " * 60,), flashinfer=reason,
+    )  # fmt: skip
+    wide = [line for line in readme.splitlines() if len(line) > WIDTH]
+    assert [line for line in wide if not line.startswith("    ")] == []
+    assert readme.count("word") == 180
+
+
+def test_a_section_is_for_packages_that_are_there(tmp_path: Path) -> None:
+    heads = {name: f"\n## {head}\n" for name, head in (("verl", "verl"), ("trl", "TRL"))}
+    alone = text(samples.lock(samples.wheel("trl")), tmp_path)
+    assert [name for name, head in heads.items() if head in alone] == ["trl"]
+    assert "\n\n\n\n" not in alone
+
+
+@pytest.mark.parametrize("payload", [*hostile_texts.PAYLOADS, *hostile_texts.BREAKS])
+def test_a_text_stays_in_its_line(tmp_path: Path, payload: str) -> None:
+    def _lines(value: str) -> int:
+        reason = Flashinfer(mode="off", reason=value)
+        readme = text(
+            samples.lock(), tmp_path, summary=value, guide=(value, value), flashinfer=reason
+        )
+        return len(readme.splitlines())
+
+    assert _lines(payload) == _lines("x")
+
+
+def test_a_template_of_the_project_replaces_it(tmp_path: Path) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates/readme.j2").write_text("{{ target }}: {{ summary | line }}\n")
+    lock = msgspec.structs.replace(samples.lock(), target="other")
+    assert text(lock, tmp_path) == "other: a small image\n"
