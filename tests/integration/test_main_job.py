@@ -255,8 +255,10 @@ def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
     return cast("dict[str, Any]", answer)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, target_digests, registry):
+    """With layers of gigabytes; test_push.py has the same with small ones, in the short form."""
     running, pushed = registry
     needs.disk(13)
     layers = target_digests.arch[Arch.X86_64].layers
@@ -274,6 +276,7 @@ def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, target_digests, 
     subprocess.run([docker, "image", "rm", "--force", pulled], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_second_push_moves_no_blob(registry):
     running, _ = registry

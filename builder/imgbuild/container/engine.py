@@ -95,7 +95,7 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
         if program is None:
             continue
         answer = process.run([program, *PROBES[kind]], check=False)
-        version, _, security = answer.stdout.strip().partition(" ")
+        version, _, security = answer.stdout.partition(" ")  # both empty where no engine answers
         if answer.status == 0 and version:
             rootless = ROOTLESS[kind] in security
             return Engine(kind=kind, program=program, version=version, rootless=rootless)

@@ -59,14 +59,17 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
 
 
 def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> Records:
-    """The records of the project, and those that the cache has of the bases of `lock`."""
+    """The records of the project, and those that the cache has of the bases of `lock`.
+
+    Those of a published target are in its lock.
+    """
     project_records = records.read_records(project.images)
+    others = {*project_records.layers, *published_layers(lock)}
     bases = {
         layer.id: record
         for arch in lock.arch
         for layer in plan(lock, arch).layers
-        if layer.id not in project_records.layers
-        and (record := base_record(layer, inputs.store)) is not None
+        if layer.id not in others and (record := base_record(layer, inputs.store)) is not None
     }
     return records.merge(project_records, [Records(layers=bases)])
 

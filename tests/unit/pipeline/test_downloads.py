@@ -7,12 +7,13 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
+from imgbuild.lock import extension
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.pipeline import downloads
-from imgbuild.plan.plan import plan
+from imgbuild.plan.plan import plan, published_layers
 from imgbuild.project_paths import Project
 from imgbuild.values import Arch
-from tests.support import samples
+from tests.support import extended, samples
 
 RECORD = LayerRecord(digest=f"sha256:{1:064}", size=1, diff_id=f"sha256:{2:064}", unpacked=2)
 
@@ -26,3 +27,15 @@ def test_a_base_that_the_cache_has_recorded_is_not_made_for_another_project(tmp_
     store.put_fact(layer_contents.FACT, base.id, msgspec.json.encode(RECORD))
     assert downloads.layers_to_read(project, lock, inputs)[0] == others
     assert downloads.recorded_layers(project, lock, inputs).layers == {base.id: RECORD}
+
+
+def test_a_published_base_is_not_recorded_in_the_project_of_its_extension(tmp_path):
+    path = extended.repository(tmp_path)
+    matrix = extended.read(path)
+    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    store, project = Store.open(tmp_path / "cache"), Project(matrix=path)
+    base = plan(extended.published(), Arch.X86_64).layers[0]
+    assert base.id in published_layers(lock)
+    store.put_fact(layer_contents.FACT, base.id, msgspec.json.encode(RECORD))
+    inputs = Inputs(matrix, Context(store, Http(offline=True)))
+    assert downloads.recorded_layers(project, lock, inputs).layers == {}

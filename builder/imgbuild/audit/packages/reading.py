@@ -191,21 +191,21 @@ def _rank(file: str) -> int:
 
 def installed(file: str) -> str:
     """The path of a member of a wheel below site-packages."""
-    return _DATA.sub("", file, count=1)
+    return _DATA.sub("", file, count=1) if ".data/" in file else file
 
 
 def module_name(file: str) -> str | None:
     """The module of the member `file` of a wheel; None if it is not a module."""
+    if not file.endswith((".py", ".so")):  # most files of large wheels
+        return None
     path = installed(file)
-    folder, _, base = path.rpartition("/")
     if path.endswith(".py"):
         stem = path.removesuffix(".py").removesuffix("/__init__")
-    elif path.endswith(".so"):
-        stem = f"{folder}/{base.partition('.')[0]}" if folder else base.partition(".")[0]
     else:
-        return None
+        folder, slash, base = path.rpartition("/")
+        stem = f"{folder}{slash}{base.partition('.')[0]}"
     parts = stem.split("/")
-    return ".".join(parts) if all(part.isidentifier() for part in parts) else None
+    return ".".join(parts) if all(map(str.isidentifier, parts)) else None
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
