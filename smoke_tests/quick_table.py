@@ -27,8 +27,8 @@ ONLINE = (
     " --reward_funcs think_format_reward quick_reward.letters"
 )
 ROLLOUT = "actor_rollout_ref.rollout"
-LOSS = r"loss:(?:np\.float\d+\()?\d"  # as verl prints it
-TRAINED = r"'?train_loss'?: '?\d"  # printed at the end by the Trainer of transformers
+LOSS = r"loss:(?:np\.float\d+\()?-?\d"  # as verl prints it
+TRAINED = r"'?train_loss'?: '?-?\d"  # printed at the end by the Trainer of transformers
 WEIGHTS = ("weights", "{out}")
 
 

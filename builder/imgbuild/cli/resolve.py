@@ -20,6 +20,7 @@ from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import OUTPUT, option, verb
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.matrix import constraints
+from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
@@ -291,9 +292,7 @@ def resolve(
     )
     if places:
         ask = _with_files(ask, places, session)
-        indexes = {**session.matrix.indexes, **ask.index_rows}
-        matrix_with_files = msgspec.structs.replace(session.matrix, indexes=indexes)
-        session = msgspec.structs.replace(session, matrix=matrix_with_files)
+        session = _with_indexes(session, ask.index_rows)
     request.check(ask, session.matrix)
     if not (solve or again or name):
         targets_found = locked.satisfying(ask, session.project, session.matrix)
@@ -317,6 +316,12 @@ def _is_place(word: str) -> bool:
     if "@" in word or "://" in word:
         return False
     return "/" in word or word in (".", "..") or Path(word).is_file()
+
+
+def _with_indexes(session: Session, indexes: Mapping[str, PackageIndex]) -> Session:
+    every = {**session.matrix.indexes, **indexes}
+    matrix = msgspec.structs.replace(session.matrix, indexes=every)
+    return msgspec.structs.replace(session, matrix=matrix)
 
 
 def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) -> ResolveRequest:

@@ -38,6 +38,9 @@ class Locked(msgspec.Struct, frozen=True):
     target_digests: TargetDigests
 
 
+BELOW_CACHE = "PYTHONPYCACHEPREFIX"  # a folder of the image directly below that of its caches
+
+
 class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The image of the target `name` in the layout `place`, or what builds it.
 
@@ -183,15 +186,24 @@ def _with_kernel_cache(
 ) -> ContainerRequest:
     """`request` with a folder of the cache mounted where the image on `arch` keeps its caches.
 
-    Nothing is mounted without a lock, which has the path; over another mount; or for another
+    Nothing is mounted over another mount; where neither lock nor image has the path; or for another
     user, who could not write there. With `make` the folder is made, else its absence is reported.
     """
-    if target.locked is None or request.user is not None:
+    if request.user is not None:
         return request
-    place = target.locked.lock.settings.cache
-    if any(mount.target == place for mount in request.mounts):
+    there = target.built(arch)
+    if target.locked is not None:
+        place = target.locked.lock.settings.cache
+        manifest = target.locked.target_digests.arch[arch].manifest
+    elif there is not None:  # of `--layout`, whose environment has a folder below it
+        variables = run_in_image.environment(run_in_image.running(there, arch))
+        place = posixpath.dirname(variables.get(BELOW_CACHE, ""))
+        manifest = there.image(arch).manifest.digest
+    else:
         return request
-    folder = store.kernels(target.locked.target_digests.arch[arch].manifest, make=make)
+    if not place or any(mount.target == place for mount in request.mounts):
+        return request
+    folder = store.kernels(manifest, make=make)
     if not folder.exists():
         console.info(f"the mounted kernel cache needs its folder first: mkdir -p {folder}")
     mount = Mount(source=folder, target=place)

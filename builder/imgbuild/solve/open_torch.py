@@ -1,4 +1,4 @@
-"""The torch of a project that does not pin one: builds for the CUDA release of its row alone.
+"""The torch of a project that pins none: one for the CUDA release of its row.
 
 Every version of torch on an index is for one CUDA release, and nothing in METADATA keeps a resolver
 from one for another: `nvidia-cudnn-cu13` is not a component of CUDA 12.

@@ -1,4 +1,4 @@
-"""The CUDA release of a target: its components are constraints, and what was chosen is checked."""
+"""The CUDA release of a target: constraints, and a check of the choice (separate: size)."""
 
 from __future__ import annotations
 
