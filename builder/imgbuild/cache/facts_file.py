@@ -23,7 +23,7 @@ from imgbuild.codec import write_bytes
 # or when the form of an entry changes; then `make facts` writes the file again.
 FORMAT = 1
 # The kinds of facts of the cache that are one entry each, a map of key to bytes.
-KINDS = ("metadata", "folders", "package-2", "generated-1", "loaded-1", "advised-1")
+KINDS = ("metadata", "folders", "package-2", "generated-1", "loaded-1", "advised-2")
 _TIME = (1980, 1, 1, 0, 0, 0)  # the oldest time of a zip file: no time is recorded
 _FILTERS = (
     {

@@ -16,7 +16,7 @@ from imgbuild.audit.main_path.evaluation import Evaluation
 from imgbuild.audit.main_path.guards import judge
 from imgbuild.audit.main_path.values import CallFrame, FunctionValue
 from imgbuild.audit.names.scopes import scopes
-from imgbuild.audit.packages.generated import GeneratedCode
+from imgbuild.audit.packages.generated import GeneratedCode, generated_files
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import module_name
 from imgbuild.audit.source.facts import ModuleFacts
@@ -43,7 +43,8 @@ def check(package_set: PackageSet, path: MainPath) -> Iterator[Finding]:
         if package != RUNTIME:
             codes = _modules(package_set, package)
             bad = {module for module, code in codes.items() if _is_refused(package_set, code)}
-            accepted = {module.rpartition(".")[2] for module in codes.keys() - bad}
+            generated = filter(None, map(module_name, generated_files(package_set.files(package))))
+            accepted = {module.rpartition(".")[2] for module in set(generated) - bad}
             for module in sorted(bad):
                 if module.rpartition(".")[2] not in accepted:
                     refused[module] = (package, codes[module])

@@ -207,6 +207,8 @@ def advised(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
     """
     for package in sorted(set(named) if not package_set.partial else ()):
         for advice in package_set.advised_extras(package):
+            if advice.modules and all(map(package_set.exists, advice.modules)):
+                continue
             extra = {normalize(package): (advice.extra,)}
             missing = [
                 normalize(need.requirement.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -16,7 +16,7 @@ from imgbuild.values import normalize
 
 # The kind of these facts in the cache and in the file of published facts. Raise its number when
 # the reader finds something else in the same bytes; `make facts` writes the file again.
-KIND = "advised-1"
+KIND = "advised-2"
 _PART = re.compile(r"[A-Za-z]\w*(?:/[A-Za-z]\w*)?/__init__\.py")
 _ADVICE = re.compile(r"pip3? install [^\n]*?([A-Za-z0-9][\w.-]*)\[([\w,. -]+)\]")
 _MISSING = frozenset(("ImportError", "ModuleNotFoundError"))
@@ -24,11 +24,15 @@ _QUOTES = {ord(quote): None for quote in "\"'`"}
 
 
 class AdvisedExtra(msgspec.Struct, frozen=True, array_like=True):
-    """An extra that the message names with which the import of `file` fails."""
+    """An extra that the message names with which the import of `file` fails.
+
+    `modules` are the modules whose absence leads to it; empty if modules of the package itself do.
+    """
 
     file: str
     line: int
     extra: str
+    modules: tuple[str, ...] = ()
 
 
 def part_files(files: Iterable[str]) -> list[str]:
@@ -40,24 +44,44 @@ def read_advised(content: WheelContent, package: str) -> tuple[AdvisedExtra, ...
     """The extras of `package` that handlers of a failed import name before they raise again."""
     sources = content.read(part_files(content.members()))
     return tuple(
-        AdvisedExtra(file, line, extra)
+        AdvisedExtra(file, line, extra, modules)
         for file, source in sorted(sources.items())
         if b"pip" in source and b"[" in source
-        for line, extra in _of_source(source, package)
+        for line, extra, modules in _of_source(source, package, installed(file).partition("/")[0])
     )
 
 
-def _of_source(source: bytes, package: str) -> Iterator[tuple[int, str]]:
+def _of_source(
+    source: bytes, package: str, root: str
+) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     try:
         tree = parse_source(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for statement in tree.body:
-        for handler in statement.handlers if isinstance(statement, ast.Try) else ():
+        if not isinstance(statement, ast.Try):
+            continue
+        modules = _modules(statement.body, root)
+        for handler in statement.handlers:
             types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
             names = {dotted(kind).rpartition(".")[2] for kind in types if kind is not None}
             if names & _MISSING and isinstance(handler.body[-1], ast.Raise):
-                yield from ((handler.lineno, extra) for extra in _extras(handler, package))
+                for extra in _extras(handler, package):
+                    yield handler.lineno, extra, modules
+
+
+def _modules(body: Sequence[ast.stmt], root: str) -> tuple[str, ...]:
+    """The modules that statements import; none if one is of the package with the module `root`."""
+    modules: set[str] = set()
+    for statement in body:
+        if isinstance(statement, ast.Import):
+            modules.update(alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            modules.add(statement.module or "")
+        else:
+            return ()
+    is_own = any(module.partition(".")[0] == root for module in modules)
+    return () if is_own else tuple(sorted(modules))
 
 
 def _extras(handler: ast.ExceptHandler, package: str) -> list[str]:

@@ -45,6 +45,12 @@ def test_a_part_whose_extra_is_not_all_there_is_a_warning(tmp_path, handler):
     assert finding.remedy == "if cluster.serve is used, require cluster[serve]"
 
 
+@pytest.mark.parametrize(("module", "is_missing"), [("fastweb", False), ("reflect", True)])
+def test_modules_that_the_part_names_itself_decide(tmp_path, module, is_missing):
+    part = PART.format(*ADDS).replace("from cluster.serve.api import run", f"import {module}")
+    assert len(_findings(tmp_path, part)) == is_missing
+
+
 def test_an_extra_that_is_there_is_not_reported(tmp_path):
     part = PART.format(*ADDS)
     assert not _findings(tmp_path, part, installed=("fastweb==2.0", "reflect==1.1"))

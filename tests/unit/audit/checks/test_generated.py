@@ -137,9 +137,10 @@ def test_an_import_whose_exceptions_are_all_caught_is_a_warning(tmp_path):
     assert finding.severity is Severity.WARNING
 
 
-def test_a_package_with_one_module_for_each_protobuf_is_not_reported(tmp_path):
+@pytest.mark.parametrize("other", [GENERATED.format(6, 33, 0), "# of protobuf 4: no check\n"])
+def test_a_package_with_one_module_for_each_protobuf_is_not_reported(tmp_path, other):
     variants = {
-        "pieces/v6/model_pb2.py": GENERATED.format(6, 33, 0),
+        "pieces/v6/model_pb2.py": other,
         "pieces/v7/model_pb2.py": GENERATED.format(7, 36, 1),
     }
     assert not _audit(tmp_path, "6.33.6", variants)
