@@ -151,8 +151,10 @@ def test_a_gpu_for_which_the_driver_compiles_is_one_that_the_image_runs_on(
 ) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
     text = " ".join(imgbuild("show", "cu130-vllm", *part, *matrix_options).stdout.split())
-    floors = read_digests(ROOT / "images", lock_file.read_lock(ROOT / "images", "cu130-vllm"))
-    ptx = floors.arch[Arch.X86_64].floors.gpu_ptx
+    lock = lock_file.read_lock(ROOT / "images", "cu130-vllm")
+    floors = read_digests(ROOT / "images", lock).arch[Arch.X86_64].floors
+    assert floors
+    ptx = floors.gpu_ptx
     assert ptx
     assert f"({', '.join(ptx)}: some code is compiled at the first use)" in text
     assert "compute capability 7.5, 8.0, 8.6, 8.9, 9.0, 10.0" in text
