@@ -51,7 +51,7 @@ coverage: $(VENV)/ready-test
 	$(BIN)/uv pip install --quiet --system-certs --python $(VENV) --constraint tools/constraints.txt pytest-cov
 	$(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --cov imgbuild --cov-report term:skip-covered tests/unit
 
-## golden: regenerate all golden files (tests/data, schemas, docs/reference); review the diff
+## golden: regenerate all golden files (tests/data, schemas, docs/reference, docs/images); review the diff
 golden: $(VENV)/ready-test
 	$(BIN)/python -m pytest --quiet --renew-golden tests/test_*.py tests/unit
 

@@ -16,6 +16,7 @@ from importlib.metadata import version
 import pytest
 
 from imgbuild.container import engine
+from imgbuild.oci.tree import remove
 from tests.support import dockerfile_project, needs, ordinary, sample_project, smoke_environment
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import Project
@@ -35,12 +36,13 @@ for line in json.loads(sys.argv[1]):
 """
 OFFLINE = {
     "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-    "UV_FIND_LINKS": "/wheels", "UV_CACHE_DIR": "/tmp/uv",
+    "UV_FIND_LINKS": "/wheels", "UV_CACHE_DIR": "/scratch/uv",
+    "TMPDIR": "/scratch",  # Apptainer has the /tmp of the machine
 }  # fmt: skip
 UV_INSTALL = "uv pip install --no-index"
 HINT = "The packages of the image keep their versions. /opt/imgbuild/README says how"
 PART = "error: helper: part of the image, which only root can change"
-IN_UV_VENV = "source /tmp/uv-venv/bin/activate && "
+IN_UV_VENV = "source /scratch/uv-venv/bin/activate && "
 # A command, its status, a part of what it prints.
 STEPS = (
     ("pip install gadget", 0, "Installed in {base}. To add a package to the image itself: "),
@@ -59,13 +61,14 @@ STEPS = (
     ("uv pip uninstall third", 0, "- third==1.0"),
     ("python -c 'import gadget'", 1, "No module named 'gadget'"),
     ("python -c 'import helper; print(helper.__file__)'", 0, "/opt/venv/lib/"),
-    ("python -m venv --system-site-packages /tmp/venv", 0, ""),
-    ("/tmp/venv/bin/python -c 'import helper; print(helper.VALUE)'", 0, "42"),
-    ("/tmp/venv/bin/pip install gadget && /tmp/venv/bin/gadget", 0, "gadget 42"),
-    ("uv venv --system-site-packages /tmp/uv-venv", 0, ""),
+    ("python -m venv --system-site-packages /scratch/venv", 0, ""),
+    ("/scratch/venv/bin/python -c 'import helper; print(helper.VALUE)'", 0, "42"),
+    ("/scratch/venv/bin/pip install gadget && /scratch/venv/bin/gadget", 0, "gadget 42"),
+    ("uv venv --system-site-packages /scratch/uv-venv", 0, ""),
     (f"{IN_UV_VENV}python -c 'import helper; print(helper.VALUE)'", 0, "42"),
     (f"{IN_UV_VENV}pip install third", 2, "hint: uv pip install PACKAGE"),
-    (f"{IN_UV_VENV}{UV_INSTALL} third && third", 0, "third 42"),
+    # uv installs there what a package requires, as the README says.
+    (f"{IN_UV_VENV}{UV_INSTALL} third && third", 0, "third 1"),
     ("head -1 /opt/imgbuild/README && jq --version", 0, f"# {TARGET}\njq-1.6"),
 )  # fmt: skip
 ROOT_STEPS = (
@@ -87,12 +90,18 @@ class Image:
         self, through: str, uid: int, steps: Sequence[tuple[str, int, str]], *, writable: bool
     ) -> None:
         """Each command in one container ends with its status and prints its text."""
+        scratch = self.project.folder / "scratch"
+        for folder in (self.project.folder / ".imgbuild-packages", scratch):
+            remove(folder)  # of another user
+        scratch.mkdir()
+        scratch.chmod(0o1777)
         self.project.folder.chmod(0o777 if writable else 0o755)
         variables = [word for pair in OFFLINE.items() for word in ("--env", "=".join(pair))]
         lines = ["echo $PYTHONUSERBASE", *(line for line, _, _ in steps)]
         done = self.project.run(
             "run", TARGET, "--through", through, "--user", str(uid), *variables,
-            "--volume", f"{self.project.folder}/wheels:/wheels:ro", "--no-network", "--quiet",
+            "--volume", f"{self.project.folder}/wheels:/wheels:ro",
+            "--volume", f"{scratch}:/scratch", "--no-network", "--quiet",
             "--", "python", "-c", DRIVER, json.dumps(lines),
         )  # fmt: skip
         (_, _, base), *results = (json.loads(line) for line in done.stdout.splitlines())

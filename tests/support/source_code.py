@@ -31,10 +31,15 @@ def parsed(path: Path) -> ast.Module:
 
 @functools.cache
 def modules() -> dict[str, ast.Module]:
-    """Each module of the package, by its name below imgbuild ("" is the package itself)."""
+    """Each module of the package, by its name below imgbuild ("" is the package itself).
+
+    Programs in `data`, which run in images, are none.
+    """
     trees = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[0] == "data":
+            continue
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         trees[name] = parsed(path)
     return trees

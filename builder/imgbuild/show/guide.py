@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from imgbuild.show.page import Page, PageImage
+from imgbuild.show.page import Page, PageImage, capabilities
 from imgbuild.smoke.records import RecordedRun
 from imgbuild.system import quoting
 from imgbuild.system.amounts import size_text
@@ -68,7 +68,7 @@ def _facts(image: PageImage) -> Sequence[str]:
     """Size of the download, size on disk, what the machine needs."""
     needs = [f"NVIDIA driver {image.driver}"] if image.driver else []
     needs += [f"glibc {image.glibc}"] if image.glibc else []
-    needs += [f"a GPU of compute capability {', '.join(image.gpu)}"] if image.gpu else []
+    needs += [f"a GPU of {gpus}"] if (gpus := capabilities(image)) else []
     return (
         f"{size_text(image.size)} are downloaded, {size_text(image.unpacked)} unpacked",
         *([f"needs at least {', '.join(needs)}"] if needs else []),

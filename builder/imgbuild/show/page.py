@@ -31,7 +31,8 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
     """The image of one architecture.
 
     `size` is what a pull downloads, `unpacked` what the layers take on disk, without those of a
-    base in a registry that does not say; `gpu` the compute capabilities, `driver` the oldest
+    base in a registry that does not say; `gpu` the compute capabilities for which
+    all libraries have code, `gpu_ptx` those for which some have only PTX, `driver` the oldest
     driver; `runs` the latest run of each tier of smoke tests on each kind of GPU.
     """
 
@@ -43,6 +44,7 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
     wheels: int
     debs: int
     gpu: tuple[str, ...]
+    gpu_ptx: tuple[str, ...]
     driver: str
     glibc: str
     runs: tuple[RecordedRun, ...]
@@ -102,6 +104,7 @@ def _image(
         wheels=len(locked.wheels),
         debs=len(locked.debs),
         gpu=tuple(floors.gpu) if floors else (),
+        gpu_ptx=tuple(floors.gpu_ptx) if floors else (),
         driver=(floors.driver or "") if floors else "",
         glibc=(floors.glibc or "") if floors else "",
         runs=tuple(runs),
@@ -175,8 +178,8 @@ def _image_lines(image: PageImage) -> Iterator[str]:
     needs += [f"NVIDIA driver {image.driver}"] if image.driver else []
     if needs:
         yield from _field("Needs at least", ", ".join(needs))
-    if image.gpu:
-        yield from _field("GPUs", f"compute capability {', '.join(image.gpu)}")
+    if gpus := capabilities(image):
+        yield from _field("GPUs", gpus)
     yield from _field("Tested", "; ".join(map(words, image.runs)) or "no test record")
     label = "Notes of tests"
     notes = distinct_notes(note for run in image.runs for note in run.notes)
@@ -184,6 +187,17 @@ def _image_lines(image: PageImage) -> Iterator[str]:
     for note in [*notes[:MOST_NOTES], *more]:
         yield from _field(label, note)
         label = ""
+
+
+def capabilities(image: PageImage) -> str:
+    """The GPUs that the image runs on, "" if nothing is known of them."""
+    able = sorted({*image.gpu, *image.gpu_ptx}, key=lambda text: [*map(int, text.split("."))])
+    later = (
+        f" ({', '.join(image.gpu_ptx)}: some code is compiled at the first use)"
+        if image.gpu_ptx
+        else ""
+    )
+    return f"compute capability {', '.join(able)}{later}" if able else ""
 
 
 def distinct_notes(notes: Iterable[str]) -> list[str]:

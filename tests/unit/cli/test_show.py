@@ -11,6 +11,7 @@ import pytest
 from imgbuild.errors import InputError, LockStale, NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.pipeline.session import Options, open_session
+from imgbuild.plan.image_digests import read_digests
 from imgbuild.render.readme import readme as readme_of
 from imgbuild.show import page, table
 from imgbuild.system.amounts import size_text
@@ -142,6 +143,21 @@ def test_an_image_for_root_alone_has_no_pip_for_users_in_its_guide(imgbuild: Com
     assert "    pip install PACKAGE" not in done.stdout
     assert f"imgbuild init --extends {TARGET}, then imgbuild add PACKAGE" in done.stdout
     assert "- x86_64, gpu on NVIDIA " in done.stdout
+
+
+@pytest.mark.parametrize("part", [(), ("--guide",)])
+def test_a_gpu_for_which_the_driver_compiles_is_one_that_the_image_runs_on(
+    imgbuild: Command, part: tuple[str, ...]
+) -> None:
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
+    text = " ".join(imgbuild("show", "cu130-vllm", *part, *matrix_options).stdout.split())
+    lock = lock_file.read_lock(ROOT / "images", "cu130-vllm")
+    floors = read_digests(ROOT / "images", lock).arch[Arch.X86_64].floors
+    assert floors
+    ptx = floors.gpu_ptx
+    assert ptx
+    assert f"({', '.join(ptx)}: some code is compiled at the first use)" in text
+    assert "compute capability 7.5, 8.0, 8.6, 8.9, 9.0, 10.0" in text
 
 
 def test_notes_of_tests_are_distinct_messages() -> None:

@@ -287,7 +287,8 @@ class _Maker:
     def roots(self, inside: list[str], edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         """What the image needs itself: what was requested, and what nothing else needs."""
         lock = self._lock
-        packages = (*lock.base.packages, *(lock.extends.packages if lock.extends else ()))
+        added = lock.extends.packages if lock.extends else ()
+        packages = (*lock.base.packages, *(lock.base.tools or ()), *added)
         requested = {*_ids("wheel", lock.requirements), *_ids("deb", packages)}
         needed = {other for others in edges.values() for other in others}
         return tuple(sorted(part for part in inside if part in requested or part not in needed))

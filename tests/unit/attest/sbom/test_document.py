@@ -137,6 +137,20 @@ def test_image_needs_what_was_requested_and_what_nothing_else_needs():
     }
 
 
+def test_a_tool_is_requested_and_in_a_layer_of_its_own():
+    lock = sbom_sample.lock((Arch.X86_64,))
+    base = msgspec.structs.replace(lock.base, packages=("python3",), tools=("bash",))
+    resolved = msgspec.structs.replace(lock.arch[Arch.X86_64], tools=("bash",))
+    lock = msgspec.structs.replace(lock, base=base, arch={Arch.X86_64: resolved})
+    digests = sbom_sample.digests_of(lock)
+    sbom_file = sbom(lock, digests, Arch.X86_64, sbom_sample.packages(lock))
+    assert "deb/bash" in sbom_file.needs["image"]
+    layers = {layer.name: layer for layer in digests.arch[Arch.X86_64].layers}
+    parts = {part.id: part for part in sbom_file.components}
+    assert parts["deb/bash"].layer == layers["tools"]
+    assert parts["deb/python3"].layer == layers["debian-12"]
+
+
 def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
     lock = sbom_sample.lock((Arch.X86_64,))
     digest = f"sha256:{'ab' * 32}"
