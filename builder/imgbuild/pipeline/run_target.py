@@ -6,6 +6,7 @@ image, and start in a third of the time.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
