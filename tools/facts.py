@@ -7,7 +7,8 @@ into the file, and the same ones of other wheels of the same version. `make fact
 of its own, so that the file follows from the locks and the code alone. Wheels that the next target
 does not have are removed from the cache. It takes about 10 GB of disk and 30 GB of downloads; an
 interrupted run can be continued. With --small only the small facts are read (`SMALL`), by ranges of
-the wheels (about 1 GB), and what else the file has is kept.
+the wheels (about 1 GB), and what else the file has is kept. With --missing the wheels and Debian
+packages that the file lacks are added to it, without modules.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from imgbuild.audit.packages.published import (
     DebFacts,
     InstalledDifference,
     PublishedFacts,
+    PublishedPackageFacts,
     PublishedWheelFacts,
     elf_lists,
     headers_of,
@@ -312,6 +314,62 @@ def read_small(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     return entries | {kind: facts.entries()[kind] for kind in SMALL}
 
 
+def with_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
+    """The entries of the file at `path`, with the wheels, packages and bases that it lacks."""
+    session = open_session(None, Options())
+    before = FactsFile.open(path)
+    published = PublishedFacts(before)
+    facts = Facts()
+    for lock in locks:
+        for arch in architectures(lock):
+            inputs = open_inputs(session)
+            wheels = {
+                wheel.sha256: wheel
+                for wheel in wheels_of(lock.arch[arch])
+                if published.wheel(normalize(wheel.package), wheel.sha256) is None
+            }
+            debs = [deb for deb in lock.arch[arch].debs if published.deb(deb.sha256) is None]
+            if wheels:
+                inputs.fetch_missing(lock, wheels)
+                read_twins(wheels, inputs, facts)
+                read_wheels(lock, arch, wheels, inputs, facts)
+            if debs:
+                inputs.fetch_missing(lock, [deb.sha256 for deb in lock.arch[arch].debs])
+                facts.add_debs(debs, inputs)
+                facts.add_base(base_of(plan(lock, arch)).layers, inputs)
+            inputs.store.release()
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: before.entry(name) or b"" for name in archive.namelist()}
+    return merged_entries(entries, published, facts)
+
+
+def merged_entries(
+    entries: Mapping[str, bytes], published: PublishedFacts, facts: Facts
+) -> dict[str, bytes]:
+    """`entries`, whose facts are `published`, with `facts` added."""
+    decode = msgspec.msgpack.decode
+    for package, wheels in facts.wheels.items():
+        data = entries.get(f"wheels/{package}")
+        for key in decode(data, type=PublishedPackageFacts).wheels if data else ():
+            wheel_facts = published.wheel(package, key)
+            if wheel_facts is not None:
+                elf_facts = published.elf_facts(package, key)
+                wheels[key] = msgspec.structs.replace(wheel_facts, elf_facts=elf_facts)
+    debs = decode(entries[DEBS], type=DebFacts)
+    for key in debs.debs:
+        facts.debs.setdefault(key, published.deb(key) or ())
+    maps = {
+        packages.FACT: facts.records,
+        folders.FACT: facts.bases,
+        METADATA: facts.headers,
+        **facts.small,
+    }
+    for kind, added in maps.items():
+        for key, value in decode(entries[kind], type=dict[str, bytes]).items():
+            added.setdefault(key, value)
+    return {**entries, **facts.entries()}
+
+
 def check(path: Path, locks: Sequence[Lock]) -> list[str]:
     """The wheels of `locks` that the file at `path` lacks, as text."""
     file = FactsFile.open(path)
@@ -340,6 +398,9 @@ def main() -> int:
     parser.add_argument(
         "--small", action="store_true", help="only read the small facts again, by ranges"
     )
+    parser.add_argument(
+        "--missing", action="store_true", help="only add what the file lacks, without modules"
+    )
     options = parser.parse_args()
     path: Path = options.output
     locks = chosen_locks(options.target)
@@ -348,8 +409,8 @@ def main() -> int:
         for line in lacking:
             print(f"{path} lacks {line}; run: {REMEDY}", file=sys.stderr)
         return 4 if lacking else 0
-    if options.small:
-        write_facts(path, read_small(locks, path))
+    if options.small or options.missing:
+        write_facts(path, (read_small if options.small else with_missing)(locks, path))
         return 0
     facts = read_targets(locks, options.target or AUDITED)
     write_facts(path, facts.entries())

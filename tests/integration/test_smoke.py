@@ -360,7 +360,7 @@ EXPECTED = {
         (
             json.dumps(EXPECTED),
             ["--case=grop*"],
-            "(it has: vllm reads a model",
+            "(it has: tokenizers, vllm reads a model",
         ),
         (
             json.dumps(EXPECTED),

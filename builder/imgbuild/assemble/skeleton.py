@@ -63,11 +63,11 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
     words = {
         **(PRIVATE if private else SHARED),
         "@CACHE@": quoting.plain(recipe.cache),
-        "@WORKDIR@": quoting.plain(recipe.workdir.rstrip("/")),
     }
     environment = _template("environment.sh", words)
     if recipe.user_packages:
-        environment += _template("user_packages.sh", words)
+        workdir = quoting.plain(recipe.workdir.rstrip("/"))
+        environment += _template("user_packages.sh", {"@WORKDIR@": workdir})
     members = [
         _file(f"{HOME}/entrypoint", _template("entrypoint", words), mode=0o755),
         _file(f"{HOME}/environment.sh", environment),
@@ -107,8 +107,8 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
     """
     prefix = recipe.prefix.strip("/")
     site = f"/{prefix}/lib/python{recipe.python}/site-packages"
-    kept = {name: text for name, text in recipe.versions.items() if name not in FREE}
-    constraints = "".join(f"{name}=={text}\n" for name, text in sorted(kept.items()))
+    versions = sorted(item for item in recipe.versions.items() if item[0] not in FREE)
+    constraints = "".join(f"{name}=={version}\n" for name, version in versions)
     yield _file(f"{HOME}/constraints.txt", constraints)
     yield _file(f"{prefix}/pip.conf", f"[install]\nconstraint = /{HOME}/constraints.txt\n")
     program = f"#!{quoting.plain(f'/{prefix}')}/bin/python -I\n{_template('packages.py', {})}"

@@ -39,7 +39,8 @@ class Locked(msgspec.Struct, frozen=True):
     target_digests: TargetDigests
 
 
-BELOW_CACHE = "PYTHONPYCACHEPREFIX"  # a folder of the image directly below that of its caches
+# Folders of the image directly below that of its caches.
+BELOW_CACHE = ("PYTHONPYCACHEPREFIX", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 
 
 class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,11 +199,13 @@ def _with_kernel_cache(
         manifest = target.locked.target_digests.arch[arch].manifest
     elif there is not None:  # of `--layout`, whose environment has a folder below it
         variables = run_in_image.environment(run_in_image.running(there, arch))
-        place = posixpath.dirname(variables.get(BELOW_CACHE, ""))
+        parents = {posixpath.dirname(variables.get(name, "")) for name in BELOW_CACHE}
+        place = parents.pop() if len(parents) == 1 else ""
         manifest = there.image(arch).manifest.digest
     else:
         return request
-    if not place or any(mount.target == place for mount in request.mounts):
+    taken = any(mount.target == place for mount in request.mounts)
+    if taken or not place.startswith("/") or not place.strip("/"):
         return request
     folder = store.kernels(manifest, make=make)
     if not folder.exists():

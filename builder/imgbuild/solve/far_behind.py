@@ -86,7 +86,7 @@ def find(
             newest_uploaded=top.uploaded,
             via=item.via,
         )
-        return FarBehind(lag=lag, spec=str(spec), floor=str(min(recent)))
+        return FarBehind(lag=lag, spec=str(spec), floor=min(recent).public)
     return None
 
 

@@ -5,6 +5,7 @@ METADATA of all versions is some kilobytes, read in parallel and kept by the whe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -20,6 +21,7 @@ from imgbuild.values import normalize
 TORCH = "torch"
 RUNTIME = "nvidia-cuda-runtime"
 READERS = 8
+_CUDA_TAG = re.compile(r"cu(\d+)(\d)(?![\d])")
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +41,8 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 def build_of(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
     """The build that a torch `version` with these active requirements is."""
-    if version.local and version.local.startswith("cu"):
-        digits = version.local[2:]
-        return TorchBuild(
-            version=version, cuda=f"{digits[:-1]}.{digits[-1]}", evidence=f"+{version.local}"
-        )
+    if tag := _CUDA_TAG.match(version.local or ""):
+        return TorchBuild(version=version, cuda=f"{tag[1]}.{tag[2]}", evidence=f"+{version.local}")
     needed = list(requires)
     for requirement in needed:
         name = normalize(requirement.name)
@@ -88,9 +87,12 @@ def builds(catalogue: Catalogue, read: Callable[[IndexFile], bytes]) -> tuple[To
 
 
 def spec_of(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
-    """A specifier that of the `versions` versions allows exactly the `allowed` ones."""
-    low, high = min(allowed), max(allowed)
-    gaps = sorted(v for v in versions if low < v < high and v not in allowed)
+    """A specifier that of the `versions` versions allows exactly the `allowed` ones.
+
+    Its bounds have no local versions ("+cu124"), which only `==` and `!=` may have.
+    """
+    low, high = Version(min(allowed).public), Version(max(allowed).public)
+    gaps = sorted(v for v in versions if low <= Version(v.public) <= high and v not in allowed)
     return ",".join([f">={low}", f"<={high}", *(f"!={v}" for v in gaps)])
 
 

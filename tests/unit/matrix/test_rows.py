@@ -23,7 +23,9 @@ AXES = {
     "unsloth-zoo", "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache",
     "transformers",
 }  # fmt: skip
-BESIDE = {"flash-attn", "pyairports", "peft", "nvidia-cuda-cccl", "nvidia-cuda-nvcc"}
+BESIDE = {
+    *("flash-attn", "pyairports", "peft", "nvidia-cuda-cccl", "nvidia-cuda-nvcc", "sentencepiece")
+}
 FLASH_ATTN = {"cu121-vllm0.6.3-verl0.2", "cu124-verl0.4", "cu128-verl0.7"}
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
+import msgspec
 import pytest
 
 from imgbuild.container.request import ContainerRequest
@@ -103,6 +105,30 @@ def test_apptainers_command_before_there_is_a_sif(
         run_target.command(
             target_image, ARCH, ContainerRequest(), through="root", kernel_cache=False
         )
+
+
+def test_an_image_of_a_layout_keeps_what_it_compiles(session: Session, tmp_path: Path) -> None:
+    console.configure(verbosity=0, json=False)
+    built_layout = run_target.built(session, run_target.find(session, TARGET, None), ARCH)
+    image = built_layout.image(ARCH)
+    folders = [f"{name}=/var/cache/imgbuild/{name}" for name in run_target.BELOW_CACHE]
+    settings = {**image.settings, "Env": [*cast("list[str]", image.settings["Env"]), *folders]}
+    configuration = msgspec.structs.replace(image.configuration, config=settings)
+    images = {ARCH: msgspec.structs.replace(image, configuration=configuration)}
+    target_image = msgspec.structs.replace(
+        run_target.find(session, TARGET, built_layout.path),
+        layout=msgspec.structs.replace(built_layout, images=images),
+    )
+    invocation = run_target.command(
+        target_image,
+        ARCH,
+        ContainerRequest(command=("true",)),
+        through="apptainer",
+        kernel_cache=True,
+    )
+    manifest = built_layout.image(ARCH).manifest.digest.removeprefix("sha256:")
+    bind = f"--bind={tmp_path}/cache/kernels/{manifest}:/var/cache/imgbuild"
+    assert bind in invocation.command
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.cache.context import Context
@@ -198,6 +199,22 @@ def test_torches_in_words_and_as_a_specifier():
     versions = [Version(text) for text in ("2.6.0", "2.7.0", "2.7.1", "2.8.0")]
     selected = [Version("2.6.0"), Version("2.7.1")]
     assert torch.spec_of(selected, versions) == ">=2.6.0,<=2.7.1,!=2.7.0"
+
+
+def test_a_specifier_of_versions_with_local_parts_is_valid():
+    names = ("2.5.1+cu124", "2.6.0+cu124", "2.6.0+cu126", "2.7.0+cu124", "2.8.0+cu124")
+    versions = [Version(name) for name in names]
+    selected = [versions[0], versions[1], versions[3]]
+    accepted = SpecifierSet(torch.spec_of(selected, versions))
+    assert [version for version in versions if version in accepted] == selected
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda"),
+    [("2.0.1+cu117.with.pypi.cudnn", "11.7"), ("2.6.0+cu", None), ("2.9.0+cu130", "13.0")],
+)
+def test_the_cuda_of_a_local_version(version, cuda):
+    assert torch.build_of(Version(version), []).cuda == cuda
 
 
 METADATA = {

@@ -15,7 +15,7 @@ from imgbuild.system import yaml_data
 
 OPEN = object()  # a part of the configuration whose keys are not known
 _MAIN = re.compile(rb"hydra\.main\(([^)]*)\)")
-_SETTING = re.compile(rb"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")
+_SETTING = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")
 _DEFAULT = re.compile(r"(?:override\s+)?/?([\w./-]+?)(?:@([\w.]+))?$")
 _CHOICE = re.compile(r"\$\{(\w+)\}")
 _DEPTH = 8
@@ -42,8 +42,8 @@ class HydraProgram:
         """The configuration of this name as Hydra composes it; None if there is none."""
         try:
             return self._composed(name, 0)
-        except (yaml.YAMLError, FetchFailed, RecursionError):
-            return None
+        except (yaml.YAMLError, FetchFailed, RecursionError, ValueError):
+            return None  # ValueError: a number or a day that does not exist
 
     def place_of(self, text: str) -> tuple[str, int]:
         """The first file and line of the configuration that has `text`; "" and 0 if none has."""
@@ -60,6 +60,8 @@ class HydraProgram:
             return None
         content = yaml_data.read(data) or {}
         defaults = content.pop("defaults", []) if isinstance(content, dict) else []
+        if not isinstance(defaults, list) or not all(map(_is_entry, defaults)):
+            return OPEN
         chosen_options: dict[str, str] = {}
         result: Any = {}
         merged = False
@@ -89,7 +91,7 @@ def program(package_set: ImportablePackages, module: str) -> HydraProgram | None
         main = None
     if package is None or main is None:
         return None
-    settings = {key.decode(): value.decode() for key, value in _SETTING.findall(main[1])}
+    settings = dict(_SETTING.findall(main[1].decode("utf-8", "replace")))
     folder = posixpath.join(posixpath.dirname(path), settings.get("config_path", ""))
     name = settings.get("config_name", "config").removesuffix(".yaml")
     return HydraProgram(package_set, package, posixpath.normpath(folder), name)
@@ -107,6 +109,10 @@ def targets(tree: Any) -> Iterator[str]:
             todo.extend(node.values())
         elif isinstance(node, list):
             todo.extend(node)
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, str) or (isinstance(entry, dict) and bool(entry))
 
 
 def _entry(entry: Any, folder: str) -> tuple[str, str, str]:

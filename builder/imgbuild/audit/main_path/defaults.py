@@ -295,7 +295,9 @@ class _DefaultWalk:
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 self._names[part.id] = UNKNOWN
-            elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+            elif isinstance(part, (ast.Attribute, ast.Subscript)) and isinstance(
+                part.ctx, ast.Store
+            ):
                 self._assign(part, UNKNOWN)
 
     # -- expressions

@@ -18,7 +18,7 @@ from imgbuild.values import normalize
 # the reader finds something else in the same bytes; `make facts` writes the file again.
 KIND = "advised-2"
 _PART = re.compile(r"[A-Za-z]\w*(?:/[A-Za-z]\w*)?/__init__\.py")
-_ADVICE = re.compile(r"pip3? install [^\n]*?([A-Za-z0-9][\w.-]*)\[([\w,. -]+)\]")
+_ADVICE = re.compile(r"pip3? install [^\n]{0,80}?([A-Za-z0-9][\w.-]{0,80})\[([\w,. -]{1,200})\]")
 _MISSING = frozenset(("ImportError", "ModuleNotFoundError"))
 _QUOTES = {ord(quote): None for quote in "\"'`"}
 

@@ -15,7 +15,7 @@ KIND = "generated-1"
 _SUFFIX = "_pb2.py"
 _CALL = re.compile(
     rb"ValidateProtobufRuntimeVersion\(\s*[\w.]+\s*"
-    rb",\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*['\"]([^'\"]*)['\"]"
+    rb",\s*(\d{1,6})\s*,\s*(\d{1,6})\s*,\s*(\d{1,6})\s*,\s*['\"]([^'\"]*)['\"]"
 )
 
 

@@ -123,6 +123,14 @@ def test_a_module_imported_in_a_function_on_the_default_path_needs_its_packages(
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["defaults:\n", "defaults: 3\n", "defaults: [{}, null]\n", "day: 2026-13-45\n", "x: 0x_\n"],
+)
+def test_a_configuration_that_hydra_would_refuse_says_nothing(tmp_path, text):
+    assert _missing(tmp_path, more={"train/config/trainer.yaml": text}) == {}
+
+
+@pytest.mark.parametrize(
     ("condition", "subject"),
     [
         ("config.actor.strategy == 'fsdp'", "queue_new"),
@@ -154,6 +162,11 @@ TRIED = "try:\n            import queue_new\n        {}"
         ("if config.unknown():\n            return\n        import queue_new", False),
         ("for x in config.items:\n            import queue_new", False),
         ("config.x = False\n        if config.x:\n            import queue_new", False),
+        (
+            "if config.unknown():\n            config['trainer']['current'] = False"
+            "\n        if config.trainer.current:\n            import queue_new",
+            False,
+        ),
     ],
 )
 def test_what_may_be_passed_over_is_not_needed(tmp_path, body, is_needed):
