@@ -150,6 +150,10 @@ def test_values_of_composed_groups_decide(tmp_path, condition, subject):
     assert missing == ({subject: Severity.ERROR} if subject else {})
 
 
+REPLACED = (
+    "if config.unknown():\n            config['trainer']['current'] = False\n"
+    "        if config.trainer.current:\n            import queue_new"
+)
 TRIED = "try:\n            import queue_new\n        {}"
 
 
@@ -162,11 +166,7 @@ TRIED = "try:\n            import queue_new\n        {}"
         ("if config.unknown():\n            return\n        import queue_new", False),
         ("for x in config.items:\n            import queue_new", False),
         ("config.x = False\n        if config.x:\n            import queue_new", False),
-        (
-            "if config.unknown():\n            config['trainer']['current'] = False"
-            "\n        if config.trainer.current:\n            import queue_new",
-            False,
-        ),
+        (REPLACED, False),
     ],
 )
 def test_what_may_be_passed_over_is_not_needed(tmp_path, body, is_needed):
