@@ -28,6 +28,10 @@ POSTINST = "#!/bin/sh\nexit 0\n"
 # format there, once an image has been published with the old one.
 REVIEWED = {1: "a21a69baaf243ff9e2b7d411401e0d1c6e0b8f6310e2a76a1fbb091a0f20653d"}
 
+REVIEWED_TOOLS = {
+    1: "c7f675bd07fe295588f8ae0c457a81c1ff9b5057fb60535da5605984a8f52c38"
+}  # the same of the layers of tools, by ADDED_DEBS_FORMAT
+
 TABLE = f"""
 suite: tiny
 exclude:
@@ -304,12 +308,10 @@ def test_the_same_layer_whatever_the_order_and_the_folder(
 def test_the_table_of_bookworm_is_the_one_of_this_format() -> None:
     reviewed = table.load("bookworm")
     # Entries of packages that no target's base has, for users to add, change no byte of a base.
-    based = {
-        deb["package"]
-        for path in sorted((REPOSITORY / "images").glob("*/lock.json"))
-        for resolution in json.loads(path.read_bytes())["arch"].values()
-        for deb in resolution["debs"]
-    }
+    locks = [json.loads(path.read_bytes()) for path in (REPOSITORY / "images").glob("*/lock.json")]
+    resolutions = [each for lock in locks for each in lock["arch"].values()]
+    tools = {name for each in resolutions for name in each.get("tools", ())}
+    based = {deb["package"] for each in resolutions for deb in each["debs"]} - tools
     decisive = {
         "exclude": [item.path for item in reviewed.exclude],
         "include": [item.path for item in reviewed.include],
@@ -318,6 +320,8 @@ def test_the_table_of_bookworm_is_the_one_of_this_format() -> None:
         },
     }
     assert sha256(compact(decisive)) == REVIEWED[plan.DEBIAN_FORMAT]
+    effects = {name: reviewed.packages[name].effects for name in tools & reviewed.packages.keys()}
+    assert sha256(compact(effects)) == REVIEWED_TOOLS[plan.ADDED_DEBS_FORMAT]
 
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
