@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-LIMIT = 20.0  # seconds to wait for a text
+LIMIT = 60.0  # seconds to wait for a text, on a busy machine
 Modes = list[int | list[bytes | int]]
 
 
