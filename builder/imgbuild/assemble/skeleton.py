@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.plan.plan import AddedFilesRecipe, FilesRecipe, UserPackages, VenvRecipe
+from imgbuild.plan.plan import COMMANDS, AddedFilesRecipe, FilesRecipe, UserPackages, VenvRecipe
 from imgbuild.system import files, quoting
 
 DATA = files.data("image")
@@ -60,10 +60,7 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
     """Entry point, home, work and cache folders; on a registry base also the user's entries."""
     user = recipe.user
     private = recipe.private is True
-    words = {
-        **(PRIVATE if private else SHARED),
-        "@CACHE@": quoting.plain(recipe.cache),
-    }
+    words = {**(PRIVATE if private else SHARED), "@CACHE@": quoting.plain(recipe.cache)}
     environment = _template("environment.sh", words)
     if recipe.user_packages:
         workdir = quoting.plain(recipe.workdir.rstrip("/"))
@@ -114,7 +111,7 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
     program = f"#!{quoting.plain(f'/{prefix}')}/bin/python -I\n{_template('packages.py', {})}"
     yield _file(f"{HOME}/packages.py", program, mode=0o755)
     for name in ("pip", "pip3", "uv"):
-        yield _link(f"{HOME}/bin/{name}", "../packages.py")
+        yield _link(f"{COMMANDS.strip('/')}/{name}", "../packages.py")
     added = f"site.addsitedir({site!r})"
     yield _file(
         "usr/lib/python3/dist-packages/imgbuild.pth",

@@ -420,9 +420,7 @@ def layer_id(recipe: Recipe) -> Digest:
 
 def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
     if lock.base.kind == "debian":
-        tools = resolution.tools or ()
-        debs = tuple(deb for deb in resolution.debs if deb.package not in tools)
-        return [(lock.base.name, _debian(lock, arch, debs))]
+        return [(lock.base.name, _debian(lock, arch, _split(resolution)[0]))]
     return [
         (f"{lock.base.name}-{number}", RegistryRecipe(image=lock.base.image, layer=layer))
         for number, layer in enumerate(resolution.base_layers)
@@ -431,12 +429,17 @@ def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[s
 
 def _tools(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
     """The layer of the base's tools, above the wheels, so that layers below it are shared."""
-    tools = resolution.tools or ()
+    base, tools = _split(resolution)
     if not tools:
         return []
-    base = tuple(deb for deb in resolution.debs if deb.package not in tools)
-    debs = tuple(deb for deb in resolution.debs if deb.package in tools)
-    return [("tools", AddedDebsRecipe(base=_debian(lock, arch, base), debs=debs))]
+    return [("tools", AddedDebsRecipe(base=_debian(lock, arch, base), debs=tools))]
+
+
+def _split(resolution: Resolution) -> tuple[tuple[Deb, ...], tuple[Deb, ...]]:
+    """The Debian packages of the base, and those of its tools."""
+    names = frozenset(resolution.tools or ())
+    base = tuple(deb for deb in resolution.debs if deb.package not in names)
+    return base, tuple(deb for deb in resolution.debs if deb.package in names)
 
 
 def _debian(lock: Lock, arch: Arch, debs: tuple[Deb, ...]) -> DebianRecipe:
