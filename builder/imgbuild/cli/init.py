@@ -160,7 +160,9 @@ FileOption = Annotated[
 ]
 RefreshOption = Annotated[
     bool,
-    option("--refresh", "Copy the locks of published targets again, from where the matrix says."),
+    option(
+        "--refresh", "Copy the locks of published targets again, from their source in the matrix."
+    ),
 ]
 
 
@@ -230,7 +232,7 @@ class Additions(Group, frozen=True, kw_only=True):
 class Started(msgspec.Struct, frozen=True, kw_only=True):
     """A project that was started: its row, and the files that were written.
 
-    `read` and `choice` are None for one without files that say what it needs.
+    `read` and `choice` are None for a project without files that declare requirements.
     """
 
     name: str
@@ -430,7 +432,7 @@ def _row(
 ) -> WantedExtension:
     """The row of the project's image."""
     chosen = choice.chosen
-    relaxed = "asked for with imgbuild init --relax; the project names another version"
+    relaxed = "relaxed with imgbuild init --relax; the project requires another version"
     minor = ".".join(chosen.python.split(".")[:2])
     return WantedExtension(
         name=name,

@@ -146,7 +146,7 @@ def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) ->
             message, hint=f"try the image itself: imgbuild run {lock.target} -- sh"
         ) from error
     if document.format != FORMAT:
-        message = f"{SCRIPT} answered in format {document.format}, not {FORMAT}"
+        message = f"{SCRIPT} reported in format {document.format}, not {FORMAT}"
         raise WorkFailed(message, hint="install imgbuild again")
     reporter.info(f"{lock.target}: checked in {document.seconds:.1f} s")
     return Report(

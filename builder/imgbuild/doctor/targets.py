@@ -175,7 +175,7 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
 def has_code(able: Collection[str], capability: str) -> bool:
     """Whether code for the capabilities `able` runs on another: the same major, not older.
 
-    Floors are computed for each capability that the data knows (code of an "a" suffix runs on its
+    Floors are computed for each capability in the data (code of an "a" suffix runs on its
     own alone): of these, what they leave out does not run.
     """
     if capability in able:
@@ -213,7 +213,7 @@ def _remarks(host: Host) -> Iterable[str]:
         checked = "architecture and driver are" if host.driver else "the architecture is"
         yield f"no GPU was found{driver}: only {checked} checked"
     if not host.engines:
-        yield "no docker, podman or apptainer answers; `imgbuild run` uses a root folder"
+        yield "no docker, podman or apptainer responds; `imgbuild run` uses a root folder"
     for container_engine in host.engines:
         if host.gpus and not container_engine.gpus:
             cure = _cure(container_engine.name)

@@ -24,7 +24,7 @@ SECRET = re.compile(
     r"token|secret|passw|credential|signature|^sig$|api.?key|^key$|auth", re.IGNORECASE
 )
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
-NETRC = "put the login into netrc, or into a credential helper of git"
+NETRC = "store the credentials in netrc, or in a credential helper of git"
 
 
 class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +70,12 @@ def is_commit(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """`text` without login, query and fragment."""
+    """`text` without credentials, query and fragment."""
     return re.sub(r"[?#].*", "", re.sub(r"://[^/]*@", "://", text))
 
 
 def read(text: str) -> Address:
-    """The address that `text` is; ValueError, without any login in its message, if it is none."""
+    """`text` parsed as a URL; ValueError, whose message has no credentials, if it is none."""
     if re.search(rf"[{CONTROLS}\\]", text):
         message = "an address has control characters or backslashes"
         raise ValueError(message)
@@ -92,7 +92,7 @@ def wheel(text: str) -> WheelAddress:
         return WheelAddress(place=_relative(text))
     _refuse_secrets(text)
     if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
-        message = "an http address can be changed on the way: write https"
+        message = "http is not protected against changes in transit: use https"
         raise ValueError(message)
     if parts.scheme not in ("https", "http") or not parts.hostname:
         message = f"{parts.scheme}: is not a scheme of a wheel's address: write https://…"
@@ -104,7 +104,7 @@ def wheel(text: str) -> WheelAddress:
     )
     address = WheelAddress(place=urlunsplit(parts._replace(fragment="")), hashes=hashes)
     if not address.name.endswith(".whl"):
-        message = "the address names no wheel (.whl): write git+https://… for a repository"
+        message = "the address names no wheel (.whl): use git+https://… for a repository"
         raise ValueError(message)
     return address
 
@@ -117,7 +117,7 @@ def _git(text: str) -> GitAddress:
         message = f"{GIT}{parts.scheme} is not an address of a repository: write {allowed}"
         raise ValueError(message)
     if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
-        message = f"an http address can be changed on the way: write {GIT}https"
+        message = f"http is not protected against changes in transit: use {GIT}https"
         raise ValueError(message)
     if parts.query or (parts.scheme != "file" and not parts.hostname):
         message = "the address of a repository has a query, or no host"

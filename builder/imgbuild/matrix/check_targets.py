@@ -161,7 +161,7 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
     if mode == "off":
         for name in FLASHINFER:
             if name in pins or name in target.requires:
-                message = f"FlashInfer is off, and the target asks for {name}"
+                message = f"FlashInfer is off, and the target requires {name}"
                 notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {name}")
         _sampler(notes, (*path, "env", flashinfer.SAMPLER), target)
     elif mode == "prebuilt":

@@ -1,7 +1,7 @@
 """A YAML document as a value of a type, or an error with everything that does not fit.
 
-msgspec itself stops at the first error and knows no lines, so this follows msgspec's description of
-a type.
+msgspec itself stops at the first error and has no line numbers, so this follows msgspec's
+description of a type.
 
 The expected type decides how a scalar is read, not what YAML guesses: text is taken as it is
 written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the mode off stays off, in quotes or

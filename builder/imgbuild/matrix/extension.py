@@ -82,7 +82,7 @@ class FileToAdd(_Strict, frozen=True, rename={"source": "from"}):
 Files = Annotated[
     tuple[Line, ...],
     msgspec.Meta(
-        description="files of this project that say what it requires, relative to this file:"
+        description="files of this project that declare its requirements, relative to this file:"
         " requirements.txt, pyproject.toml, uv.lock, environment.yml, Dockerfile, …"
     ),
 ]

@@ -22,7 +22,7 @@ class Notes:
 
     `place_of` finds the line and column of the value at a path, or with True those of its key.
     `refused` are the paths of values that did not fit their types. They are reported already, so
-    nothing more is noted about them and what is below them: `()` stands for the whole file.
+    nothing more is noted about them and what is below them: `()` means the whole file.
     """
 
     def __init__(self, file: str, place_of: PlaceOf | None = None) -> None:

@@ -185,7 +185,7 @@ class _Composer(Composer):
 
 
 class _Loader(_Composer, yaml.SafeLoader):
-    """Reads YAML in Python, whose errors say what is wrong and where."""
+    """Reads YAML in Python, whose errors have the cause and the place."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -16,7 +16,7 @@ from imgbuild.values import normalize
 def read(reading: Reading, file: str, document: dict[str, Any], *, take: bool) -> None:
     """Read the tables of Poetry; only sources and groups unless `take`.
 
-    Poetry 2 has the requirements under `[project]`, and in its own tables what pip cannot say.
+    Poetry 2 has the requirements under `[project]`, and in its own tables what pip cannot express.
     """
     table = table_of(document)
     if not table:

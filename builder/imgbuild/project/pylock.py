@@ -63,7 +63,7 @@ def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> Non
 def add(
     reading: Reading, document: dict[str, Any], lines: Lines, *, groups: Iterable[str] = ()
 ) -> None:
-    """Add the packages of a document of PEP 751; `lines` says where each of them stands."""
+    """Add the packages of a document of PEP 751; `lines` has the line of each."""
     from packaging.pylock import Pylock, PylockValidationError
 
     whole = Place(file=lines.file)
@@ -95,7 +95,7 @@ def add(
 
 
 def cut_off(reading: Reading, uploads: Iterable[datetime.datetime], place: Place) -> None:
-    """The cut-off of a lock file without one of its own: the day after the newest of `uploads`."""
+    """The cut-off of a lock file that states none: the day after the newest of `uploads`."""
     newest = max(map(_moment, uploads), default=None)
     if reading.cut_off is None and newest is not None:
         day = newest.date() + datetime.timedelta(days=1)

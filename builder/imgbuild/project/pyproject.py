@@ -190,7 +190,7 @@ def chosen(
 def check_choice(reading: Reading) -> None:
     """A problem for each chosen extra or group that no file has.
 
-    An extra may be one that only the build backend knows.
+    An extra may be one that only the build backend computes.
     """
     unknown = any("optional-dependencies" in item.dynamic for item in reading.packages)
     for kind, names, available in (

@@ -111,7 +111,7 @@ def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> Li
 
 
 def _options(line: str) -> tuple[Any, list[str], str]:
-    """The options of a line, its other words, and its requirement; None if pip knows one not."""
+    """The options of a line, its other words, and its requirement; None for an unknown option."""
     from pip_requirements_parser import break_args_options, build_parser
 
     parser = build_parser()
@@ -298,7 +298,7 @@ class _Word:
         """A wheel or an sdist among the files of the project."""
         name = _archive_name(target)
         if name is None or not self.reading.sources.exists(target):
-            reason = "no such file" if name else "its name does not say which package it is"
+            reason = "no such file" if name else "its file name does not contain a package name"
             self.reading.leave_out(self.place, target, reason)
             return
         self.reading.requirement(
@@ -337,7 +337,7 @@ def _without_egg(address: str) -> str:
 
 
 def _archive_name(address: str) -> str | None:
-    """The package of a wheel or an sdist, by its file name; None if that does not say it."""
+    """The package of a wheel or an sdist, by its file name; None if it contains none."""
     file = addresses.file_name(address)
     try:
         if file.endswith(".whl"):

@@ -106,7 +106,7 @@ def outdated(
 
     Left out are pinned ones, those of CUDA, those whose newest version is about as old, and those
     that are not requested and whose newer version contradicts what the set has of other packages.
-    `chosen` says which packages require each one.
+    `chosen` has the packages that require each one.
     """
     catalogue, pins = facts.catalogue, conflict.pins_of(demands)
     offers = {

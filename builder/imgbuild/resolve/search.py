@@ -22,7 +22,7 @@ from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.solve.torch import TORCH, TorchBuild
 
-ASKED = "asked for with imgbuild resolve"
+ASKED = "requested with imgbuild resolve"
 FLASHINFER = "flashinfer-python"
 ROUNDS = 4  # of versions whose extras require something else
 

@@ -1,7 +1,7 @@
 """Suggestions: similar requests without a conflict, found by changing one package at a time.
 
 Each is checked by the same facts as the original, as far as the conflict was followed; a suggestion
-says which code was not read for it.
+reports which code was not read for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Key = frozenset[tuple[str, str]]
 
 
 class Suggestions:
-    """Finds package sets similar to contradicting requests; learns from `check` on the way.
+    """Finds package sets similar to contradicting requests; learns from `check`.
 
     `retained` are packages whose versions are not to be changed.
     """

@@ -409,7 +409,7 @@ def test_what_is_left_out_is_named_where_nothing_is_read(imgbuild: Command) -> N
     require(MET, "training/requirements.txt")
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    assert "left out training/requirements.txt: a project of its own" in unwrapped(done.stderr)
+    assert "left out training/requirements.txt: a separate project" in unwrapped(done.stderr)
 
 
 def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command) -> None:

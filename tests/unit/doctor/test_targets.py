@@ -168,7 +168,7 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     assert loaded.endswith(
         "though driver 580.159.04 is loaded: only architecture and driver are checked"
     )
-    assert "no docker, podman or apptainer answers" in text
+    assert "no docker, podman or apptainer responds" in text
     assert "64 MB of shared memory" in text
 
 

@@ -164,7 +164,7 @@ def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str
         (
             ("project", "sources", "demo"),
             "git+http://git.example/demo@" + ZERO,
-            "write git+https",
+            "use git+https",
         ),
         (
             ("project", "sources", "demo"),
@@ -211,7 +211,7 @@ def test_existing_locks_are_read_and_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("field", ["as_of", "target"])
 def test_a_server_cannot_write_into_the_matrix_of_a_user(field: str, tmp_path: Path) -> None:
-    """`init --lock`: what the lock says is put into matrix.yaml."""
+    """`init --lock`: what the lock has is put into matrix.yaml."""
     extended.publish(tmp_path / "server/small", extended.published())
     path = tmp_path / "server/small/lock.json"
     document = json.loads(path.read_bytes())

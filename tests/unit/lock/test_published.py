@@ -236,7 +236,7 @@ def test_what_is_wrong_is_reported_with_its_place(name: str, tmp_path: Path) -> 
     [
         ("registry.example.org/team/small:v1", "a tag is not needed"),
         ("Registry", "another form"),
-        (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json says sha256:"),
+        (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json has sha256:"),
     ],
 )
 def test_an_image_that_is_not_the_published_one(image: str, message: str, tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_an_address_with_a_login_is_refused_and_not_repeated(
     with pytest.raises(InputError) as caught:
         extended.read(extended.repository(tmp_path, extended.MATRIX + more))
     [problem] = caught.value.problems
-    assert (problem.path, problem.message) == (place, "the url holds a user name or password")
+    assert (problem.path, problem.message) == (place, "the url contains a user name or password")
     assert "hunter2" not in str(problem)
 
 

@@ -151,8 +151,8 @@ def test_what_a_target_asks_for_is_said_of_the_target():
     ask = request.of_target("small", matrix.targets["small"], Arch.X86_64)
     assert ask.row == "small"
     assert [str(requested) for requested in ask.requests] == [
-        "the target small asks for trl>=0.18",
-        "the target small asks for torch==2.6.0",
+        "the target small requires trl>=0.18",
+        "the target small requires torch==2.6.0",
     ]
 
 

@@ -294,7 +294,7 @@ def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):
     facts, demands = ask(("torch", "==2.7.0"), requested)
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.requests == ("torch", "flashinfer-python")
-    assert "is compiled for torch 2.6, as its version says" in requirement_conflict.reasons[-1]
+    assert "is compiled for torch 2.6, according to its version" in requirement_conflict.reasons[-1]
     assert near(facts, demands, None) == ("torch 2.6.0 for CUDA 12.4",)
     facts, demands = ask(("torch", "==2.6.0"), requested)
     assert conflict.conflict(facts, demands, "12.4") is None
