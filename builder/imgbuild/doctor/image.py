@@ -141,7 +141,9 @@ def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) ->
         document = msgspec.json.decode(done.stdout, type=_Document)
     except msgspec.DecodeError as error:
         tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
-        message = f"{lock.target}: nothing ran in the image (status {done.status}):\n{tail}"
+        message = (
+            f"{lock.target}: no command could run in the image (status {done.status}):\n{tail}"
+        )
         raise WorkFailed(
             message, hint=f"try the image itself: imgbuild run {lock.target} -- sh"
         ) from error

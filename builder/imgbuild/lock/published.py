@@ -204,7 +204,7 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
     hint = "copy both files again from where the target is published: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():
-            message = f"{folder / file}: no such file, but matrix.yaml extends {name}"
+            message = f"{folder / file}: no such file, and matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
     data = boundary.content(folder / LOCK, codec.LIMIT)
     lock = lock_file.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
@@ -232,7 +232,7 @@ def _check_published(notes: Notes, value: Extensions, extended: PublishedTarget)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
     for index, package in used.items():
         if index not in value.indexes:
-            message = f"its {package} comes from the index {index}, whose address is not known"
+            message = f"its {package} comes from the index {index}, whose URL is not known"
             notes.note((*here, "lock"), message, expected=f"indexes: {{{index}: {{url: …}}}}")
     _, _, digest = extended.image.partition("@")
     if digest and digest != extended.digest:

@@ -264,7 +264,7 @@ def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
     from imgbuild.matrix.convert import converted
     from imgbuild.matrix.yaml_nodes import parse
 
-    hint = "restore it from git, or remove the lines: correct entries are learned again"
+    hint = "restore it from git, or remove the lines: valid entries are learned again"
     return converted(parse(data, file), _File, _check, hint=hint).constraints
 
 

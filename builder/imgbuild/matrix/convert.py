@@ -277,7 +277,7 @@ def _text(text: str, expected_type: inspect.StrType, plain: bool) -> str | _Misf
     pattern, least = expected_type.pattern, expected_type.min_length
     if pattern is not None and not re.search(pattern.removesuffix("$") + r"\Z", text):
         if pattern not in (fields.LINE, fields.PROSE):
-            return _Misfit("the text has another form")
+            return _Misfit("the text does not have the expected form")
         lines = pattern == fields.LINE and re.search(fields.PROSE, text)
         return _Misfit(
             "the value has several lines" if lines else "the text has control characters"

@@ -82,7 +82,11 @@ class Notes:
     ) -> None:
         """Note a problem if `text` does not match `pattern`."""
         if not re.fullmatch(pattern, text):
-            message = "the name has another form" if key else "the text has another form"
+            message = (
+                "the name does not have the expected form"
+                if key
+                else "the text does not have the expected form"
+            )
             self.note(path, message, key=key, value=text, expected=expected)
 
     def once(self, path: Path, items: Sequence[str]) -> None:

@@ -191,7 +191,7 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
         return None
     if parser.has_section("easy_install"):
         place = Place(file=file, line=line_of(text, "[easy_install]"))
-        reading.leave_out(place, "[easy_install]", "settings of a program that is no longer used")
+        reading.leave_out(place, "[easy_install]", "settings of an obsolete tool")
     if not (parser.has_section("options") or parser.has_option("metadata", "name")):
         return None
     values = Metadata(file=file)
@@ -244,14 +244,14 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
         reading.problem(Place(file=file, line=error.lineno or 0), f"not Python: {error.msg}")
         return None
     except (ValueError, RecursionError, MemoryError):
-        reading.problem(Place(file=file), "is too large, or nested too deeply, to be read")
+        reading.problem(Place(file=file), "is too large, or nested too deeply")
         return None
     if not script.line:
-        reading.leave_out(Place(file=file), "setup.py", "calls no setup() that can be seen")
+        reading.leave_out(Place(file=file), "setup.py", "contains no call of setup()")
         return Metadata(file=file, dynamic=["install_requires"])
     for text_value in script.conditional:
         reading.leave_out(
-            Place(file=file, line=text_value.line), text_value.value, "only under a condition"
+            Place(file=file, line=text_value.line), text_value.value, "only conditionally"
         )
     return metadata
 
@@ -330,7 +330,7 @@ def add(reading: Reading, request: LocalRequest) -> None:
             reading.packages.append(package)
     name = request.name or (package.name if package else "")
     if package is None or not name:
-        reason = "has no pyproject.toml, setup.py or setup.cfg that names a package"
+        reason = "has no pyproject.toml, setup.py or setup.cfg with the name of a package"
         reading.leave_out(request.place, request.folder, reason)
         return
     if request.folder != ".":

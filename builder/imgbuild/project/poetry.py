@@ -155,7 +155,7 @@ def _folder(reading: Reading, name: str, value: dict[str, Any], place: Place) ->
     target = relative(above(place.file), str(value["path"]))
     extras = value.get("extras")
     if target.startswith(("/", "..")) or not reading.sources.inside(target):
-        reading.leave_out(place, f"{name} = {value}", "a path outside of the project")
+        reading.leave_out(place, f"{name} = {value}", "a path outside the project")
     elif reading.sources.is_folder(target):
         reading.local(
             LocalRequest(

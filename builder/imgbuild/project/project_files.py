@@ -137,7 +137,7 @@ class ProjectFiles:
         if not self.inside(name):
             problem = Problem(
                 file=name,
-                message="is a symbolic link that leads out of the project",
+                message="is a symbolic link to a place outside the project",
                 value=_target(path),
                 expected="a file of the project",
             )

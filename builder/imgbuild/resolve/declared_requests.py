@@ -76,7 +76,7 @@ def requested(
     requests: dict[str, RequestedPackage] = {}
     for (package, spec, extras), arches in machines.items():
         if package in requests:
-            message = f"the files ask for other versions of {package} on {', '.join(arches)}"
+            message = f"the files require other versions of {package} on {', '.join(arches)}"
             raise InputError(message, hint="resolve for each architecture alone: --arch")
         requests[package] = RequestedPackage(
             package=package,

@@ -41,7 +41,7 @@ EXTENSION = """\
 COPIED = "    # Its lock.json and digests.json, copied; renew them with: imgbuild init --refresh\n"
 FROM_THERE = "   # its layers are taken from here by digest\n"
 NO_IMAGE = """\
-    # Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are made again from the
+    # Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are built from the
     # lock, byte for byte.
     # image: registry.example.org/imgbuild/{extends}
 """

@@ -136,7 +136,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         ]
         pin = self.target.pins.get(TORCH) if self.target is not None else None
         if pin is not None and not any(item.package == TORCH for item in demands):
-            words = f"torch {pin} is what the other architecture has"
+            words = f"torch {pin} is the version of the other architecture"
             demands.append(conflict.demand(TORCH, f"=={pin}", words))
         return tuple(demands)
 

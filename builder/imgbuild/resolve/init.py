@@ -231,7 +231,7 @@ def refresh(path: Path, http: Http) -> list[Renewed]:
     for name, item in published.published(path).items():
         if not item.origin:
             message = f"{path}: published.{name} has no source (`from`)"
-            raise InputError(message, hint="add `from:`, an address or a path")
+            raise InputError(message, hint="add `from:`, a URL or a path")
         folder = path.parent / item.lock
         before = _digest(folder)
         place = item.origin

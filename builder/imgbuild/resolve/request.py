@@ -146,10 +146,10 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
         raise InputError(message, hint=hint) from error
     package = normalize(requirement.name)
     if requirement.url:
-        message = f"{text!r} has an address, which `requires:` cannot have"
+        message = f"{text!r} has a URL, which `requires:` cannot have"
         raise InputError(message, hint="name a version, and an index that has it with --index")
     if any(each.operator == "===" for each in requirement.specifier):
-        message = f"{text!r} compares text with ===, which `requires:` cannot have"
+        message = f"{text!r} uses ===, which `requires:` cannot have"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
     requested = RequestedPackage(
         package=package,

@@ -25,7 +25,7 @@ TRIED = 96  # versions on each side
 AT_ONCE = 16
 ROUNDS = 6  # of learning from the code of a suggestion
 SHOWN = 4  # suggestions
-UNREAD = "by METADATA; its code was not looked at"
+UNREAD = "by METADATA; its code was not read"
 
 
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class Suggestions:
         unread = [w.package for w in requests if w.package not in read and w.package != TORCH]
         if not unread:
             return text
-        partly = f"the code of {', '.join(unread)} was not looked at"
+        partly = f"the code of {', '.join(unread)} was not read"
         return f"{text} ({partly if read else UNREAD})"
 
     def _first(

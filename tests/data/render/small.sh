@@ -150,5 +150,5 @@ print("\n".join(faults) or f"{len(VERSIONS)} packages as the lock has them", fil
 sys.exit(bool(faults))
 END
 (python=$venv/bin/python; . "$venv/environment.sh"; exec "$python" "$spool/check.py") \
-  || fail "$venv is not what the lock has" "see the lines above"
+  || fail "$venv is not what the lock says" "see the lines above"
 say "done: . $venv/bin/activate && . $venv/environment.sh"
