@@ -1,0 +1,219 @@
+"""A newer version tried as a row in a scratch folder: solved, audited, learned from, locked.
+
+First only the tried version changes. If there is no solution, the other pins are loosened: each may
+be its present version or a newer one, and what the solver chooses is pinned and tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild import codec
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.attest.sbom import packages
+from imgbuild.errors import AuditFailed, FilesDisagree, InputError, NoSolution
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix import constraints
+from imgbuild.matrix.model import Base, Matrix, Target, Wanted
+from imgbuild.pipeline import lock_target
+from imgbuild.plan import records
+from imgbuild.plan.image_digests import TargetDigests
+from imgbuild.project_paths import MATRIX, Project
+from imgbuild.render import templates
+from imgbuild.solve import solve
+from imgbuild.solve.problem import SolveProblem
+from imgbuild.values import sha256
+
+REFUSALS = (NoSolution, AuditFailed, FilesDisagree, InputError)
+REASONS = 8
+LOOSE = "at least the version of the row that is updated"
+TORCH = "torch"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a matrix by its name; `bases` are bases that the matrix lacks, by name."""
+
+    name: str
+    target: Target
+    bases: Mapping[str, Base] = {}
+
+    def in_matrix(self, matrix: Matrix) -> Matrix:
+        """`matrix` with this row."""
+        bases = {**matrix.bases, **self.bases}
+        targets = {**matrix.targets, self.name: self.target}
+        return msgspec.structs.replace(matrix, bases=bases, targets=targets)
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """A row that was locked in the scratch folder."""
+
+    row: Row
+    lock: Lock
+    digests: TargetDigests
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a version cannot be taken; `audited` if packages that fit by METADATA do not work."""
+
+    reasons: tuple[str, ...]
+    audited: bool = False
+
+
+@contextlib.contextmanager
+def scratch_project(project: Project, inputs: Inputs) -> Iterator[Project]:
+    """A temporary folder with the constraints, records and templates of `project`."""
+    with inputs.store.scratch() as folder:
+        scratch = Project(matrix=folder / MATRIX)
+        scratch.images.mkdir()
+        for path in (
+            constraints.constraints_path(project.images),
+            records.records_path(project.images),
+            packages.packages_path(project.images),
+        ):
+            if path.is_file() and not path.is_symlink():
+                shutil.copyfile(path, scratch.images / path.name)
+        for name in templates.project_templates(project.images):
+            place = scratch.images / templates.FOLDER / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(project.images / templates.FOLDER / name, place)
+        yield scratch
+
+
+def moved(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
+    """`target` with one pin at another version, and its cut-off day."""
+    pins = {**target.pins, package: version}
+    return msgspec.structs.replace(target, pins=pins, as_of=as_of)
+
+
+def attempt(
+    scratch: Project, matrix: Matrix, row: Row, package: str, inputs: Inputs, *, processes: int
+) -> Tried | Refused:
+    """Lock `row`, in which the version of `package` is new; FetchFailed if a server fails."""
+    try:
+        return locked(scratch, matrix, row, inputs, processes=processes)
+    except NoSolution as error:
+        first = _refused(error)
+    except REFUSALS as error:
+        return _refused(error)
+    try:
+        looser = _with_solved_pins(scratch, matrix, row, package, inputs)
+    except REFUSALS as error:
+        return _longer(first, _refused(error))
+    if looser.target.pins == row.target.pins:
+        return first
+    try:
+        return locked(scratch, matrix, looser, inputs, processes=processes)
+    except REFUSALS as error:
+        return _refused(error)
+
+
+def locked(scratch: Project, matrix: Matrix, row: Row, inputs: Inputs, *, processes: int) -> Tried:
+    """Solve, audit and lock a row in the scratch folder; one of REFUSALS if it cannot be had."""
+    whole = row.in_matrix(matrix)
+    inside = Inputs(whole, inputs.context, mirror=inputs.mirror)
+    lock = lock_target.settle_target(scratch, whole, row.name, inside)
+    lock, digests = lock_target.lock_target(
+        scratch, whole, lock, inside, processes=processes, drop=False
+    )
+    return Tried(row=row, lock=lock, digests=digests)
+
+
+def _with_solved_pins(
+    scratch: Project, matrix: Matrix, row: Row, package: str, inputs: Inputs
+) -> Row:
+    """`row` with the versions of its other pins that the solver chooses for the tried one."""
+    target = row.target
+    loose = [
+        name for name in target.pins if name != package and not _names_torch(matrix, target, name)
+    ]
+    requires = {
+        name: Wanted(spec=f">={Version(target.pins[name]).public}", reason=LOOSE) for name in loose
+    }
+    pins = {name: version for name, version in target.pins.items() if name not in requires}
+    open_target = msgspec.structs.replace(
+        target, pins=pins, requires={**target.requires, **requires}
+    )
+    open_row = msgspec.structs.replace(row, target=open_target)
+    known = constraints.read(scratch.images)
+    problem = SolveProblem(
+        open_row.in_matrix(matrix), row.name, target.arch[0], inputs.context, known
+    )
+    with inputs.context.reporter.step(f"resolving {row.name} with other versions of its pins"):
+        versions = solve.resolve(problem).versions
+    solved = {name: _same_or(target.pins[name], versions.get(name)) for name in loose}
+    ordered = {name: {**pins, **solved}[name] for name in target.pins}
+    return msgspec.structs.replace(row, target=msgspec.structs.replace(target, pins=ordered))
+
+
+def _names_torch(matrix: Matrix, target: Target, package: str) -> bool:
+    """Whether `package` is torch, and the address of an index needs its version."""
+    used = {matrix.default_index, *target.indexes.values()}
+    return package == TORCH and any("{torch}" in (matrix.indexes[name].url or "") for name in used)
+
+
+def _same_or(pin: str, solved: str | None) -> str:
+    """`pin` as the row has it if `solved` is that version, else `solved`."""
+    if solved is None or Version(solved).public == Version(pin).public:
+        return pin
+    return Version(solved).public
+
+
+def _refused(error: Exception) -> Refused:
+    """The reasons of an error in words, one line each."""
+    message = getattr(error, "message", str(error))
+    if isinstance(error, NoSolution) and error.reasons:
+        lines = [*error.reasons]
+        audited = "incompatible" in message
+    else:
+        lines = [line.strip() for line in message.splitlines()]
+        audited = not isinstance(error, NoSolution)
+    shown = [" ".join(line.split()) for line in lines if line.strip()]
+    more = [f"and {len(shown) - REASONS} more"] if len(shown) > REASONS else []
+    return Refused(reasons=(*shown[:REASONS], *more), audited=audited)
+
+
+def _longer(first: Refused, second: Refused) -> Refused:
+    """The reasons of two attempts, those of the second, which was free to change more, last."""
+    reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
+    return Refused(reasons=reasons, audited=first.audited or second.audited)
+
+
+def mentioned(reasons: tuple[str, ...], names: Mapping[str, str]) -> dict[str, str]:
+    """Those packages of `names`, with their versions, that the reasons name."""
+    text = " ".join(re.sub(r"[-_.]+(?=[a-z])", "-", reason.lower()) for reason in reasons)
+    return {
+        package: version
+        for package, version in sorted(names.items())
+        if re.search(rf"(?<![\w-]){re.escape(package)}(?![\w-])", text)
+    }
+
+
+def settings_hash(matrix: Matrix, target: Target) -> str:
+    """The hash of what a row says besides its versions, its cut-off day and its texts."""
+    same = msgspec.structs.replace(
+        target,
+        base="",
+        pins=dict.fromkeys(target.pins, "0"),
+        as_of=datetime.date.min,
+        summary="",
+        tested="",
+        recommended="",
+        retired="",
+        guide=(),
+    )
+    shared = (
+        matrix.bases[target.base].python,
+        matrix.bases[target.base].glibc,
+        [matrix.extras[name] for name in target.extras],
+        matrix.requires,
+        matrix.sdists,
+        matrix.drop,
+    )
+    return sha256(codec.compact([same, shared]))[:16]
