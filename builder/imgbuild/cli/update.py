@@ -58,10 +58,13 @@ Summary = Annotated[
 
 
 class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--dry-run` prints of a row: the trials in their order, and what is in the cool-down."""
+    """What `--dry-run` prints of a row: versions to try by package, in the order of the trials.
+
+    Of each package the newest version that works is taken. `waiting` are those in the cool-down.
+    """
 
     source: str
-    trials: tuple[tuple[str, str], ...]
+    trials: dict[str, tuple[str, ...]]
     waiting: dict[str, tuple[str, ...]]
 
 
@@ -163,7 +166,7 @@ def _print_planned(
     planned = [
         PlannedUpdate(
             source=start.source,
-            trials=tuple(run.planned(session.project, session.matrix, start, inputs, options)),
+            trials=run.planned(session.project, session.matrix, start, inputs, options),
             waiting=run.waiting(start),
         )
         for start in starts
@@ -175,8 +178,8 @@ def _print_planned(
 def _planned_lines(item: PlannedUpdate) -> Iterator[str]:
     if not item.trials:
         yield f"{item.source}: nothing to do"
-    for package, version in item.trials:
-        yield f"{item.source}: {package} {version}"
+    for package, versions in item.trials.items():
+        yield f"{item.source}: {package} {', '.join(versions)}"
     yield from _waiting(item.source, item.waiting)
 
 

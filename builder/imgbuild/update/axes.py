@@ -128,6 +128,12 @@ def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixe
     )
 
 
+def of_days(before: str, after: str) -> Axis:
+    """The axis of a base: its snapshot, and a newer one; days as numbers, 20261124."""
+    release = Release(version=after, first=None, last=None, files="")
+    return Axis(package=BASE, version=before, releases=(release,))
+
+
 def is_out(release: Release, cut: datetime.date) -> bool:
     """Whether the first file of a release was uploaded before a day."""
     return release.first is not None and release.first.date() < cut

@@ -27,6 +27,7 @@ from imgbuild.project_paths import Project
 from imgbuild.render import write
 from imgbuild.system.folder import OpenFolder, remove_all
 from imgbuild.update import refusals, row_text
+from imgbuild.update.refusals import MadeRow
 from imgbuild.update.trial import Tried
 from imgbuild.values import Sha256, sha256
 
@@ -40,9 +41,9 @@ def require_regular(project: Project) -> None:
 
 
 def place(
-    project: Project, scratch: Project, tried: Tried, source: str, inputs: Inputs
+    project: Project, scratch: Project, tried: Tried, made: MadeRow, inputs: Inputs
 ) -> tuple[Constraint, ...]:
-    """Write the row `tried`, made of `source`, from the scratch folder into the project.
+    """Write the row `tried`, made as `made` says, from the scratch folder into the project.
 
     The learned constraints that are not written are returned: a lock of the project violates them.
     """
@@ -53,11 +54,13 @@ def place(
         if row.name in matrix.targets:
             message = f"{project.matrix} already has a row {row.name}"
             raise InputError(message, hint="run the same command again")
-        base_of = matrix.targets[source].base
-        text = row_text.with_row(before, str(project.matrix), source, row, base_of)
+        base_of = matrix.targets[made.of].base
+        text = row_text.with_row(before, str(project.matrix), made.of, row, base_of)
         whole = load.located(load.loads(text, str(project.matrix)), project.root)
         write.keep_new(scratch, whole, [row.name], inputs.context.reporter)
         left_out = _merge(project, scratch, tried, inputs)
+        updates = refusals.read(project.images).making(row.name, made, row.target.pins)
+        refusals.write(project.images, updates, project.root)  # without the row it has no effect
         _place_folder(project, scratch, row.name, text)
     write.keep_new(project, whole, [row.name], inputs.context.reporter)
     return left_out

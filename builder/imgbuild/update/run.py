@@ -24,9 +24,10 @@ from imgbuild.show import image_diff
 from imgbuild.show.image_diff import Diff
 from imgbuild.solve import uv
 from imgbuild.system.reporter import ProgressBar
-from imgbuild.update import axes, catalogue, refusals, row_text, trial
-from imgbuild.update.axes import Axis, CoolDown, Fixed, Release
+from imgbuild.update import axes, catalogue, refusals, row_text, snapshots, trial
+from imgbuild.update.axes import BASE, Axis, CoolDown, Fixed, Release
 from imgbuild.update.refusals import MadeRow, Refusal, Updates
+from imgbuild.update.snapshots import Snapshot
 from imgbuild.update.trial import Refused, Row, Tried
 
 TRIAL = "update-trial"  # the name of a row during its trials
@@ -54,12 +55,17 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidates(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be tried for one row: its newest descendant, its lock, and the axes."""
+    """What can be tried for one row: `source`, the newest that was made of `origin`, and the axes.
+
+    `snapshot` is a newer base; it is taken with the first version that is tried.
+    """
 
     origin: str
     source: str
     target: Target
+    lock: Lock | None
     axes: tuple[Axis, ...]
+    snapshot: Snapshot | None = None
 
 
 class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,23 +101,40 @@ def candidates(
     if options.cool_down.days is not None:
         axes.require_times(indexes, targets)
     return [
-        Candidates(
-            origin=_origin(updates, name, matrix),
-            source=name,
-            target=matrix.targets[name],
-            axes=tuple(
-                axes.axis(
-                    indexes[name],
-                    package,
-                    chosen.pins[package],
-                    options.cool_down,
-                    options.advisories,
-                )
-                for package in axes.names(chosen)
-            ),
-        )
+        _candidates(project, matrix, _origin(updates, name, matrix), name, chosen, inputs, options)
         for name, chosen in targets.items()
     ]
+
+
+def _candidates(
+    project: Project,
+    matrix: Matrix,
+    origin: str,
+    source: str,
+    chosen: Target,
+    inputs: Inputs,
+    options: Options,
+) -> Candidates:
+    target, indexes = matrix.targets[source], _indexes(matrix, matrix.targets[source], inputs)
+    lock = None
+    if lock_file.lock_path(project.images, source).exists():
+        lock = lock_file.read_lock(project.images, source)
+    today = options.cool_down.today
+    snapshot = snapshots.newer(matrix.bases, target.base, lock, today, inputs.context)
+    found = [
+        axes.axis(indexes, package, chosen.pins[package], options.cool_down, options.advisories)
+        for package in axes.names(chosen)
+    ]
+    if snapshot is not None and BASE in options.packages:
+        found.append(axes.of_days(snapshot.before, snapshot.after))
+    return Candidates(
+        origin=origin,
+        source=source,
+        target=target,
+        lock=lock,
+        axes=tuple(found),
+        snapshot=snapshot,
+    )
 
 
 def _chosen(target: Target, options: Options) -> Target:
@@ -124,7 +147,7 @@ def _chosen(target: Target, options: Options) -> Target:
 
 def _require_pinned(targets: Mapping[str, Target], options: Options) -> None:
     pinned = {package for target in targets.values() for package in target.pins}
-    unknown = [package for package in options.packages if package not in pinned]
+    unknown = [package for package in options.packages if package not in {*pinned, BASE}]
     if unknown:
         message = f"no selected row pins {', '.join(unknown)}"
         raise InputError(message, hint="a package that a row does not pin follows from its as_of")
@@ -161,20 +184,12 @@ class Updater:
         self._indexes = _indexes(matrix, start.target, inputs)
         self._newest: dict[str, str | None] = {}
         self._accepted: Tried | None = None
+        self._row = Row(name=TRIAL, target=start.target)
+        if (snapshot := start.snapshot) is not None:
+            based = msgspec.structs.replace(start.target, base=snapshot.name)
+            self._row = Row(name=TRIAL, target=based, bases={snapshot.name: snapshot.base})
         self._fixes: dict[str, tuple[str, ...]] = {}
         self._refused: dict[tuple[str, str], Refusal] = {}
-        self._lock = self._read_lock()
-
-    def _read_lock(self) -> Lock | None:
-        path = lock_file.lock_path(self._project.images, self._start.source)
-        return (
-            lock_file.read_lock(self._project.images, self._start.source) if path.exists() else None
-        )
-
-    @property
-    def _target(self) -> Target:
-        """The row as far as it was accepted."""
-        return self._accepted.row.target if self._accepted else self._start.target
 
     def run(self, bar: ProgressBar) -> RowUpdate:
         """Try every newer version until none is left; the new row is written."""
@@ -198,7 +213,7 @@ class Updater:
         known = refusals.read(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
-            present = axes.parsed(self._target.pins[axis.package])
+            present = axes.parsed(self._present(axis))
             for release in axis.releases:
                 if axes.parsed(release.version) <= present:
                     break
@@ -207,10 +222,17 @@ class Updater:
                     pending.append((axis, release))
         return pending
 
+    def _present(self, axis: Axis) -> str:
+        """The version of an axis in the row as far as it was accepted."""
+        if axis.package == BASE:
+            is_moved = self._accepted is not None
+            return axis.releases[0].version if is_moved else axis.version
+        return self._row.target.pins[axis.package]
+
     def _inputs_of(self, release: Release) -> refusals.Inputs:
         return refusals.Inputs(
-            row=trial.settings_hash(self._matrix, self._target),
-            versions=self._target.pins,
+            row=self._settings(),
+            versions=self._row.target.pins,
             files=release.files,
             imgbuild=imgbuild.__version__,
             newest=self._newest_of,
@@ -230,15 +252,15 @@ class Updater:
 
     def _try(self, axis: Axis, release: Release) -> None:
         """Lock the row with one more new version, or record why it cannot have it."""
-        as_of = axes.cut_off(self._target, release, self._options.cool_down)
-        row = Row(
-            name=TRIAL,
-            target=trial.moved(self._target, axis.package, release.version, as_of),
-        )
+        target = self._row.target
+        as_of = axes.cut_off(target, release, self._options.cool_down)
+        if axis.package != BASE:
+            target = trial.moved(target, axis.package, release.version, as_of)
+        row = msgspec.structs.replace(self._row, target=target)
         reporter = self._inputs.context.reporter
         reporter.info(
             f"{self._start.source}: trying {axis.package} {release.version}"
-            f" in place of {self._target.pins[axis.package]}"
+            f" in place of {self._present(axis)}"
         )
         outcome = trial.attempt(
             self._scratch,
@@ -251,7 +273,7 @@ class Updater:
         if isinstance(outcome, Refused):
             self._refuse(axis.package, release, outcome)
             return
-        self._accepted = outcome
+        self._accepted, self._row = outcome, outcome.row
         if release.version in axis.fixing:
             self._fixes[axis.package] = axis.fixing[release.version]
         reporter.info(f"{self._start.source}: accepted {axis.package} {release.version}")
@@ -259,7 +281,7 @@ class Updater:
     def _refuse(self, package: str, release: Release, outcome: Refused) -> None:
         """Record a refusal with what it depends on, in the file and for the result."""
         named = trial.mentioned(outcome.reasons, self._names(package))
-        has = {name: pin for name, pin in self._target.pins.items() if name in named}
+        has = {name: pin for name, pin in self._row.target.pins.items() if name in named}
         has.pop(package, None)
         refusal = Refusal(
             package=package,
@@ -267,7 +289,7 @@ class Updater:
             reasons=outcome.reasons,
             kind="audit" if outcome.audited else "solve",
             tried=self._options.cool_down.today,
-            row=trial.settings_hash(self._matrix, self._target),
+            row=self._settings(),
             files=release.files,
             has=has,
             newest={name: top for name in named if (top := self._newest_of(name)) is not None},
@@ -281,10 +303,13 @@ class Updater:
             f"{self._start.source}: refused {package} {release.version}: {first}"
         )
 
+    def _settings(self) -> str:
+        return trial.settings_hash(self._row.in_matrix(self._matrix), self._row.target)
+
     def _names(self, package: str) -> dict[str, str]:
         """The packages whose versions may be a cause of a refusal."""
-        locked = next(iter(self._lock.arch.values())).versions if self._lock else {}
-        return {**locked, **self._target.pins, package: ""}
+        locked = next(iter(self._start.lock.arch.values())).versions if self._start.lock else {}
+        return {**locked, **self._row.target.pins, package: ""}
 
     def _place(self, tried: Tried) -> tuple[str, tuple[Constraint, ...]]:
         """Lock the accepted row under its name, and write it into the project."""
@@ -298,19 +323,20 @@ class Updater:
             self._scratch, self._matrix, row, self._inputs, processes=self._options.processes
         )
         self._accepted = named
-        unwritten = catalogue.place(self._project, self._scratch, named, start.source, self._inputs)
         moved = {package: after for package, _, after in row_text.changes(start.target, target)}
         made = MadeRow(of=start.source, made=today, moved=moved)
-        updates = refusals.read(self._project.images).making(name, made, target.pins)
-        refusals.write(self._project.images, updates, self._project.root)
+        unwritten = catalogue.place(self._project, self._scratch, named, made, self._inputs)
         return name, unwritten
 
     def _result(self, row: str, unwritten: tuple[Constraint, ...]) -> RowUpdate:
         start = self._start
         moves = tuple(
             Move(package=package, before=old, after=new, fixes=self._fixes.get(package, ()))
-            for package, old, new in row_text.changes(start.target, self._target)
+            for package, old, new in row_text.changes(start.target, self._row.target)
         )
+        if start.snapshot is not None and self._accepted is not None:
+            days = start.snapshot.before, start.snapshot.after
+            moves = (*moves, Move(package=BASE, before=days[0], after=days[1]))
         known = refusals.read(self._project.images).of(start.origin)
         tried = {key: known[key] for key in self._refused if key in known}
         newer = {(axis.package, each.version) for axis in start.axes for each in axis.releases}
@@ -329,17 +355,19 @@ class Updater:
         if self._accepted is None:
             return None
         old = None
-        if self._lock is not None:
-            digests = image_digests.read_digests(self._project.images, self._lock)
-            old = (self._lock, digests)
+        if (lock := self._start.lock) is not None:
+            old = (lock, image_digests.read_digests(self._project.images, lock))
         return image_diff.diff(old, (self._accepted.lock, self._accepted.digests))
 
 
 def planned(
     project: Project, matrix: Matrix, start: Candidates, inputs: Inputs, options: Options
-) -> list[tuple[str, str]]:
-    """Package and version of the trials of a row, as far as they are known; nothing is tried."""
-    return Updater(project, project, matrix, start, inputs, options).pending()
+) -> dict[str, tuple[str, ...]]:
+    """The versions to try by package, as far as they are known; nothing is tried."""
+    versions: dict[str, tuple[str, ...]] = {}
+    for package, version in Updater(project, project, matrix, start, inputs, options).pending():
+        versions[package] = (*versions.get(package, ()), version)
+    return versions
 
 
 def waiting(start: Candidates) -> dict[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import msgspec
 from packaging.version import Version
@@ -29,10 +29,12 @@ from imgbuild.project_paths import MATRIX, Project
 from imgbuild.render import templates
 from imgbuild.solve import solve
 from imgbuild.solve.problem import SolveProblem
+from imgbuild.system.control_characters import visible
 from imgbuild.values import sha256
 
 REFUSALS = (NoSolution, AuditFailed, FilesDisagree, InputError)
 REASONS = 8
+LINE = 1000  # letters of a reason
 LOOSE = "at least the version of the row that is updated"
 TORCH = "torch"
 
@@ -128,31 +130,59 @@ def locked(scratch: Project, matrix: Matrix, row: Row, inputs: Inputs, *, proces
 def _with_solved_pins(
     scratch: Project, matrix: Matrix, row: Row, package: str, inputs: Inputs
 ) -> Row:
-    """`row` with the versions of its other pins that the solver chooses for the tried one."""
+    """`row` with the versions of its other pins that the solver chooses for the tried one.
+
+    What builds of sdists need has to be pinned. If its present version does not fit, the one that
+    does is found without the packages that are built.
+    """
     target = row.target
-    loose = [
-        name for name in target.pins if name != package and not _names_torch(matrix, target, name)
-    ]
+    built = [name for name in matrix.sdists if name in target.pins or name in target.requires]
+    needed = {name for each in built for name in matrix.sdists[each].requires}
+    held = {name for name in target.pins if name in needed or _names_index(matrix, target, name)}
+    held -= {package}
+    try:
+        return _solved(scratch, matrix, row, {package, *held}, inputs)
+    except NoSolution:
+        if not held & needed:
+            raise
+    without = msgspec.structs.replace(
+        target,
+        pins={name: pin for name, pin in target.pins.items() if name not in built},
+        requires={name: each for name, each in target.requires.items() if name not in built},
+    )
+    probe = _solved(
+        scratch, matrix, msgspec.structs.replace(row, target=without), {package}, inputs
+    )
+    pins = {**target.pins, **{name: probe.target.pins[name] for name in held}}
+    fitting = msgspec.structs.replace(row, target=msgspec.structs.replace(target, pins=pins))
+    return _solved(scratch, matrix, fitting, {package, *held}, inputs)
+
+
+def _solved(
+    scratch: Project, matrix: Matrix, row: Row, held: Container[str], inputs: Inputs
+) -> Row:
+    """`row`, in which all pins but those `held` are what the solver chooses, none of them older."""
+    target = row.target
     requires = {
-        name: Wanted(spec=f">={Version(target.pins[name]).public}", reason=LOOSE) for name in loose
+        name: Wanted(spec=f">={Version(pin).public}", reason=LOOSE)
+        for name, pin in target.pins.items()
+        if name not in held
     }
-    pins = {name: version for name, version in target.pins.items() if name not in requires}
-    open_target = msgspec.structs.replace(
-        target, pins=pins, requires={**target.requires, **requires}
-    )
-    open_row = msgspec.structs.replace(row, target=open_target)
+    pins = {name: pin for name, pin in target.pins.items() if name not in requires}
+    loose = msgspec.structs.replace(target, pins=pins, requires={**target.requires, **requires})
+    whole = msgspec.structs.replace(row, target=loose).in_matrix(matrix)
     known = constraints.read(scratch.images)
-    problem = SolveProblem(
-        open_row.in_matrix(matrix), row.name, target.arch[0], inputs.context, known
-    )
+    problem = SolveProblem(whole, row.name, target.arch[0], inputs.context, known)
     with inputs.context.reporter.step(f"resolving {row.name} with other versions of its pins"):
         versions = solve.resolve(problem).versions
-    solved = {name: _same_or(target.pins[name], versions.get(name)) for name in loose}
-    ordered = {name: {**pins, **solved}[name] for name in target.pins}
-    return msgspec.structs.replace(row, target=msgspec.structs.replace(target, pins=ordered))
+    chosen = {
+        name: _same_or(pin, versions.get(name) if name in requires else None)
+        for name, pin in target.pins.items()
+    }
+    return msgspec.structs.replace(row, target=msgspec.structs.replace(target, pins=chosen))
 
 
-def _names_torch(matrix: Matrix, target: Target, package: str) -> bool:
+def _names_index(matrix: Matrix, target: Target, package: str) -> bool:
     """Whether `package` is torch, and the address of an index needs its version."""
     used = {matrix.default_index, *target.indexes.values()}
     return package == TORCH and any("{torch}" in (matrix.indexes[name].url or "") for name in used)
@@ -174,7 +204,7 @@ def _refused(error: Exception) -> Refused:
     else:
         lines = [line.strip() for line in message.splitlines()]
         audited = not isinstance(error, NoSolution)
-    shown = [" ".join(line.split()) for line in lines if line.strip()]
+    shown = [visible(" ".join(line.split()))[:LINE] for line in lines if line.strip()]
     more = [f"and {len(shown) - REASONS} more"] if len(shown) > REASONS else []
     return Refused(reasons=(*shown[:REASONS], *more), audited=audited)
 
