@@ -2,81 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated
 
-import msgspec
-
-from imgbuild import codec
-from imgbuild.assemble.inputs import Inputs
 from imgbuild.cli._help import command
 from imgbuild.cli._options import DRY_RUN, Jobs, processes
-from imgbuild.cli._output import answer, count, folded, size_text
 from imgbuild.cli._targets import WholeTargets
-from imgbuild.cli._verb import OUTPUT, SELECT, option, verb
-from imgbuild.errors import InputError, NothingSelected, SomeFailed
-from imgbuild.lock import published
+from imgbuild.cli._update_matrix import UpdateOptions, update_matrix
+from imgbuild.cli._verb import verb
+from imgbuild.errors import InputError
 from imgbuild.lock.published import Extended
-from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
-from imgbuild.render import bake
-from imgbuild.system import files
-from imgbuild.update import catalogue, lock_changes, run
-from imgbuild.update.advisories import Advisories
-from imgbuild.update.axes import CoolDown
-from imgbuild.update.refusals import FILE, Refusal
-from imgbuild.update.run import Candidates, RowUpdate
-from imgbuild.values import normalize
-
-DAYS = 7
-REASONS = 3  # of a refusal on the terminal
-
-Axes = Annotated[
-    list[str] | None,
-    option("--axis", "Only newer versions of this package; repeatable. Default: all that a row"
-           " pins.", metavar="PACKAGE", panel=SELECT, often=True),
-]  # fmt: skip
-Days = Annotated[
-    int,
-    option("--cool-down", "Take releases that have been out for this many days. Releases that fix"
-           " an advisory are taken at once.", metavar="DAYS", min=0, often=True, setting=True),
-]  # fmt: skip
-NoCoolDown = Annotated[bool, option("--no-cool-down", "Take releases of any age.", often=True)]
-DryRun = Annotated[bool, DRY_RUN()]
-Osv = Annotated[
-    str | None,
-    option("--osv", "The server with OSV's API. Default: $IMGBUILD_OSV, else"
-           " https://api.osv.dev.", metavar="URL"),
-]  # fmt: skip
-Summary = Annotated[
-    Path | None,
-    option("--summary", "Also write what changed as Markdown: the text of a pull request.",
-           metavar="FILE", panel=OUTPUT),
-]  # fmt: skip
-
-
-class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--dry-run` prints of a row: versions to try by package, in the order of the trials.
-
-    Of each package the newest version that works is taken. `waiting` are those in the cool-down.
-    """
-
-    source: str
-    trials: dict[str, tuple[str, ...]]
-    waiting: dict[str, tuple[str, ...]]
 
 
 @verb
 def update(
     selection: WholeTargets,
-    axis: Axes = None,
-    cool_down: Days = DAYS,
-    no_cool_down: NoCoolDown = False,
-    dry_run: DryRun = False,
-    summary: Summary = None,
-    osv: Osv = None,
+    chosen: UpdateOptions,
+    dry_run: Annotated[bool, DRY_RUN()] = False,
     jobs: Jobs = 0,
 ) -> None:
     """Try newer versions of pinned packages, and write what works as new rows.
@@ -103,119 +45,15 @@ def update(
     session = open_session(selection.matrix, Options(jobs=processes(jobs)))
     if isinstance(session.matrix, Extended):
         _update_project(session)
-        return
-    names = _names(selection, session)
-    _require_places(session, summary)
-    inputs = open_inputs(session, locking=True)
-    now = datetime.datetime.now(datetime.UTC)
-    days = None if no_cool_down else cool_down
-    options = run.Options(
-        packages=tuple(normalize(package) for package in axis or ()),
-        cool_down=CoolDown(days=days, today=now.date()),
-        processes=session.options.jobs,
-        advisories=Advisories(osv, inputs.context, now).fixed,
-    )
-    starts = run.candidates(session.project, session.matrix, names, inputs, options)
-    if dry_run:
-        _print_planned(session, starts, inputs, options)
-        return
-    done, failed = run.update(
-        session.project, lambda: published.load(session.project.matrix), starts, inputs, options
-    )
-    if summary is not None:
-        codec.write_bytes(summary, lock_changes.markdown(done).encode())
-    answer(done, folded(line for item in done for line in _lines(item)))
-    if failed:
-        raise SomeFailed(failed)
+    else:
+        update_matrix(session, selection, chosen, dry_run=dry_run)
 
 
 def _update_project(session: Session) -> None:
-    """The rows of a project: the published target that they extend, at its newest lock."""
+    """The form for the matrix of a project, whose rows have `extends` or `like`."""
     message = f"{session.project.matrix}: its rows extend published targets, or are like them"
     hint = "imgbuild init --refresh copies the newest lock of a published target"
     raise InputError(message, hint=hint)
-
-
-def _names(selection: WholeTargets, session: Session) -> list[str]:
-    """The selected targets, or else the recommended ones; NothingSelected if there is none."""
-    targets = session.matrix.targets
-    if selection.named or selection.everything:
-        chosen = session.select(selection.named, everything=selection.everything)
-        return [item.name for item in chosen if not targets[item.name].exclude or item.arches]
-    names = [name for name, target in targets.items() if target.recommended]
-    if not names:
-        message = f"{session.project.matrix} has no recommended target"
-        raise NothingSelected(message, hint="name targets, or use --all")
-    return names
-
-
-def _require_places(session: Session, summary: Path | None) -> None:
-    """An error if a file that is written at the end cannot be."""
-    project = session.project
-    project.require_writable("imgbuild update")
-    catalogue.require_regular(project)
-    places = [project.matrix, project.images, project.images / FILE, project.folder / bake.FILE]
-    files.require_writable(places, hint="work on a copy of the project that may be written to")
-    if summary is not None:
-        files.require_writable([summary], hint="choose another place with --summary")
-
-
-def _print_planned(
-    session: Session, starts: Sequence[Candidates], inputs: Inputs, options: run.Options
-) -> None:
-    planned = [
-        PlannedUpdate(
-            source=start.source,
-            trials=run.planned(session.project, session.matrix, start, inputs, options),
-            waiting=run.waiting(start),
-        )
-        for start in starts
-    ]
-    lines = [line for item in planned for line in _planned_lines(item)]
-    answer(planned, folded(lines))
-
-
-def _planned_lines(item: PlannedUpdate) -> Iterator[str]:
-    if not item.trials:
-        yield f"{item.source}: nothing to do"
-    for package, versions in item.trials.items():
-        yield f"{item.source}: {package} {', '.join(versions)}"
-    yield from _waiting(item.source, item.waiting)
-
-
-def _lines(item: RowUpdate) -> Iterator[str]:
-    if item.row:
-        yield f"{item.source} → {item.row}"
-        for move in item.moves:
-            fixes = f" (fixes {', '.join(move.fixes)})" if move.fixes else ""
-            yield f"  {move.package} {move.before} → {move.after}{fixes}"
-        for arch, part in (item.diff.arch if item.diff is not None else {}).items():
-            yield (
-                f"  {arch}: {count(len(part.changes), 'package')} changed;"
-                f" {size_text(part.pull)} of {size_text(part.total)} to pull"
-            )
-    elif not item.refused:
-        yield f"{item.source}: nothing to do"
-    for refusal in item.refused:
-        yield from _refusal(item.source, refusal)
-    if item.kept:
-        versions = ", ".join(f"{refusal.package} {refusal.version}" for refusal in item.kept)
-        yield f"{item.source}: refused before, for the same reasons: {versions}"
-    for entry in item.unwritten:
-        yield f"{item.source}: learned, but a lock of the matrix violates it: {entry}"
-    yield from _waiting(item.source, item.waiting)
-
-
-def _refusal(source: str, refusal: Refusal) -> Iterator[str]:
-    yield f"{source}: refused {refusal.package} {refusal.version}"
-    yield from (f"  {reason}" for reason in refusal.reasons[:REASONS])
-    if len(refusal.reasons) > REASONS:
-        yield f"  and {len(refusal.reasons) - REASONS} more in images/{FILE}"
-
-
-def _waiting(source: str, waiting: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    for package, versions in waiting.items():
-        yield f"{source}: {package} {', '.join(versions)} in the cool-down"
 
 
 COMMAND = command(update)

@@ -292,7 +292,7 @@ class Updater:
             row=self._settings(),
             files=release.files,
             has=has,
-            newest={name: top for name in named if (top := self._newest_of(name)) is not None},
+            newest={name: self._newest_of(name) or "" for name in sorted(named)},
             imgbuild=imgbuild.__version__,
         )
         self._refused[package, release.version] = refusal
@@ -306,10 +306,10 @@ class Updater:
     def _settings(self) -> str:
         return trial.settings_hash(self._row.in_matrix(self._matrix), self._row.target)
 
-    def _names(self, package: str) -> dict[str, str]:
+    def _names(self, package: str) -> set[str]:
         """The packages whose versions may be a cause of a refusal."""
         locked = next(iter(self._start.lock.arch.values())).versions if self._start.lock else {}
-        return {**locked, **self._row.target.pins, package: ""}
+        return {*locked, *self._row.target.pins, package}
 
     def _place(self, tried: Tried) -> tuple[str, tuple[Constraint, ...]]:
         """Lock the accepted row under its name, and write it into the project."""

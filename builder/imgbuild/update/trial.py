@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import re
 import shutil
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import msgspec
 from packaging.version import Version
@@ -30,13 +30,18 @@ from imgbuild.render import templates
 from imgbuild.solve import solve
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.control_characters import visible
-from imgbuild.values import sha256
+from imgbuild.values import normalize, sha256
 
 REFUSALS = (NoSolution, AuditFailed, FilesDisagree, InputError)
 REASONS = 8
 LINE = 1000  # letters of a reason
 LOOSE = "at least the version of the row that is updated"
 TORCH = "torch"
+# A package in an explanation: before a specifier, or what an index does not have.
+NAMED = re.compile(
+    r"(?<![\w.-])([a-z][a-z0-9-]*[a-z0-9]) ?(?:[<>=!~]=|[<>])"
+    r"|([a-z][a-z0-9-]*[a-z0-9]) was not found"
+)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,14 +220,11 @@ def _longer(first: Refused, second: Refused) -> Refused:
     return Refused(reasons=reasons, audited=first.audited or second.audited)
 
 
-def mentioned(reasons: tuple[str, ...], names: Mapping[str, str]) -> dict[str, str]:
-    """Those packages of `names`, with their versions, that the reasons name."""
+def mentioned(reasons: tuple[str, ...], names: Iterable[str]) -> set[str]:
+    """The packages that the reasons name: those of `names`, and others with a specifier."""
     text = " ".join(re.sub(r"[-_.]+(?=[a-z])", "-", reason.lower()) for reason in reasons)
-    return {
-        package: version
-        for package, version in sorted(names.items())
-        if re.search(rf"(?<![\w-]){re.escape(package)}(?![\w-])", text)
-    }
+    named = {name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
+    return named | {normalize(match[1] or match[2]) for match in NAMED.finditer(text)}
 
 
 def settings_hash(matrix: Matrix, target: Target) -> str:
