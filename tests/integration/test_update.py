@@ -63,7 +63,7 @@ def test_a_new_row_a_refusal_nothing_to_do_and_a_changed_cause(project, site, tm
     assert (matrix(project), project.files()) == (before, files)
 
     summary = tmp_path / "update.md"
-    done = project.run("update", TARGET, "--json", "--summary", str(summary))
+    done = project.run("update", TARGET, "--json", "--pull-request", str(summary))
     (item,) = json.loads(done.stdout)
     assert (item["source"], item["row"]) == (TARGET, NEW)
     assert item["moves"] == [{"package": "thewheel", "before": "1.0", "after": "2.0", "fixes": []}]

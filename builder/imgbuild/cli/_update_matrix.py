@@ -11,6 +11,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.cli._options import Osv
 from imgbuild.cli._output import answer, count, folded, size_text
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option
@@ -60,23 +61,16 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
     no_cool_down: Annotated[
         bool, option("--no-cool-down", "Take releases of any age.", often=True)
     ] = False
-    summary: Annotated[
+    pull_request: Annotated[
         Path | None,
         option(
-            "--summary",
+            "--pull-request",
             "Also write what changed as Markdown: the text of a pull request.",
             metavar="FILE",
             panel=OUTPUT,
         ),
     ] = None
-    osv: Annotated[
-        str | None,
-        option(
-            "--osv",
-            "The server with OSV's API. Default: $IMGBUILD_OSV, else https://api.osv.dev.",
-            metavar="URL",
-        ),
-    ] = None
+    osv: Osv = None
 
 
 class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +92,7 @@ def update_matrix(
     SomeFailed for rows that could not be tried; what was written and refused before stays.
     """
     names = _names(selection, session)
-    _require_places(session, chosen.summary)
+    _require_places(session, chosen.pull_request)
     inputs = open_inputs(session, locking=True)
     now = datetime.datetime.now(datetime.UTC)
     days = None if chosen.no_cool_down else chosen.cool_down
@@ -115,8 +109,8 @@ def update_matrix(
     done, failed = run.update(
         session.project, lambda: published.load(session.project.matrix), starts, inputs, options
     )
-    if chosen.summary is not None:
-        codec.write_bytes(chosen.summary, lock_changes.markdown(done).encode())
+    if chosen.pull_request is not None:
+        codec.write_bytes(chosen.pull_request, lock_changes.markdown(done).encode())
     answer(done, folded(line for item in done for line in _lines(item)))
     if failed:
         raise SomeFailed(failed)
@@ -135,15 +129,15 @@ def _names(selection: WholeTargets, session: Session) -> list[str]:
     return names
 
 
-def _require_places(session: Session, summary: Path | None) -> None:
+def _require_places(session: Session, text: Path | None) -> None:
     """An error if a file that is written at the end cannot be."""
     project = session.project
     project.require_writable("imgbuild update")
     catalogue.require_regular(project)
     places = [project.matrix, project.images, project.images / FILE, project.folder / bake.FILE]
     files.require_writable(places, hint="work on a copy of the project that may be written to")
-    if summary is not None:
-        files.require_writable([summary], hint="choose another place with --summary")
+    if text is not None:
+        files.require_writable([text], hint="choose another place with --pull-request")
 
 
 def _print_planned(

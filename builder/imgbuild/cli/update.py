@@ -40,7 +40,7 @@ def update(
 
         imgbuild update cu130-trl --no-cool-down
 
-        imgbuild update --axis vllm --axis torch --summary build/update.md
+        imgbuild update --axis vllm --axis torch --pull-request build/update.md
     """
     session = open_session(selection.matrix, Options(jobs=processes(jobs)))
     if isinstance(session.matrix, Extended):
