@@ -5,14 +5,16 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import images, sample_project
+from tests.support import ci_repository, images, sample_project
 from tests.support.local_index import LocalIndex
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
@@ -166,3 +168,44 @@ def test_an_interrupted_update_leaves_the_matrix_as_it_was(project, site, number
     (item,) = json.loads(project.run("update", TARGET, "--json").stdout)
     assert item["row"] == NEW
     project.run("lock", "--check", "--all")
+
+
+def test_the_workflow_commits_the_difference_and_opens_one_pull_request(project, tmp_path):
+    folder, path = project.folder, project.folder / "matrix.yaml"
+    path.write_text(path.read_text().replace("    base:", "    recommended: trl\n    base:", 1))
+    (folder / ".gitignore").write_text("/build/\n/.venv\n")
+    (folder / ".venv").symlink_to(sys.prefix)
+    ci_repository.git(folder, "init", "--quiet", "--initial-branch=main")
+    ci_repository.commit(folder, "one target")
+    ci_repository.git(tmp_path, "clone", "--quiet", "--bare", str(folder), "origin.git")
+    ci_repository.git(tmp_path, "clone", "--quiet", "origin.git", "checkout")
+
+    done = ci_repository.run_job(project, "update", "update", {"STATUS": "0"}, tmp_path / "update")
+    assert done.status == 0, done.said
+    assert done.outputs == {"status": 0, "changed": True}
+
+    program = tmp_path / "gh"
+    program.write_text('#!/bin/sh\necho "$@" >> "$0.log"\n[ "$2" != list ] || cat "$0.number"\n')
+    program.chmod(0o755)
+    (tmp_path / "gh.number").write_text("")
+    other = Project(tmp_path / "checkout", project.index_url, cache=project.cache)
+    shutil.copytree(folder / "build", other.folder / "build")
+    env = {"PATH": ci_repository.with_programs(tmp_path), "GH_TOKEN": "none", "GH_REPO": "me/rl",
+           "BASE": "main"}  # fmt: skip
+    done = ci_repository.run_job(other, "update", "propose", env, tmp_path / "propose")
+    assert done.status == 0, done.said
+    pushed = ci_repository.git(tmp_path / "origin.git", "show", "imgbuild-update:matrix.yaml")
+    assert f"  {NEW}:" in pushed
+    names = ci_repository.git(tmp_path / "origin.git", "diff", "--name-only", "main",
+                              "imgbuild-update").split()  # fmt: skip
+    assert {"matrix.yaml", "images/updates.json", f"images/{NEW}/lock.json"} <= set(names)
+    assert not [name for name in names if name.startswith(("build", ".venv"))]
+    log = (tmp_path / "gh.log").read_text()
+    assert "pr create --base main --head imgbuild-update --title Newer versions:" in log
+    other.run("lock", "--check", "--all")
+
+    (tmp_path / "gh.number").write_text("7\n")
+    ci_repository.git(other.folder, "checkout", "--quiet", "main")
+    done = ci_repository.run_job(other, "update", "propose", env, tmp_path / "again")
+    assert done.status == 0, done.said
+    assert "pr edit 7 --title Newer versions:" in (tmp_path / "gh.log").read_text()
