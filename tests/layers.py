@@ -23,7 +23,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("assemble", "cves", "diagnose", "learn", "smoke"),
     ("resolve", "show", "render", "doctor"),
     ("pipeline", "slurm"),
-    ("ci", "publish", "verify"),
+    ("ci", "publish", "update", "verify"),
     ("cli", "__main__"),
 )
 
