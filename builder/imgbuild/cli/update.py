@@ -1,0 +1,1 @@
+"""`imgbuild update`: placeholder."""

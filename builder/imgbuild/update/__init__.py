@@ -1,0 +1,1 @@
+"""Newer versions than those of a target or a project, and a project moved to them."""
