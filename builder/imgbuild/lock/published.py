@@ -130,6 +130,12 @@ def published(path: Path) -> Mapping[str, PublishedSource]:
     return extensions(path, content(path)).published
 
 
+def is_extension(path: Path) -> bool:
+    """Whether the matrix at `path` is one of a project, whose rows are on published targets."""
+    document = parse(content(path), str(path))
+    return document.root is not None and _has(document.root, "published")
+
+
 def extensions(path: Path, data: bytes) -> Extensions:
     """The matrix `data`, which is or will be at `path`, as it is written; InputError as above."""
     document = parse(data, str(path))
