@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from imgbuild import project_paths
-from imgbuild.assemble.inputs import Inputs
-from imgbuild.audit.code.model import CodeFinding
 from imgbuild.cache.store import Store
+from imgbuild.cli import _moved_row
+from imgbuild.cli._moved_row import MovedRow
 from imgbuild.cli._options import LOCK, PACKAGES
-from imgbuild.cli._output import answer, count, folded, size_text
+from imgbuild.cli._output import answer, count, folded
 from imgbuild.cli._verb import SELECT, Group, option
-from imgbuild.errors import FetchFailed, ImgbuildError, InputError, NoSolution
+from imgbuild.errors import InputError, NoSolution
 from imgbuild.http.client import Http
-from imgbuild.lock import lock_file, published
-from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.published import project_row
+from imgbuild.lock import published
 from imgbuild.matrix.extension import Extensions
 from imgbuild.matrix.model import Matrix
-from imgbuild.pipeline import audit_code, targets
+from imgbuild.pipeline import targets
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session
-from imgbuild.plan import image_digests
-from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project_paths import Project
-from imgbuild.report import Severity
 from imgbuild.resolve import init
-from imgbuild.show import image_diff
-from imgbuild.show.image_diff import Diff
 from imgbuild.system import boundary
 from imgbuild.system.console import console
 from imgbuild.system.folder import OpenFolder
@@ -41,7 +34,6 @@ from imgbuild.update import project_move, transaction
 from imgbuild.update.project_move import ProjectMove
 from imgbuild.values import sha256
 
-SHOWN = 20  # findings that are printed; --json has all
 PUBLISHED = "published"  # in the folder of new content: the copied target
 
 
@@ -67,21 +59,6 @@ class MoveOptions(Group, frozen=True, kw_only=True):
     whole: Annotated[
         bool, PACKAGES("In a project: list all that change, not only those that it requires.")
     ] = False
-
-
-class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row before and after: published target, digest, the difference, new findings in its code.
-
-    `required` are the packages that the project names itself.
-    """
-
-    target: str
-    before: str
-    after: str
-    digest: str
-    required: tuple[str, ...]
-    diff: Diff
-    findings: tuple[CodeFinding, ...] = ()
 
 
 class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,18 +109,24 @@ def _update(
     before = Session(project=project, matrix=_before(project, data), options=options)
     _refuse(project, value, planned, before)
     text = project_move.new_matrix(project.matrix, data, value, planned)
+    image = value.published[planned.old.name].image
+    if image and not project_move.keeps_image(image, planned):
+        console.warn(f"image: {image} is not named for {planned.new.name}: its layers are made from"
+                     " the lock; name where they are under published:")  # fmt: skip
     after = _staged(project, text, planned, options)
     targets.lock_all(after, after.select(planned.rows), drop=False)
-    rows = tuple(_row(name, before, after, planned) for name in planned.rows)
+    rows = tuple(_moved_row.moved_row(name, before, after, planned) for name in planned.rows)
     if not console.json:  # before anything is written
-        answer(None, folded(line for row in rows for line in _lines(row, whole=move.whole)))
+        answer(
+            None, folded(line for row in rows for line in _moved_row.lines(row, whole=move.whole))
+        )
     wrote: tuple[Path, ...] = ()
     if dry_run:
         transaction.discard(project)
         console.info("nothing was written: --dry-run")
     else:
         wrote = tuple(_commit(project, text, value, planned))
-        console.info(f"wrote {', '.join(str(path.relative_to(project.root)) for path in wrote)}")
+        console.info(f"wrote {project.matrix.name} and {count(len(wrote) - 1, 'file')} of its lock")
         console.info(f"next: imgbuild build {' '.join(planned.rows)}")
     if console.json:
         answer(ProjectUpdate(rows=rows, dry_run=dry_run, wrote=wrote), [])
@@ -296,97 +279,3 @@ def _tree(folder: Path) -> list[str]:
         return []
     with OpenFolder.open(folder) as opened:
         return sorted(opened.tree())
-
-
-# -- the difference
-
-
-def _row(name: str, before: Session, after: Session, planned: ProjectMove) -> MovedRow:
-    old = _old(before, name, planned)
-    lock = lock_file.read_lock(after.project.images, name)
-    new = (lock, image_digests.read_digests(after.project.images, lock))
-    difference = image_diff.diff(old, new)
-    return MovedRow(
-        target=name,
-        before=planned.old.name,
-        after=planned.new.name,
-        digest=new[1].digest,
-        diff=difference,
-        required=_required(name, after),
-        findings=_findings(
-            before.project, (open_inputs(before), old[0]), (open_inputs(after), lock)
-        ),
-    )
-
-
-def _required(name: str, session: Session) -> tuple[str, ...]:
-    """The packages that a row or the files of its project name."""
-    item = project_row(session.matrix, name)
-    if item is None:
-        return ()
-    return tuple(sorted({*item.requirements.named, *item.row.pins, *item.row.requires}))
-
-
-def _old(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
-    """Lock and digests of the row before; those of its published target if it was never locked."""
-    images = before.project.images
-    try:
-        lock = lock_file.read_lock(images, name)
-        return lock, image_digests.read_digests(images, lock)
-    except ImgbuildError:
-        old = planned.old
-        hint = "imgbuild init --refresh"
-        path = old.folder / published.DIGESTS_FILE
-        return old.lock, image_digests.read_digests_at(path, old.lock, hint=hint)
-
-
-def _findings(
-    project: Project, old: tuple[Inputs, Lock], new: tuple[Inputs, Lock]
-) -> tuple[CodeFinding, ...]:
-    """What is wrong in the project's code with the new packages and was not with the old ones."""
-    code = audit_code.read_code([project.root])
-    if not code.texts:
-        return ()
-    try:
-        former, present = (
-            audit_code.audit_locked(lock, next(iter(lock.arch)), inputs, code).findings
-            for inputs, lock in (old, new)
-        )
-    except FetchFailed as error:
-        console.warn(f"the project's code was not compared: {error.message}")
-        return ()
-    before = {_place(each) for each in former}
-    return tuple(
-        each
-        for each in present
-        if each.severity is not Severity.NOTE and _place(each) not in before
-    )
-
-
-def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
-    return (finding.file, finding.cell, finding.line, finding.column, finding.code)
-
-
-def _lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
-    """The difference for people: with `whole` all packages, else those that the row requires."""
-    renewed = row.before == row.after
-    yield (
-        f"{row.target}: {row.after}, newest lock"
-        if renewed
-        else (f"{row.target}: {row.before} → {row.after}")
-    )
-    for arch, part in row.diff.arch.items():
-        yield (
-            f"{arch}: {count(len(part.changes), 'package')} changed, added or removed;"
-            f" {size_text(part.pull)} of {size_text(part.total)} to pull"
-        )
-        shown = [each for each in part.changes if whole or each.package in row.required]
-        for change in shown:
-            yield f"  {change.package} {change.before or '(new)'} → {change.after or '(gone)'}"
-        if len(shown) < len(part.changes):
-            yield f"  and {len(part.changes) - len(shown)} others: --packages lists all"
-    yield f"new findings in the project's code: {len(row.findings) or 'none'}"
-    for finding in row.findings[:SHOWN]:
-        yield f"  {finding.where}: {finding.severity}: {finding.message}"
-    if len(row.findings) > SHOWN:
-        yield f"  and {len(row.findings) - SHOWN} more: imgbuild audit {row.target}"

@@ -26,7 +26,7 @@ from imgbuild.cves.check import CveCase
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.lock import lock_file, published
-from imgbuild.lock.published import project_row
+from imgbuild.lock.published import load, project_row
 from imgbuild.pipeline import declared_files, locked_packages
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, open_session
@@ -194,9 +194,7 @@ def _others(session: Session, item: SelectedLock) -> list[LockedElsewhere]:
         return []
     catalogue = project_paths.catalogue()
     current = {
-        name
-        for name, target in published.load(catalogue.matrix).targets.items()
-        if not target.retired
+        name for name, target in load(catalogue.matrix).targets.items() if not target.retired
     }
     locks = [
         lock_file.read_lock(catalogue.images, name)
@@ -251,7 +249,7 @@ def _of_files(
         raise InputError(message, hint="imgbuild resolve -r FILE solves the requirements of a file")
     arch = at_most_one(selection.arches, "a file is looked up for one architecture")
     arch = arch or Arch.parse(platform.machine())
-    matrix = published.load(project_paths.catalogue().matrix)
+    matrix = load(project_paths.catalogue().matrix)
     declared = declared_files.read_places([str(path) for path in files])
     for line in declared_files.left_out(declared):
         console.info(f"not read: {line}")
@@ -304,7 +302,7 @@ def _of_files(
 
 def _tags(declared: Declared, python: str | None, arch: Arch) -> Tags:
     """The machine that files are looked up for: the Python named, else one that they accept."""
-    matrix = published.load(project_paths.catalogue().matrix)
+    matrix = load(project_paths.catalogue().matrix)
     ask = request.ResolveRequest(
         requests=(), arches=(arch,), python=None if python is None else request.python_of(python)
     )

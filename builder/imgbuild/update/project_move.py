@@ -23,7 +23,7 @@ from imgbuild.lock.project_requirements import (
     contradicted,
     requirements_of,
 )
-from imgbuild.lock.published import PublishedTarget
+from imgbuild.lock.published import LAYOUT, PublishedTarget
 from imgbuild.matrix.extension import Extension, Extensions
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolve import engine_torch, first_matrix
@@ -112,13 +112,13 @@ def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) ->
 
 
 def keeps_image(image: str, move: ProjectMove) -> bool:
-    """Whether `image`, where the layers of the old target are, may have those of the new one."""
-    name = image.rsplit("/", 1)[-1]
-    return (
-        "@" not in image
-        and ":" not in name
-        and (move.old.name == move.new.name or move.old.name not in image)
-    )
+    """Whether `image`, where the layers of the old target are, may have those of the new one.
+
+    That is a repository; a layout, a tag or a digest is one image, and one may be named after the
+    old target.
+    """
+    one = image.startswith(LAYOUT) or "@" in image or ":" in image.rsplit("/", 1)[-1]
+    return not one and (move.old.name == move.new.name or move.old.name not in image)
 
 
 def _forgotten(row: Extension, new: PublishedTarget) -> tuple[str, ...]:

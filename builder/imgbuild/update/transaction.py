@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -18,21 +18,25 @@ from imgbuild.errors import InputError
 from imgbuild.project_paths import Project
 from imgbuild.system.files import remove_tree
 from imgbuild.system.folder import OpenFolder, require_below
-from imgbuild.values import Sha256, sha256
+from imgbuild.values import sha256
 
 FOLDER = ".imgbuild-update"
 JOURNAL = "journal.json"
+DONE = "done.json"  # the name of a journal of which all is written
 NEW = "new"  # the folder of new content, by the path of the file in the project
 COPIES = ("lock.json", "digests.json")  # of a published target
 BAKE = "docker-bake.json"
+
+
+Hash = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z", description="SHA-256, or empty")]
 
 
 class FileChange(msgspec.Struct, frozen=True, kw_only=True):
     """A file by its path in the project; `before` or `after` is "" where there is none."""
 
     path: str
-    before: Sha256 | Literal[""]
-    after: Sha256 | Literal[""]
+    before: Hash
+    after: Hash
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +94,10 @@ def recover(project: Project) -> str:
         return ""
     hint = f"remove {folder} to keep the files as they are, then run imgbuild update again"
     if not (folder / JOURNAL).is_file():
+        complete = (folder / DONE).is_file()
         discard(project)
-        return "an interrupted update was undone: it had changed nothing"
+        undone = "an interrupted update was undone: it had changed nothing"
+        return "" if complete else undone
     journal = codec.read(folder / JOURNAL, Journal, what="journal", hint=hint)
     refused = [change.path for change in journal.files if not _permitted(project, change.path)]
     if refused:
@@ -114,14 +120,13 @@ def _apply(project: Project, folder: Path, journal: Journal) -> None:
             if not change.after:
                 root.remove(change.path)
                 continue
-            data = OpenFolder.open(folder / NEW)
-            with data:
-                content = data.read(change.path)
+            with OpenFolder.open(folder / NEW) as new:
+                content = new.read(change.path)
             if sha256(content) != change.after:
                 message = f"{folder / NEW / change.path} is not what the journal says"
                 raise InputError(message, hint=f"remove {folder}, and run imgbuild update again")
             root.write(change.path, content)
-    (folder / JOURNAL).unlink(missing_ok=True)
+    (folder / JOURNAL).replace(folder / DONE)
     remove_tree(folder)
 
 
@@ -134,7 +139,7 @@ def _changed_since(project: Project, files: Sequence[FileChange]) -> list[str]:
         ]
 
 
-def _hash(root: OpenFolder, path: str) -> Sha256 | Literal[""]:
+def _hash(root: OpenFolder, path: str) -> str:
     return "" if root.require_file(path) is None else sha256(root.read(path))
 
 
