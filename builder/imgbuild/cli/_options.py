@@ -184,6 +184,8 @@ REQUIREMENTS = Definition(
     " folder. Repeatable.",
     metavar="FILE", panel=SELECT, often=True,
 )  # fmt: skip
+SOLVE = Definition("--solve", "Solve for versions.", often=True)
+PACKAGES = Definition("--packages", "The wheels and Debian packages, with versions.", often=True)
 PYTHON = Definition("--python", "The Python version.", metavar="X.Y", panel=SELECT)
 CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
                   often=True)  # fmt: skip

@@ -16,7 +16,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
 from imgbuild.cli._help import command
-from imgbuild.cli._options import OUTPUT_PATH
+from imgbuild.cli._options import OUTPUT_PATH, PACKAGES
 from imgbuild.cli._output import GAP, aligned, answer, count, folded, put, size_text, terminal_width
 from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._sessions import select_targets
@@ -280,9 +280,7 @@ Variables = Annotated[
         "--variables", "The environment variables, with the reason and source of each.", often=True
     ),
 ]
-Packages = Annotated[
-    bool, option("--packages", "The wheels and Debian packages, with versions.", often=True)
-]
+Packages = Annotated[bool, PACKAGES()]
 GuideFlag = Annotated[
     bool,
     option("--guide", "How to use the image: its README, sizes, test results.", often=True),

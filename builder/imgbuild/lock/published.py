@@ -8,7 +8,7 @@ them as on any target.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -127,11 +127,30 @@ def load(path: Path) -> Matrix:
 
 def published(path: Path) -> Mapping[str, PublishedSource]:
     """The published targets that the matrix at `path` names; InputError if it names none."""
+    return extensions(path, content(path)).published
+
+
+def is_extension(path: Path) -> bool:
+    """Whether the matrix at `path` is one of a project, whose rows are on published targets."""
     document = parse(content(path), str(path))
+    return document.root is not None and _has(document.root, "published")
+
+
+def extensions(path: Path, data: bytes) -> Extensions:
+    """The matrix `data`, which is or will be at `path`, as it is written; InputError as above."""
+    document = parse(data, str(path))
     if document.root is None or not _has(document.root, "published"):
         message = f"{path} extends no published target"
         raise InputError(message, hint="run imgbuild init in another folder to write one that does")
-    return converted(document, Extensions, check_extensions).published
+    return converted(document, Extensions, check_extensions)
+
+
+def planned(path: Path, data: bytes, edit: Callable[[Extensions], Extensions]) -> Extended:
+    """The matrix that `data` would be at `path`, with `edit` applied; nothing is written.
+
+    InputError with all its problems.
+    """
+    return _extended(parse(data, str(path)), path, edit)
 
 
 def overlay(matrix: Matrix, name: str) -> Overlay | None:
@@ -179,8 +198,11 @@ def _has(root: yaml.Node, key: str) -> bool:
     return any(name.value == key for name, _ in pairs)
 
 
-def _extended(document: YamlDocument, path: Path) -> Extended:
+def _extended(
+    document: YamlDocument, path: Path, edit: Callable[[Extensions], Extensions] | None = None
+) -> Extended:
     value = converted(document, Extensions, check_extensions)
+    value = edit(value) if edit is not None else value
     folder = path.resolve().parent
     published_targets = {
         name: read(folder / item.lock, name, item.image) for name, item in value.published.items()
