@@ -71,6 +71,7 @@ VERBS = {
     "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
     "ci": Verb(SITES, "List jobs of CI, write them as a shell script, report their results"),
+    "site": Verb(SITES, "Write the targets of the matrix as static pages"),
     "explain": Verb(SITES, "Explain the code of a finding of diagnose or audit"),
     "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
     "help": Verb(SITES, "Show the help of a command", hidden=True),
