@@ -96,6 +96,13 @@ class Browser:
         self._ask("DELETE", "")
 
 
+def axe() -> str:
+    """The source of axe-core; the test is skipped without it."""
+    if not AXE.is_file():
+        needs.missing("axe-core is not installed", needs.INSTALL)
+    return AXE.read_text(encoding="utf-8")
+
+
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
     """A new Chromium; the test is skipped without it."""

@@ -130,11 +130,12 @@
         return compare(open, bound) >= 0;
       case "<":
         if (compare(version, bound) >= 0) return false;
-        return isPre(bound) || !isPre(version) || !sameBase(version, bound);
+        return isPre(bound) || !isPre(version) || !sameBase(version, bound) || version.post !== bound.post;
       case ">":
         if (compare(version, bound) <= 0) return false;
-        if (bound.post === ABSENT && version.post !== ABSENT && sameBase(version, bound)) return false;
-        return version.local === ABSENT || !sameBase(version, bound);
+        if (version.local && compare(open, bound) === 0) return false;
+        return bound.post !== ABSENT || version.post === ABSENT || bound.dev !== ABSENT ||
+          !sameBase(version, bound) || orderLists(preKey(version), preKey(bound), order) !== 0;
       default: // ~=
         var series = Object.assign({}, bound, { pre: ABSENT, post: ABSENT, dev: ABSENT });
         series.release = bound.release.slice(0, -1);
