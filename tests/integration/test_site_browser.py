@@ -30,7 +30,7 @@ PROGRAM = (sys.executable, "-m", "imgbuild")
 VIEWS = ((360, False), (800, True), (1600, False), (1600, True))  # width, dark
 SAMPLE = (
     "index.html", "matrix.html", "machine.html", "together.html", "changes.html",
-    "targets/cu130-verl0.9.html", "targets/cu130-flashinfer.html", "debian/debian-12.html",
+    "targets/cu130-verl0.9.html", "targets/cu130-flashinfer.html", "debian/debian-13-x86_64.html",
 )  # fmt: skip
 SMI = """\
 +-----------------------------------------------------------------------------------------+
@@ -263,7 +263,7 @@ def test_drivers_and_gpus_as_doctor_judges_them(site: Path, window: Browser) -> 
         "450.80.02", "525.60.13", "525.60", "535", "550.54.14", "570.26", "575.51.03", "580",
         "580.65", "580.65.06", "580.65.6", "580.159.04", "590.44.01", "999.1",
     )  # fmt: skip
-    machines = [
+    machines: list[dict[str, Any]] = [
         {"arch": arch, "driver": driver, "gpus": [{"name": "GPU", "capability": capability}]}
         for arch in Arch
         for driver in drivers
@@ -281,7 +281,7 @@ def test_drivers_and_gpus_as_doctor_judges_them(site: Path, window: Browser) -> 
     }
     for machine, states in zip(machines, answers, strict=True):
         gpus = tuple(HostGpu(**gpu) for gpu in machine["gpus"])
-        host = Host(arch=machine["arch"], driver=machine["driver"], gpus=gpus)
+        host = Host(arch=Arch(machine["arch"]), driver=machine["driver"], gpus=gpus)
         for image, state in zip(content["images"], states, strict=True):
             name = content["targets"][image["target"]]["name"]
             fits = image["arch"] == machine["arch"] and judge(host, locked[name]).fits

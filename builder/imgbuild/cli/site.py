@@ -82,20 +82,15 @@ def site(
     """
     place = output.absolute()
     write.require_replaceable(place)
-    project = open_project(matrix, [])
-    sources = catalogue.open_sources(project)
+    sources = catalogue.open_sources(open_project(matrix, []))
     repository = _repository(registry or sources.matrix.registry)
-    collected = history.collect(project)
+    collected = history.collect(sources.project)
     if past is not None:
         collected = history.merge(collected, history.read(past))
+    reports = catalogue.read_reports(cves) if cves is not None else ()
     with console.step("writing the site"):
         made = catalogue.read_catalogue(
-            sources,
-            repository=repository,
-            history=collected,
-            reports=catalogue.read_reports(cves) if cves is not None else (),
-            title=title,
-            reporter=console,
+            sources, repository, collected, reports, title=title, reporter=console
         )
         result = write.make(sources, made, collected, place, documents=documents)
     numbers = (count(result.pages, "page"), count(result.targets, "target"))

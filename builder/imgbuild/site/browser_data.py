@@ -1,4 +1,4 @@
-"""The data that answers questions in the browser: `data.js`.
+"""The data that answers questions in the browser, `data.js` (separate: rules, no text).
 
 What depends on a rule is computed here with the rule's own code: which GPUs an image runs on, the
 order of images, the architecture of a machine by its GPU. The browser compares versions alone.
@@ -19,24 +19,24 @@ from imgbuild.doctor.host import Host, HostGpu
 from imgbuild.doctor.targets import TargetNeeds, diagnose, judge, offer
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.site import gpu_names
-from imgbuild.site.catalogue import Sources
-from imgbuild.site.model import Catalogue, SiteTarget
+from imgbuild.site.catalogue import SiteSources
+from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import LISTED
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Arch, Sha256, markers, normalize
+from imgbuild.values import Arch, Bytes, Sha256, markers, normalize
 
 DATA_FORMAT = 1
 FILE = "data.js"
 VARIABLE = "imgbuildData"
 
 
-def script(sources: Sources, catalogue: Catalogue) -> bytes:
+def script(sources: SiteSources, catalogue: SiteCatalogue) -> bytes:
     """The file `data.js`, which assigns the data to a variable: pages need no server to read it."""
     text = json.dumps(browser_data(sources, catalogue), separators=(",", ":"))  # ASCII alone
     return f"var {VARIABLE} = {text};\n".encode()
 
 
-def browser_data(sources: Sources, catalogue: Catalogue) -> dict[str, Any]:
+def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, Any]:
     """The data: targets, images in doctor's order, GPUs, drivers, versions, reasons."""
     locked = [target for target in catalogue.targets if target.lock and target.digests]
     numbers = {target.name: number for number, target in enumerate(locked)}
@@ -98,7 +98,7 @@ def _target(target: SiteTarget) -> dict[str, Any]:
 
 
 def _images(
-    sources: Sources, locked: Sequence[SiteTarget], numbers: Mapping[str, int]
+    sources: SiteSources, locked: Sequence[SiteTarget], numbers: Mapping[str, int]
 ) -> list[dict[str, Any]]:
     """The image of each target and architecture, in the order in which doctor prefers targets."""
     offers = [
@@ -109,21 +109,28 @@ def _images(
     images = []
     for name in order:
         sizes = {image.arch: image.size for image in locked[numbers[name]].page.images}
-        for arch, floors in by_name[name].floors.items():
-            able, later = _able(by_name[name], arch)
-            images.append(
-                {
-                    "target": numbers[name],
-                    "arch": arch,
-                    "cuda": floors.cuda,
-                    "driver": floors.driver,
-                    "driverFull": floors.driver_full,
-                    "gpus": able if floors.gpu or floors.gpu_ptx else None,
-                    "later": later,
-                    "size": sizes.get(arch, 0),
-                }
-            )
+        images += [
+            image_data(by_name[name], arch, numbers[name], sizes.get(arch, 0))
+            for arch in by_name[name].floors
+        ]
     return images
+
+
+def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:
+    """The image of target `number` on `arch`. `gpus` is None if nothing is known of them."""
+    floors = target_needs.floors[arch]
+    known = bool(floors.gpu or floors.gpu_ptx)
+    able, later = _able(target_needs, arch) if known else ([], [])
+    return {
+        "target": number,
+        "arch": arch,
+        "cuda": floors.cuda,
+        "driver": floors.driver,
+        "driverFull": floors.driver_full,
+        "gpus": able if known else None,
+        "later": later,
+        "size": size,
+    }
 
 
 def _able(target_needs: TargetNeeds, arch: Arch) -> tuple[list[str], list[str]]:

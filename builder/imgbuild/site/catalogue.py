@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.attest.sbom import packages as package_records
-from imgbuild.attest.sbom.packages import Package
+from imgbuild.attest.sbom.packages import Package, recorded
 from imgbuild.cves.check import CveReport
 from imgbuild.errors import LockStale
 from imgbuild.lock import lock_file, published
@@ -28,13 +27,13 @@ from imgbuild.registry.image_reference import Repository
 from imgbuild.show import page, status, table
 from imgbuild.show.table import TableRow
 from imgbuild.site import commands, grid, neighbours, refusals
-from imgbuild.site.history import History
+from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import (
-    Catalogue,
     DebianList,
     ImageLayers,
     LayerBar,
     PackageVersions,
+    SiteCatalogue,
     SiteTarget,
 )
 from imgbuild.system import git
@@ -46,7 +45,7 @@ STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 REPORTS_HINT = "make it with: imgbuild cves --all --json > FILE"
 
 
-class Sources(msgspec.Struct, frozen=True, kw_only=True):
+class SiteSources(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of a project that a site is made of. `records` is the metadata of wheels."""
 
     project: Project
@@ -60,27 +59,27 @@ def read_reports(path: Path) -> tuple[CveReport, ...]:
     return codec.read(path, tuple[CveReport, ...], what="report of `cves`", hint=REPORTS_HINT)
 
 
-def open_sources(project: Project) -> Sources:
+def open_sources(project: Project) -> SiteSources:
     """Read the matrix, the learned constraints and the metadata of wheels; InputError if wrong."""
     matrix = published.load(project.matrix)
     folders = dict.fromkeys((CATALOGUE / "images", project.images))
-    return Sources(
+    return SiteSources(
         project=project,
         matrix=matrix,
         learned=published.known_constraints(matrix, project.images),
-        records=package_records.recorded([*folders]),
+        records=recorded([*folders]),
     )
 
 
 def read_catalogue(
-    sources: Sources,
-    *,
+    sources: SiteSources,
     repository: Repository | None,
-    history: History,
+    history: SiteHistory,
     reports: Sequence[CveReport] = (),
+    *,
     title: str = "",
     reporter: Reporter = SILENT,
-) -> Catalogue:
+) -> SiteCatalogue:
     """The catalogue of a project. InputError for a file that cannot be read."""
     project, matrix = sources.project, sources.matrix
     selected = select(matrix, [], everything=True, arches=[])
@@ -103,7 +102,7 @@ def read_catalogue(
         )
         for target in targets
     )
-    return Catalogue(
+    return SiteCatalogue(
         title=title or _title(project, repository),
         registry=str(repository) if repository else "",
         targets=complete,
@@ -116,10 +115,10 @@ def read_catalogue(
 
 
 def _target(
-    sources: Sources,
+    sources: SiteSources,
     row: TableRow,
     repository: Repository | None,
-    history: History,
+    history: SiteHistory,
     reports: Sequence[CveReport],
     reporter: Reporter,
 ) -> SiteTarget:
@@ -208,9 +207,11 @@ def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
                 dates[target.name, arch] = resolution.security or ""
     numbers: dict[str, int] = {}
     for (base, key), users in lists.items():
-        numbers[base] = number = numbers.get(base, 0) + 1
+        arches = "-".join(sorted({arch for _, arch in users}))
+        name = f"{base}-{arches}"
+        numbers[name] = number = numbers.get(name, 0) + 1
         yield DebianList(
-            page=f"{base}-{number}" if number > 1 else base,
+            page=f"{name}-{number}" if number > 1 else name,
             base=base,
             security=max(dates[user] for user in users),
             users=tuple(users),

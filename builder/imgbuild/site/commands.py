@@ -1,4 +1,4 @@
-"""Commands to copy for a target: Docker, podman, Apptainer, Slurm, Kubernetes, imgbuild."""
+"""Commands to copy: Docker, podman, Apptainer, Slurm, Kubernetes (separate: other languages)."""
 
 from __future__ import annotations
 

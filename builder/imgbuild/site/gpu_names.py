@@ -1,4 +1,4 @@
-"""How browsers find a GPU by its name: patterns, from the tables (separate: two tables in one)."""
+"""How browsers find a GPU by its name: patterns, from the tables."""
 
 from __future__ import annotations
 

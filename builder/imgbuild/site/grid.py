@@ -1,4 +1,4 @@
-"""The matrix as a picture: CUDA, engines and TRL (separate: the states of a cell)."""
+"""The matrix as a picture: CUDA, engines and TRL."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class VersionChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     new: Version = ""
 
 
-class TargetChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DigestChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A digest of a target: since when, its sizes, and what differs from the one before.
 
     `manifests` and `sizes` are by architecture. `known` is False if the lock of this or of the
@@ -55,11 +55,11 @@ class TargetChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     known: bool = True
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class SiteHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of each target, the newest first."""
 
     format: int = HISTORY_FORMAT
-    targets: dict[Name, tuple[TargetChange, ...]] = {}
+    targets: dict[Name, tuple[DigestChange, ...]] = {}
 
 
 class _Image(msgspec.Struct, frozen=True):
@@ -93,31 +93,31 @@ class _Commit(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
 
 
-def read(path: Path) -> History:
+def read(path: Path) -> SiteHistory:
     """The history in the data file at `path`; InputError, with all its problems, if it is wrong."""
-    history = codec.read(path, History, what="history", hint=REMEDY)
+    history = codec.read(path, SiteHistory, what="history", hint=REMEDY)
     if history.format != HISTORY_FORMAT:
         message = f"{path}: unsupported format {history.format} (expected {HISTORY_FORMAT})"
         raise InputError(message, hint=REMEDY)
     return history
 
 
-def collect(project: Project) -> History:
+def collect(project: Project) -> SiteHistory:
     """The history of a project in a git checkout; empty outside of one, or without commits.
 
     ToolMissing without git.
     """
     if not project.writable:
-        return History()
+        return SiteHistory()
     place = git.run(project.root, "rev-parse", "--show-prefix", "HEAD")
     if place.status != 0:
-        return History()
+        return SiteHistory()
     prefix = place.stdout.splitlines()[0]
     images = prefix + project.images.relative_to(project.root).as_posix()
     commits = tuple(_commits(project.root, images))
     names = [f"{commit.id}:{path}" for commit in commits for path in _pair(commit.paths)]
     contents = _contents(project.root, names)
-    changes: dict[str, list[TargetChange]] = {}
+    changes: dict[str, list[DigestChange]] = {}
     before: dict[str, Mapping[str, str] | None] = {}
     for commit in reversed(commits):
         for path in commit.paths:
@@ -128,17 +128,17 @@ def collect(project: Project) -> History:
             if change is not None:
                 changes.setdefault(target, []).append(change)
                 before[target] = versions
-    return History(
+    return SiteHistory(
         targets={name: tuple(reversed(entries)) for name, entries in sorted(changes.items())}
     )
 
 
-def merge(history: History, other: History) -> History:
+def merge(history: SiteHistory, other: SiteHistory) -> SiteHistory:
     """Both; for a target the longer one, as a shallow clone has the newest changes alone."""
     targets = dict(history.targets)
     for name, changes in other.targets.items():
         targets[name] = max(targets.get(name, ()), changes, key=len)
-    return History(targets=dict(sorted(targets.items())))
+    return SiteHistory(targets=dict(sorted(targets.items())))
 
 
 def _commits(root: Path, images: str) -> Iterator[_Commit]:
@@ -189,7 +189,7 @@ def _change(
     before: Mapping[str, str] | None,
     *,
     first: bool,
-) -> tuple[TargetChange | None, Mapping[str, str] | None]:
+) -> tuple[DigestChange | None, Mapping[str, str] | None]:
     try:
         target_digests = msgspec.json.decode(
             contents.get(f"{commit.id}:{path}", b""), type=_Digests
@@ -198,7 +198,7 @@ def _change(
         return None, None
     versions = _versions(contents.get(f"{commit.id}:{_lock_of(path)}", b""))
     known = versions is not None and (first or before is not None)
-    change = TargetChange(
+    change = DigestChange(
         date=commit.date,
         commit=commit.id,
         subject=commit.subject,

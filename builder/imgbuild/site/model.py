@@ -10,7 +10,7 @@ from imgbuild.matrix.accepted import AcceptedCve, Waiver
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.show.page import Page
 from imgbuild.show.table import TableRow
-from imgbuild.site.history import TargetChange
+from imgbuild.site.history import DigestChange
 from imgbuild.values import Arch, Bytes
 
 
@@ -86,7 +86,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     accepted: tuple[AcceptedCve, ...] = ()
     advisories: tuple[CveReport, ...] = ()
     learned: tuple[str, ...] = ()
-    history: tuple[TargetChange, ...] = ()
+    history: tuple[DigestChange, ...] = ()
     debian: tuple[tuple[Arch, str], ...] = ()
     documents: tuple[tuple[str, str], ...] = ()  # label and link
 
@@ -132,7 +132,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[GridRow, ...]
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """What was refused, for which target or request, and why; `source` is where that is kept."""
 
     what: str
@@ -141,7 +141,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
 
 
-class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
+class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a site shows. `registry` is "" where nothing is published."""
 
     title: str
@@ -149,6 +149,6 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[SiteTarget, ...]
     debian: tuple[DebianList, ...]
     grid: Grid
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[RecordedRefusal, ...]
     made: str  # the day, year-month-day
     revision: str = ""  # the commit, "" outside of git

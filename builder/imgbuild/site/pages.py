@@ -21,8 +21,8 @@ from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.grid import state_of
-from imgbuild.site.history import History, TargetChange, VersionChange
-from imgbuild.site.model import Catalogue, Refusal, SiteTarget
+from imgbuild.site.history import DigestChange, SiteHistory, VersionChange
+from imgbuild.site.model import RecordedRefusal, SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import RecordedRun, words
 from imgbuild.system import files
 from imgbuild.system.amounts import size_text
@@ -45,7 +45,7 @@ LISTED = 60  # vulnerabilities of an image
 SEVERE = ("critical", "high")
 
 
-def pages(catalogue: Catalogue, history: History) -> Iterator[tuple[str, bytes]]:
+def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str, bytes]]:
     """Path and content of every page, the style sheet and the script."""
     environment = _environment()
     common: dict[str, Any] = {
@@ -92,7 +92,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _by_source(refusals: Iterable[Refusal]) -> list[tuple[str, list[Refusal]]]:
+def _by_source(refusals: Iterable[RecordedRefusal]) -> list[tuple[str, list[RecordedRefusal]]]:
     """The refusals under the headings of a page."""
     headings = {
         "refused update": "Newer versions that were tried and refused",
@@ -101,13 +101,13 @@ def _by_source(refusals: Iterable[Refusal]) -> list[tuple[str, list[Refusal]]]:
         "accepted finding": "Findings that are accepted for an image",
         "matrix": "Decisions in the matrix",
     }
-    groups: dict[str, list[Refusal]] = {source: [] for source in headings}
+    groups: dict[str, list[RecordedRefusal]] = {source: [] for source in headings}
     for refusal in refusals:
         groups[refusal.source].append(refusal)
     return [(headings[source], entries) for source, entries in groups.items() if entries]
 
 
-def _recent(catalogue: Catalogue, history: History) -> list[tuple[str, TargetChange, str]]:
+def _recent(catalogue: SiteCatalogue, history: SiteHistory) -> list[tuple[str, DigestChange, str]]:
     """The latest changes with the name of their target and the link to its page."""
     present = {target.name for target in catalogue.targets}
     changes = [
@@ -118,7 +118,7 @@ def _recent(catalogue: Catalogue, history: History) -> list[tuple[str, TargetCha
     return sorted(changes, key=lambda entry: (entry[1].date, entry[0]), reverse=True)[:RECENT]
 
 
-def _choices(catalogue: Catalogue) -> dict[str, Any]:
+def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
     """The choices of filters: only values that an image has."""
     targets = [target for target in catalogue.targets if target.lock]
     data = gpus.load()

@@ -1,4 +1,4 @@
-"""Why versions do not go together: exclusions, findings, constraints, refused updates, rules."""
+"""Why versions do not go together, from all places that say it (separate: many formats)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imgbuild.audit.checks import rules
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.project_paths import Project
-from imgbuild.site.model import Refusal
+from imgbuild.site.model import RecordedRefusal
 
 SHORT_REASON = 600  # characters
 UPDATES = "updates.json"  # of `imgbuild update`, in the folder images
@@ -29,17 +29,21 @@ class _Updates(msgspec.Struct, frozen=True):
 
 def refusals(
     project: Project, matrix: Matrix, learned: Sequence[Constraint]
-) -> tuple[Refusal, ...]:
+) -> tuple[RecordedRefusal, ...]:
     """All of them, in the order in which a page lists them."""
     return tuple(
-        Refusal(what=item.what, reason=_short(item.reason), source=item.source, target=item.target)
+        RecordedRefusal(
+            what=item.what, reason=_short(item.reason), source=item.source, target=item.target
+        )
         for item in _refusals(project, matrix, learned)
     )
 
 
-def _refusals(project: Project, matrix: Matrix, learned: Sequence[Constraint]) -> Iterator[Refusal]:
+def _refusals(
+    project: Project, matrix: Matrix, learned: Sequence[Constraint]
+) -> Iterator[RecordedRefusal]:
     for entry in learned:
-        yield Refusal(
+        yield RecordedRefusal(
             what=f"{entry.package}{entry.versions} needs {entry.needs}",
             reason=str(entry).partition(" (")[2].removesuffix(")") or "learned by the audit",
             source="learned constraint",
@@ -50,7 +54,7 @@ def _refusals(project: Project, matrix: Matrix, learned: Sequence[Constraint]) -
             if rule.other
             else (f"without {rule.missing}" if rule.missing else f"without the module {rule.lacks}")
         )
-        yield Refusal(
+        yield RecordedRefusal(
             what=f"{rule.package}{rule.versions} {clash}",
             reason=f"{rule.why}; {rule.cure}",
             source="known incompatibility",
@@ -58,20 +62,22 @@ def _refusals(project: Project, matrix: Matrix, learned: Sequence[Constraint]) -
     yield from _refused_updates(project)
     for name, target in matrix.targets.items():
         for arch, reason in target.exclude.items():
-            yield Refusal(what=f"{name} for {arch}", reason=reason, source="matrix", target=name)
+            yield RecordedRefusal(
+                what=f"{name} for {arch}", reason=reason, source="matrix", target=name
+            )
         for waiver in target.waive:
-            yield Refusal(
+            yield RecordedRefusal(
                 what=f"{waiver.package}: {waiver.subject}",
                 reason=waiver.reason,
                 source="accepted finding",
                 target=name,
             )
         if target.retired:
-            yield Refusal(what=f"{name} is retired", reason=target.retired, source="matrix",
+            yield RecordedRefusal(what=f"{name} is retired", reason=target.retired, source="matrix",
                           target=name)  # fmt: skip
 
 
-def _refused_updates(project: Project) -> Iterator[Refusal]:
+def _refused_updates(project: Project) -> Iterator[RecordedRefusal]:
     """What `imgbuild update` tried and refused; InputError for a damaged file."""
     path = project.images / UPDATES
     if not path.exists():
@@ -81,7 +87,7 @@ def _refused_updates(project: Project) -> Iterator[Refusal]:
         path, _Updates, what="list of updates", hint=hint
     ).refused.items():
         for item in refused:
-            yield Refusal(
+            yield RecordedRefusal(
                 what=f"{item.package} {item.version} in {row}",
                 reason="; ".join(item.reasons),
                 source="refused update",

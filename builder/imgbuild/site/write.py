@@ -19,9 +19,9 @@ from imgbuild.attest.sbom import cyclonedx, document
 from imgbuild.attest.sbom.packages import SbomPackages
 from imgbuild.errors import InputError
 from imgbuild.site import browser_data, history, pages
-from imgbuild.site.catalogue import Sources
-from imgbuild.site.history import History
-from imgbuild.site.model import Catalogue, SiteTarget
+from imgbuild.site.catalogue import SiteSources
+from imgbuild.site.history import SiteHistory
+from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.system import files
 from imgbuild.system.folder import OpenFolder, remove_all
 from imgbuild.values import Bytes
@@ -50,7 +50,12 @@ class _Marker(msgspec.Struct, frozen=True):
 
 
 def make(
-    sources: Sources, made: Catalogue, collected: History, output: Path, *, documents: bool
+    sources: SiteSources,
+    made: SiteCatalogue,
+    collected: SiteHistory,
+    output: Path,
+    *,
+    documents: bool,
 ) -> Site:
     """Write the site of `made` to `output`; with `documents` also locks and SBOMs.
 
@@ -75,7 +80,9 @@ def make(
     )
 
 
-def _with_documents(sources: Sources, made: Catalogue) -> tuple[Catalogue, dict[str, bytes]]:
+def _with_documents(
+    sources: SiteSources, made: SiteCatalogue
+) -> tuple[SiteCatalogue, dict[str, bytes]]:
     """The catalogue with links to locks and SBOMs, and these files."""
     contents: dict[str, bytes] = {}
     recorded = SbomPackages(packages=dict(sources.records))
@@ -89,7 +96,7 @@ def _with_documents(sources: Sources, made: Catalogue) -> tuple[Catalogue, dict[
 
 
 def _documents(
-    sources: Sources, target: SiteTarget, recorded: SbomPackages
+    sources: SiteSources, target: SiteTarget, recorded: SbomPackages
 ) -> Iterator[tuple[str, bytes]]:
     if target.lock is None or target.digests is None:
         return

@@ -241,7 +241,7 @@
 
   // -- which image for this requirements.txt
 
-  function versionIn(data, name, number) {
+  function imageVersion(data, name, number) {
     var all = data.versions[name] || {};
     return Object.keys(all).filter(function (version) { return all[version].indexOf(number) >= 0; })[0] || "";
   }
@@ -249,7 +249,7 @@
   function comparison(data, requests, number) {
     var result = { has: [], other: [], absent: [] };
     requests.forEach(function (request) {
-      var version = versionIn(data, request.name, number);
+      var version = imageVersion(data, request.name, number);
       if (!version) result.absent.push(request.line);
       else if (!request.specifier || versions.satisfies(version, request.specifier)) result.has.push(request.name + " " + version);
       else result.other.push(request.line + ": the image has " + version);
