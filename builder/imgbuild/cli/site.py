@@ -78,7 +78,7 @@ def site(
 
         imgbuild site --output site --registry ghcr.io/OWNER/REPOSITORY --documents
 
-        imgbuild cves --all --json > cves.json; imgbuild site --cves cves.json
+        imgbuild site --cves cves.json
     """
     place = output.absolute()
     write.require_replaceable(place)
