@@ -96,7 +96,7 @@ def read_catalogue(
             neighbours=neighbours.neighbours(target, targets),
             debian=tuple(
                 (arch, pages[target.name, arch])
-                for arch in (target.lock.arch if target.lock else ())
+                for arch in sorted(target.lock.arch if target.lock else (), reverse=True)
                 if (target.name, arch) in pages
             ),
         )

@@ -45,31 +45,25 @@ def _commands(
     lock: Lock, target_digests: TargetDigests, repository: Repository | None
 ) -> Iterator[Command]:
     target, name = lock.target, shlex.quote(lock.target)
-    mount = shlex.quote(f"{lock.settings.workdir}")
-    volume = f'--volume "$PWD":{mount}'
-    tagged = str(repository.tagged(target)) if repository else target
     exact = str(repository.with_digest(target_digests.digest)) if repository else ""
-    get = (f"docker pull {exact}",) if repository else (f"imgbuild load {name}",)
     image = exact or name
-    note = "" if repository else "No registry is set for this catalogue: the image is built here."
+    mount = f'--volume "$PWD":{shlex.quote(lock.settings.workdir)}'
+    goes_on = " \\\n  " if exact else " "
+    get = f"docker pull {exact}" if exact else f"imgbuild load {name}"
+    run = f"docker run --rm -it --gpus all --ipc=host {mount}{goes_on}{image} {PROGRAM}"
     yield Command(
         title="Docker",
-        text="\n".join(
-            (*get, f"docker run --rm -it --gpus all --ipc=host {volume} {image} {PROGRAM}")
-        ),
-        note=note,
+        text=f"{get}\n{run}",
+        note="" if exact else "No registry is set for this catalogue: the image is built here.",
     )
-    get = (f"podman pull {exact}",) if repository else (f"imgbuild load {name} --through podman",)
-    gpus = "--device nvidia.com/gpu=all"
-    yield Command(
-        title="podman",
-        text="\n".join((*get, f"podman run --rm -it {gpus} --ipc=host {volume} {image} {PROGRAM}")),
-    )
+    get = f"podman pull {exact}" if exact else f"imgbuild load {name} --through podman"
+    run = f"podman run --rm -it --device nvidia.com/gpu=all --ipc=host {mount}"
+    yield Command(title="podman", text=f"{get}\n{run}{goes_on}{image} {PROGRAM}")
     sif = shlex.quote(f"{target}.sif")
-    get_sif = f"apptainer pull {sif} docker://{exact}"
-    if not repository:
-        get_sif = f"imgbuild build {name} --format sif --output {sif}"
-    yield Command(title="Apptainer", text=f"{get_sif}\napptainer exec --nv {sif} {PROGRAM}")
+    get = f"apptainer pull {sif} docker://{exact}"
+    if not exact:
+        get = f"imgbuild build {name} --format sif --output {sif}"
+    yield Command(title="Apptainer", text=f"{get}\napptainer exec --nv {sif} {PROGRAM}")
     yield Command(
         title="Slurm",
         text=(
@@ -82,11 +76,9 @@ def _commands(
     yield Command(
         title="Kubernetes",
         text=JOB.format(
-            name=target.replace(".", "-").replace("_", "-"), image=exact or f"REGISTRY/{tagged}"
+            name=target.replace(".", "-").replace("_", "-"), image=exact or f"REGISTRY/{target}"
         ),
-        note=""
-        if repository
-        else f"Push the image first: imgbuild push {name} REGISTRY/REPOSITORY",
+        note="" if exact else f"Push the image first: imgbuild push {name} REGISTRY/REPOSITORY",
     )
     yield Command(
         title="imgbuild",
