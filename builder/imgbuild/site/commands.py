@@ -48,7 +48,7 @@ def _commands(
     exact = str(repository.with_digest(target_digests.digest)) if repository else ""
     image = exact or name
     mount = f'--volume "$PWD":{shlex.quote(lock.settings.workdir)}'
-    goes_on = " \\\n  " if exact else " "
+    goes_on = " \\\n" if exact else " "
     get = f"docker pull {exact}" if exact else f"imgbuild load {name}"
     run = f"docker run --rm -it --gpus all --ipc=host {mount}{goes_on}{image} {PROGRAM}"
     yield Command(
