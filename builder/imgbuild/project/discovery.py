@@ -1,4 +1,4 @@
-"""Which files of a project count where several say what it needs (separate: the policy)."""
+"""Which files of a project count where several declare its requirements (separate: the policy)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imgbuild.project.reading import Reading
 
 NAMED = "name it with --from to read it"
 SHOWN = 3  # contradictions in a reason
-FOLDERS = 40  # of the project that are searched for projects of their own
+FOLDERS = 40  # of the project that are searched for other projects
 DOCKER_FOLDERS = ("docker", "dockerfiles", ".devcontainer", "containers", "container")
 MAIN = ("requirements.txt", "base.txt", "common.txt", "core.txt", "main.txt", "default.txt",
         "framework.txt", "train.txt", "training.txt", "cuda.txt", "gpu.txt")  # fmt: skip
@@ -56,7 +56,7 @@ def _taken(reading: Reading, name: str) -> None:
 
 
 def _declares(reading: Reading) -> bool:
-    """Whether any file so far says what the project needs."""
+    """Whether any file so far declares requirements."""
     return bool(reading.local_requests) or any(
         each.kind == "requirement" for each in reading.requirements
     )
@@ -258,7 +258,7 @@ def _scripts(reading: Reading, names: list[str]) -> None:
 
 
 def _projects(reading: Reading) -> None:
-    """Note the folders that are projects of their own and are not required by this one."""
+    """Note the folders that are separate projects and are not required by this one."""
     required = {request.folder for request in reading.local_requests}
     folders = [name for name in reading.sources.names() if not name.startswith(".")]
     for folder in folders[: FOLDERS * 5]:
@@ -267,6 +267,6 @@ def _projects(reading: Reading) -> None:
         for file in ("pyproject.toml", "setup.py", "requirements.txt"):
             path = f"{folder}/{file}"
             if reading.sources.exists(path) and path not in reading.files:
-                reason = f"a project of its own; {NAMED}"
+                reason = f"a separate project; {NAMED}"
                 reading.leave_out(Place(file=path), path, reason)
                 break

@@ -116,7 +116,7 @@ def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: Loca
     done = imgbuild("init")
     assert done.status == 8
     message = unwrapped(done.stderr)
-    assert "5 requirements of the project cannot be met on Python 3.11" in message
+    assert "5 requirements of the project cannot be met with Python 3.11" in message
     assert "requirements.txt:5: peft==0.99: the index has no such version" in message
     assert "requirements.txt:6: nosuch: the index has no such package" in message
     assert "requirements.txt:7: old==1.0: no wheel for Python 3.11" in message
@@ -321,7 +321,7 @@ def test_only_targets_that_run_there(imgbuild: Command, options: list[str], cuda
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--driver", "new"], 2, "--driver new: a driver has a number"),
+        (["--driver", "new"], 2, "--driver new: expected a version"),
         (["--gpu", "RTX"], 2, "--gpu RTX: not a compute capability, nor the name of a GPU"),
         (["--cuda", "11.0"], 3, "no locked target for x86_64 has CUDA 11.0"),
         (["--driver", "450"], 3, "no target runs on this machine: CUDA"),
@@ -367,7 +367,7 @@ def test_another_python_is_said_at_once(imgbuild: Command, index: LocalIndex) ->
     assert not Path("matrix.yaml").exists()
     done = imgbuild("init", "--relax", "python")
     assert done.status == 0, done.stderr
-    message = "the project demands Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
+    message = "the project requires Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
     assert message in unwrapped(done.stderr)
     assert " (!) " in done.stdout
     assert "like" in row()
@@ -409,7 +409,7 @@ def test_what_is_left_out_is_named_where_nothing_is_read(imgbuild: Command) -> N
     require(MET, "training/requirements.txt")
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    assert "left out training/requirements.txt: a project of its own" in unwrapped(done.stderr)
+    assert "left out training/requirements.txt: a separate project" in unwrapped(done.stderr)
 
 
 def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command) -> None:
