@@ -22,7 +22,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("solve", "audit", "attest", "sif"),
     ("assemble", "cves", "diagnose", "learn", "smoke"),
     ("resolve", "show", "render", "doctor"),
-    ("pipeline", "slurm"),
+    ("pipeline", "slurm", "site"),
     ("ci", "publish", "update", "verify"),
     ("cli", "__main__"),
 )

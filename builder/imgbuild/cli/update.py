@@ -36,10 +36,10 @@ def update(
 
     In a matrix of targets, each newer version of a package that a row pins is solved, audited and
     locked in a temporary folder, on all architectures of the row. What works becomes one new row,
-    with lock, digests and Dockerfile; the row that it was derived from stays as it is. What does not
-    work is listed with reasons in images/updates.json, and tried again when its cause has changed.
-    No image is built or tested. Default: the recommended targets, each from its newest row. Exit
-    status 1 or that of the error if a version could not be tried, such as 7 without a network.
+    with lock, digests and Dockerfile; the original row stays as it is. What does not work is listed
+    with reasons in images/updates.json, and tried again when its cause has changed. No image is
+    built or tested. Default: the recommended targets, each from its newest row. Exit status 1 or
+    that of the error if a version could not be tried, such as 7 without a network.
 
     Examples:
 
@@ -69,7 +69,8 @@ def _refuse(given: Group, default: Group, reason: str) -> None:
              if getattr(given, name) != getattr(default, name)]  # fmt: skip
     if names:
         flags = ", ".join("--" + name.replace("_", "-") for name in names)
-        raise InputError(f"{flags}: does not apply here: {reason}", hint="leave it out")
+        message = f"{flags}: does not apply here: {reason}"
+        raise InputError(message, hint="leave it out")
 
 
 COMMAND = command(update)

@@ -156,7 +156,8 @@ class _Lookup:
         if not later:
             return self.row(package, newest=self._set.versions[package])
         first = self._stops(package, later[0], releases[later[0]], whole=True)
-        takes, moves, tried = "", (), 0
+        takes, tried = "", 0
+        moves: tuple[str, ...] = ()
         for version in later:
             stops = first
             if version != later[0]:
