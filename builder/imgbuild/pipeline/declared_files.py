@@ -12,7 +12,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement
 
 from imgbuild.cache.context import Context
-from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.errors import ImgbuildError, InputError, Problem
 from imgbuild.matrix.model import Matrix
 from imgbuild.project import fetch, read
 from imgbuild.project.model import (
@@ -131,6 +131,23 @@ def _read_files(
         copies=tuple(copies if outside else ()),
         names=names,
     )
+
+
+def says_something(declared: Declared) -> bool:
+    """Whether files of a project say what its image needs."""
+    named = (*declared.requirements, *declared.packages, *declared.debian, *declared.unnamed)
+    return bool(named or declared.python or declared.cuda)
+
+
+def require_read(declared: Declared) -> None:
+    """InputError if the project has only files that are not read without being named."""
+    whole = [each for each in declared.not_read if each.text == each.place.file]
+    if not whole:
+        return
+    problems = tuple(Problem(file=each.place.file, message=each.reason) for each in whole)
+    message = "no file was read that says what the project needs"
+    hint = "imgbuild init --from FILE reads one; --extends TARGET starts without requirements"
+    raise InputError(message, problems=problems, hint=hint)
 
 
 def _without_folders(declared: Declared) -> Declared:
