@@ -261,7 +261,7 @@ def test_a_marker_excludes_an_address(work):
         ("byurl @ git+ssh://-oProxyCommand=x/a", "hyphen"),
         ("byurl @ git+ssh://git@git.example:team/a", "HOST/PATH"),
         ("byurl @ git+https://git.example/a@--upload-pack=x", "not the name of a branch"),
-        ("byurl @ git+https://git.example/a#subdirectory=../b", "out of the project"),
+        ("byurl @ git+https://git.example/a#subdirectory=../b", "outside the project"),
         ("byurl @ file:///etc/byurl-1.5-py3-none-any.whl", "outside the project"),
         ("byurl @ file:///etc/passwd", "is not a wheel"),
     ],

@@ -95,7 +95,7 @@ class LockSources:
         """Fetch files of indexes and archives, of all architectures, into the store.
 
         Among them may be sdists and what builds them. FetchFailed if one is not available,
-        IntegrityError if one is not what the lock says.
+        IntegrityError if one is not what the lock has.
         """
         if all(item.layer for item in items):
             return

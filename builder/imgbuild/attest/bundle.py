@@ -111,7 +111,7 @@ def read(data: Mapping[str, bytes], place: str) -> LockBundle:
     """The bundle in the files `data`, found at `place`.
 
     InputError if one is missing or cannot be read, LockStale if the digests are not of the lock,
-    IntegrityError if an added file is not what the lock says.
+    IntegrityError if an added file is not what the lock has.
     """
     for name in (LOCK, DIGESTS_FILE):
         if name not in data:

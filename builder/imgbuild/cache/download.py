@@ -53,13 +53,13 @@ class FileRequest(msgspec.Struct, frozen=True):
     def stored(self, store: Store) -> Path | None:
         """The path of the file in `store`; None if absent.
 
-        IntegrityError if it has another size than the lock says.
+        IntegrityError if it has another size than the lock has.
         """
         locked = self.locked
         digest = f"sha256:{locked.sha256}"
         path = store.blob(digest) if self.layer else store.file(locked.sha256)
         if path is not None and (size := path.stat().st_size) != locked.size:
-            message = f"{locked.file}: the lock says {locked.size} bytes, the file has {size}"
+            message = f"{locked.file}: the lock has {locked.size} bytes, the file has {size}"
             raise IntegrityError(message, hint="the lock was edited by hand: lock the target again")
         return path
 

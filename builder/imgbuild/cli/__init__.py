@@ -11,7 +11,7 @@ from imgbuild import __version__
 def main() -> None:
     """Run the command line; the exit status is 0, that of the error's class, or a command's own.
 
-    `--version` alone is answered here, before anything else is imported.
+    `--version` alone is handled here, before anything else is imported.
     """
     if sys.argv[1:] == ["--version"]:
         with suppress(OSError):  # such as a closed pipe, which `_main` handles

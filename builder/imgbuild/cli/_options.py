@@ -266,8 +266,8 @@ SignKey = Annotated[
     Path | None,
     option(
         "--sign-key",
-        "The private key to sign with: PEM (P-256 or Ed25519) or cosign.key. Its password is asked"
-        " for, or taken from $COSIGN_PASSWORD.",
+        "The private key to sign with: PEM (P-256 or Ed25519) or cosign.key. Its password is read"
+        " from the terminal, or from $COSIGN_PASSWORD.",
         metavar="FILE",
         panel=REGISTRY,
         often=True,

@@ -64,7 +64,7 @@ def aligned(
 
     Line breaks and control characters in a cell are escaped. Lines wider than `width`, by default
     the terminal's, are folded: cells between words, or else within them; and where that does not
-    suffice, the column with the longest word is on lines of its own. In a pipe each row is a line.
+    suffice, the column with the longest word gets separate lines. In a pipe each row is a line.
     """
     if not rows:
         return []
@@ -118,7 +118,7 @@ def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]
 def _without(
     place: int, rows: Sequence[Sequence[str]], right: frozenset[int], width: int
 ) -> Iterator[list[str]]:
-    """The lines of each row, with the cell of one column on lines of its own.
+    """The lines of each row, with the cell of one column on separate lines.
 
     The first is above the others, another is below them; the last is behind them if it fits.
     """

@@ -52,7 +52,7 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
     minor = ".".join(choice.chosen.python.split(".")[:2])
     have = " or ".join(each.python for each in choice.wheels)
     where = f"images have {have}, {choice.chosen.target} has {minor}"
-    lines = [f"the project demands Python {demanded}; {where}"]
+    lines = [f"the project requires Python {demanded}; {where}"]
     for each in choice.wheels:
         if each.pinned:
             missing = f", not {', '.join(each.missing)}" if each.missing else ""

@@ -1,6 +1,6 @@
 """How a verb is declared: options, groups of options, --json, --quiet, --verbose, --matrix.
 
-A verb is a function under the decorator `verb`. A parameter whose type is a `Group` stands for all
+A verb is a function under the decorator `verb`. A parameter whose type is a `Group` represents all
 options of that group; the verb gets them as one value. `--json`, `--quiet` and `--verbose` are
 options of each verb, and set up the console before it runs.
 """
@@ -33,7 +33,7 @@ class Definition:
     """One option: its names, what it means, and how its value is read.
 
     A name has one meaning, except -v; another definition of it is a ValueError. A verb may add a
-    sentence of its own, such as its default, by calling the definition: `OUTPUT_PATH("Default:
+    additional sentence, such as its default, by calling the definition: `OUTPUT_PATH("Default:
     stdout.")`.
 
     An option that is given twice has both values if its type is a list. Otherwise it names what is
@@ -142,7 +142,7 @@ def _unparsed(annotation: Any) -> Any:
 
 
 def configure(output: Output) -> None:
-    """Set up the console as the options of a verb say."""
+    """Set up the console according to the options of a verb."""
     console.configure(verbosity=-1 if output.quiet else int(output.verbose), json=output.json)
 
 

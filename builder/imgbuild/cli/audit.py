@@ -477,7 +477,7 @@ def _end(reports: Sequence[Report], hint: str) -> None:
         raise AuditFailed(message, hint=hint)
     unread = [entry.what for report in failed for entry in report.unread if entry.required]
     message = f"not all packages were read: {', '.join(unread)}"
-    raise AuditFailed(message, hint="the lines `not read` above say why")
+    raise AuditFailed(message, hint="see the lines `not read` above for the reasons")
 
 
 def _refuse(

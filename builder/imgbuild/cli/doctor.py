@@ -121,7 +121,7 @@ def doctor(
     ):  # the answer has been given; an error of its own would be a second one
         raise typer.Exit(WorkFailed.exit_code)
     if unfit:
-        message = f"{', '.join(unfit)} does not fit this machine"
+        message = f"{', '.join(unfit)} is not compatible with this machine"
         hint = f"the newest target that does is {diagnosis.best}" if diagnosis.best else None
         raise WorkFailed(message, hint=hint)
 
@@ -175,9 +175,9 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
     if diagnosis.best:
         yield f"use: {diagnosis.best}"
     elif not comparable(diagnosis.host):
-        yield "without a GPU and its driver the target to use is unknown"
+        yield "no recommendation without a GPU and its driver"
     else:
-        yield "no target fits this machine"
+        yield "no target is compatible with this machine"
 
 
 def _print_collected() -> None:

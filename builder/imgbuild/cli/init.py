@@ -119,7 +119,8 @@ RelaxOption = Annotated[
     list[str] | None,
     option(
         "--relax",
-        "Take the target's version of a package, whatever the project demands; repeatable.",
+        "Take the target's version of a package, regardless of the project's requirement;"
+        " repeatable.",
         metavar="PACKAGE",
         panel=READ,
     ),
@@ -160,7 +161,9 @@ FileOption = Annotated[
 ]
 RefreshOption = Annotated[
     bool,
-    option("--refresh", "Copy the locks of published targets again, from where the matrix says."),
+    option(
+        "--refresh", "Copy the locks of published targets again, from their source in the matrix."
+    ),
 ]
 
 
@@ -183,7 +186,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends name more than one target"
             raise InputError(message, hint="name one of them")
-        arch = at_most_one(self.arch, "a project starts on one")
+        arch = at_most_one(self.arch, "a project starts from one target")
         arch = arch or Arch.parse(platform.machine())
         return ChoiceRequest(
             host=self._host(arch),
@@ -202,7 +205,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
             here = Host(arch=arch)
         if self.driver is not None:
             if not DRIVER.fullmatch(self.driver):
-                message = f"--driver {self.driver}: a driver has a number such as 535 or 580.65.06"
+                message = f"--driver {self.driver}: expected a version such as 535 or 580.65.06"
                 raise InputError(message, hint="nvidia-smi shows it")
             here = msgspec.structs.replace(here, driver=self.driver, gpus=())
         if self.gpu:
@@ -230,7 +233,7 @@ class Additions(Group, frozen=True, kw_only=True):
 class Started(msgspec.Struct, frozen=True, kw_only=True):
     """A project that was started: its row, and the files that were written.
 
-    `read` and `choice` are None for one without files that say what it needs.
+    `read` and `choice` are None for a project without files that declare requirements.
     """
 
     name: str
@@ -294,7 +297,7 @@ def init_project(
             extras=project.extra or (),
             groups=project.group or (),
         )
-        if lock is not None or not declared_files.says_something(files.declared):
+        if lock is not None or not declared_files.declares_anything(files.declared):
             if extends is None and lock is None:
                 declared_files.require_read(files.declared)
             for line in _project_report.read_lines(files):
@@ -392,7 +395,7 @@ def _refuse(
     """
     chosen = choice.chosen
     if ask.extends and chosen.changed:
-        message = f"{chosen.target} has other versions than the project demands"
+        message = f"{chosen.target} has other versions than the project requires"
         hint = (
             f"imgbuild init --target {chosen.target} changes them; --relax PACKAGE takes the"
             " target's version"
@@ -417,7 +420,7 @@ def _refuse(
     reasons += repositories.reasons(failures)
     if reasons:
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
-        message = f"{number} of the project cannot be met on Python {chosen.python}"
+        message = f"{number} of the project cannot be met with Python {chosen.python}"
         hint = "change them in the project's files, leave one out with --exclude PACKAGE, or take"
         hint += " the target's version with --relax PACKAGE"
         raise NoSolution(message, reasons=tuple(reasons), hint=hint)
@@ -432,7 +435,7 @@ def _row(
 ) -> WantedExtension:
     """The row of the project's image."""
     chosen = choice.chosen
-    relaxed = "asked for with imgbuild init --relax; the project names another version"
+    relaxed = "relaxed with imgbuild init --relax; the project requires another version"
     minor = ".".join(chosen.python.split(".")[:2])
     return WantedExtension(
         name=name,

@@ -1,4 +1,4 @@
-"""`imgbuild run`: mounts, variables, ports, GPUs, user, shm size (separate: a verb of its own)."""
+"""`imgbuild run`: mounts, variables, ports, GPUs, user, shm size (separate: a verb)."""
 
 from __future__ import annotations
 

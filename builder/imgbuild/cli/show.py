@@ -53,7 +53,7 @@ from imgbuild.values import Arch, Condition, Digest, digest_of
 VARIABLES_WIDTH = 80
 INDENT = "    "
 WORDS = {
-    "entry point": "set by the image's entry point, where what is there does not fit",
+    "entry point": "set by the image's entry point, where the current value is unsuitable",
     "SIF": "set under Apptainer, by the SIF that imgbuild build --format sif makes",
     "slurm": "set by the job scripts of imgbuild slurm",
     "smoke": "set by imgbuild smoke, for each of its cases",
@@ -319,8 +319,9 @@ def show(
     Nothing is fetched or built. One of --layers, --variables, --packages, --guide and --sbom shows
     that part instead.
 
-    --layers has the columns position, name, MB to pull, MB unpacked (- if a registry does not say),
-    contents, first digits of the digest; with --json the whole digest and every file of each layer.
+    --layers has the columns position, name, MB to pull, MB unpacked (- if a registry does not
+    report it), contents, first digits of the digest; with --json the whole digest and every file of
+    each layer.
 
     --variables lists the variables of the image, as its lock has them, then those that are set when
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
@@ -453,7 +454,7 @@ def _packages(selection: Selection) -> None:
 
 
 def _with_files(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as a table; if it is too wide, each file on a line of its own, to be copied."""
+    """The rows as a table; if it is too wide, each file on a separate line, to be copied."""
     table = aligned(rows, width=sys.maxsize)
     if max(map(len, table)) <= terminal_width():
         return table

@@ -122,7 +122,7 @@ def _unpack(
         if (package.name, package.control.get("Version")) != (deb.package, deb.version):
             message = (
                 f"{deb.file} holds {package.name} {package.control.get('Version')},"
-                f" but the lock says {deb.package} {deb.version}"
+                f" but the lock has {deb.package} {deb.version}"
             )
             raise IntegrityError(message, hint="lock the target again: imgbuild lock TARGET")
         return package

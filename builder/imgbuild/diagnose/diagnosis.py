@@ -30,7 +30,7 @@ SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
-# Errors that code expects and handles: the exception that follows says more.
+# Errors that code expects and handles: the exception that follows is more specific.
 LOOKUPS = ("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError")
 
 

@@ -220,7 +220,7 @@ class Indexes:
         if named and not same:
             message = (
                 f"{locked.file} on the index {self.place(package).name} has sha256"
-                f" {named[0].sha256}, the lock says {locked.sha256}"
+                f" {named[0].sha256}, the lock has {locked.sha256}"
             )
             hint = "the file was replaced on the index; it was not downloaded"
             raise IntegrityError(message, hint=hint)

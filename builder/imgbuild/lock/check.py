@@ -86,7 +86,7 @@ def _settings(notes: Notes, lock: Lock) -> None:
     if not re.fullmatch(r"([0-9]+\.[0-9]( [0-9]+\.[0-9])*)?", gpu):
         expected = 'compute capabilities, such as "9.0"'
         path = (*here, "labels", "dev.imgbuild.gpu")
-        notes.note(path, "the text has another form", value=gpu, expected=expected)
+        notes.note(path, "the text does not have the expected form", value=gpu, expected=expected)
     for number, word in enumerate(image.entrypoint[:1]):
         settings.folder(notes, (*here, "entrypoint", number), word)
     for link, to in image.links.items():
@@ -119,7 +119,7 @@ def _extends(notes: Notes, extends: Extends) -> None:
 def _project(notes: Notes, project: LockedProject) -> None:
     for package, text in project.sources.items():
         here: Path = ("project", "sources", package)
-        expected = "an address as `imgbuild lock` writes it"
+        expected = "a URL as `imgbuild lock` writes it"
         try:
             source = addresses.read(text)
         except ValueError as error:

@@ -90,7 +90,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 
 
 def requirements(matrix: Matrix, name: str) -> dict[str, str]:
-    """Package → specifier of all that target `name` asks for: pins and additional requirements."""
+    """Package → specifier for the pins and additional requirements of target `name`."""
     target = matrix.targets[name]
     beside = {
         **matrix.requires,
@@ -184,7 +184,8 @@ def damaged(target: str) -> str:
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """Every way in which `lock` no longer follows from `matrix`; empty if it is current.
 
-    Nothing is solved: a lock is current if it says what the matrix says and its files satisfy it.
+    Nothing is solved: a lock is current if it has the values of the matrix and its files satisfy
+    it.
     """
     if lock.target not in matrix.targets:
         return (f"the matrix has no target {lock.target}",)
@@ -207,7 +208,7 @@ def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[s
     ]
     if set(lock.arch) != set(arches):
         reasons.append(
-            f"arch: the matrix says {', '.join(sorted(arches))},"
+            f"arch: the matrix has {', '.join(sorted(arches))},"
             f" the lock has {', '.join(sorted(lock.arch))}"
         )
     for arch, resolution in lock.arch.items():

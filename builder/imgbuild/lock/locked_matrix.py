@@ -1,6 +1,6 @@
 """A complete matrix that is made from locks: one target for each.
 
-Indexes and Debian archives are not in a lock, so callers name them. Reasons say where a value is
+Indexes and Debian archives are not in a lock, so callers name them. Reasons state where a value is
 from.
 """
 

@@ -1,4 +1,4 @@
-"""The values of a lock. Their types hold for every reader; `check` has what types cannot say."""
+"""The values of a lock. Every reader checks their types; `check` has the other rules."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     `roots` are the folders of its modules in the image, `scripts` its console scripts as
     `module:function`, `requires` PEP 508 lines. `setup` is the hash of a setup.py that the build
-    backend runs for what no other file says.
+    backend runs for what no other file declares.
     """
 
     version: LockedVersion
@@ -167,7 +167,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All inputs of one target. The plan follows from it alone, the digests with `layers.json`.
 
     With `extends`, all of it is the sum: the published target's inputs and what is added.
-    `project` is that of a user, whose files say what is required.
+    `project` is that of a user, whose files declare the requirements.
     """
 
     format: int

@@ -97,7 +97,7 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extended(Matrix, frozen=True, kw_only=True):
-    """A matrix whose targets extend published ones, each as its overlay says."""
+    """A matrix whose targets extend published ones, each by its overlay."""
 
     overlays: dict[str, Overlay]
 
@@ -204,7 +204,7 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
     hint = "copy both files again from where the target is published: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():
-            message = f"{folder / file}: no such file, but matrix.yaml extends {name}"
+            message = f"{folder / file}: no such file, and matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
     data = boundary.content(folder / LOCK, codec.LIMIT)
     lock = lock_file.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
@@ -232,18 +232,18 @@ def _check_published(notes: Notes, value: Extensions, extended: PublishedTarget)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
     for index, package in used.items():
         if index not in value.indexes:
-            message = f"its {package} comes from the index {index}, whose address is not known"
+            message = f"its {package} comes from the index {index}, whose URL is not known"
             notes.note((*here, "lock"), message, expected=f"indexes: {{{index}: {{url: …}}}}")
     _, _, digest = extended.image.partition("@")
     if digest and digest != extended.digest:
-        message = f"{DIGESTS_FILE} says {extended.digest}"
+        message = f"{DIGESTS_FILE} has {extended.digest}"
         notes.note((*here, "image"), message, value=extended.image, expected="the same image")
 
 
 def _check_row(
     notes: Notes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
 ) -> None:
-    """Note what a row asks for that contradicts the published target."""
+    """Note requirements of a row that contradict the published target."""
     lock = extended.lock
     for number, arch in enumerate(row.arch):
         notes.choice((*path, "arch", number), arch, lock.arch, f"architecture of {extended.name}")
@@ -363,7 +363,7 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
 
 
 def _catalogue(value: Extensions) -> Matrix:
-    """What the catalogue knows of packages: indexes, sdists that can be built, waivers.
+    """Properties of packages in the catalogue: indexes, sdists that can be built, waivers.
 
     Of its targets only those that `value` has from there.
     """
@@ -455,6 +455,6 @@ def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
 
 
 def _inherited(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a published image that say nothing about its packages."""
+    """The labels of a published image that do not concern its packages."""
     prefixes = ("dev.imgbuild.", "org.opencontainers.image.title", "org.opencontainers.image.base")
     return {name: text for name, text in labels.items() if not name.startswith(prefixes)}

@@ -82,7 +82,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     `base_files` holds the text of a registry base's etc/passwd and etc/group, to which the
     image's user is added. `security` is the date of the security suite that the debs are of
     ("2026-11-22"), unset where it was not read. `tools` are those of the debs that are above the
-    base, in a layer of their own.
+    base, in a separate layer.
     """
 
     wheels: tuple[Wheel, ...]

@@ -105,7 +105,7 @@ def check_index(notes: Notes, path: Path, index: PackageIndex) -> None:
 
 
 def check_mirrors(notes: Notes, path: Path, addresses: Iterable[str]) -> None:
-    """Note the addresses that hold a login: they travel with pushed images."""
+    """Note URLs that contain credentials: they would be published with the images."""
     for number, url in enumerate(addresses):
         _without_login(notes, (*path, number), url)
 
@@ -119,8 +119,10 @@ def _without_login(notes: Notes, path: Path, url: str) -> bool:
     if parts.username is None and parts.password is None:
         return True
     # The value is left out on purpose: an error is copied into logs.
-    message = "the url holds a user name or password"
-    notes.note(path, message, expected="a url without it: put the login into netrc or keyring")
+    message = "the url contains a user name or password"
+    notes.note(
+        path, message, expected="a url without it: store the credentials in netrc or keyring"
+    )
     return False
 
 

@@ -77,7 +77,7 @@ def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> Non
         index = matrix.indexes.get(name)
         url = index.url or "" if index else ""
         if "{torch}" in url and "torch" not in target.pins:
-            message = "the address of this index holds {torch}, and the target does not pin torch"
+            message = "the URL of this index contains {torch}, and the target does not pin torch"
             notes.note(here, message, value=name, expected="a pin of torch, or another index")
         other = re.search(r"(?<![a-z0-9])cu[0-9]{2,3}(?![0-9])", url)
         if other and other[0] != tag:
@@ -161,7 +161,7 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
     if mode == "off":
         for name in FLASHINFER:
             if name in pins or name in target.requires:
-                message = f"FlashInfer is off, and the target asks for {name}"
+                message = f"FlashInfer is off, and the target requires {name}"
                 notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {name}")
         _sampler(notes, (*path, "env", flashinfer.SAMPLER), target)
     elif mode == "prebuilt":

@@ -1,7 +1,7 @@
 """A YAML document as a value of a type, or an error with everything that does not fit.
 
-msgspec itself stops at the first error and knows no lines, so this follows msgspec's description of
-a type.
+msgspec itself stops at the first error and has no line numbers, so this follows msgspec's
+description of a type.
 
 The expected type decides how a scalar is read, not what YAML guesses: text is taken as it is
 written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the mode off stays off, in quotes or
@@ -277,7 +277,7 @@ def _text(text: str, expected_type: inspect.StrType, plain: bool) -> str | _Misf
     pattern, least = expected_type.pattern, expected_type.min_length
     if pattern is not None and not re.search(pattern.removesuffix("$") + r"\Z", text):
         if pattern not in (fields.LINE, fields.PROSE):
-            return _Misfit("the text has another form")
+            return _Misfit("the text does not have the expected form")
         lines = pattern == fields.LINE and re.search(fields.PROSE, text)
         return _Misfit(
             "the value has several lines" if lines else "the text has control characters"

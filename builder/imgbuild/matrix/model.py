@@ -1,4 +1,4 @@
-"""What `matrix.yaml` says, as frozen values. The JSON Schema is generated from these types."""
+"""The contents of `matrix.yaml` as frozen values; the JSON Schema is generated from them."""
 
 from __future__ import annotations
 
@@ -177,12 +177,12 @@ class Layers(Strict, frozen=True):
 
     own_from: Annotated[
         Bytes,
-        msgspec.Meta(description="a wheel of at least this many bytes has a layer of its own"),
+        msgspec.Meta(description="a wheel of at least this many bytes gets a separate layer"),
     ]
     named: Annotated[
         tuple[Package, ...],
         msgspec.Meta(
-            description="packages with a layer of their own, whatever their size; last in order"
+            description="packages with a separate layer, whatever their size; last in order"
         ),
     ]
     groups: Annotated[

@@ -133,19 +133,19 @@ def _read_files(
     )
 
 
-def says_something(declared: Declared) -> bool:
-    """Whether files of a project say what its image needs."""
+def declares_anything(declared: Declared) -> bool:
+    """Whether the files of a project declare requirements of its image."""
     named = (*declared.requirements, *declared.packages, *declared.debian, *declared.unnamed)
     return bool(named or declared.python or declared.cuda)
 
 
 def require_read(declared: Declared) -> None:
-    """InputError if the project has only files that are not read without being named."""
+    """InputError if the project has only files that are read if they are named."""
     whole = [each for each in declared.not_read if each.text == each.place.file]
     if not whole:
         return
     problems = tuple(Problem(file=each.place.file, message=each.reason) for each in whole)
-    message = "no file was read that says what the project needs"
+    message = "no file that declares the requirements of the project was read"
     hint = "imgbuild init --from FILE reads one; --extends TARGET starts without requirements"
     raise InputError(message, problems=problems, hint=hint)
 

@@ -73,7 +73,7 @@ class ShellScript:
         except ValueError:  # a quote without its end
             if re.search(r"\b(pip3?|apt(-get)?|uv|conda)\b.*\b(install|add)\b", line):
                 place = self._place(line.split(maxsplit=1)[0], start, end)
-                self.reading.leave_out(place, line, "a quotation that does not end")
+                self.reading.leave_out(place, line, "an unterminated quotation")
             return
         command: list[str] = []
         alternative = ""
@@ -215,9 +215,7 @@ class ShellScript:
             elif value != "auto":
                 self.reading.leave_out(place, f"{option}={value}", "images have builds for CUDA")
         elif option in CHOICES:
-            self.reading.leave_out(
-                place, f"{option}={value}", "give it to imgbuild if it should count"
-            )
+            self.reading.leave_out(place, f"{option}={value}", "pass it to imgbuild if it applies")
 
     def _file(self, option: str, value: str, place: Place, scope: LineScope) -> None:
         text = f"{option} {value}"
@@ -245,13 +243,13 @@ class ShellScript:
         source = f" ({self._cloned})" if self._cloned else ""
         if re.match(r"https://|ssh://", self._cloned):
             source = f": imgbuild add git+{self._cloned} installs it"
-        return f"is in a folder that is not among the files of the project{source}"
+        return f"is in a folder outside the project{source}"
 
     def _requirement(
         self, word: str, place: Place, scope: LineScope, *, editable: bool = False
     ) -> None:
         if "$" in word or "{" in word or "`" in word:
-            self.reading.leave_out(place, word, "has a variable, whose value is not in the file")
+            self.reading.leave_out(place, word, "has a variable whose value is not in the file")
             return
         if word == "pip" or word.isdecimal():  # pip itself, and the value of an unknown option
             return
@@ -313,11 +311,13 @@ class ShellScript:
             if option in ("--extra", "--group"):
                 value = value if equals else " ".join(arguments[at + 1 : at + 2])
                 place = self._word_place(word, start, end)
-                self.reading.leave_out(place, f"{option} {value}", f"chosen with {option}")
+                self.reading.leave_out(place, f"{option} {value}", f"selected with {option}")
 
     def _uninstall(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place(arguments[-1] if arguments else "uninstall", start, end)
-        self.reading.leave_out(place, shlex.join(arguments), "what is uninstalled is not followed")
+        self.reading.leave_out(
+            place, shlex.join(arguments), "uninstalled packages are not taken into account"
+        )
 
 
 def keep_last(reading: Reading, file: str) -> None:

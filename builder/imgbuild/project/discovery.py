@@ -1,4 +1,4 @@
-"""Which files of a project count where several say what it needs (separate: the policy)."""
+"""Which files of a project count where several declare its requirements (separate: the policy)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from imgbuild.project.uv_settings import DEVELOPMENT
 INSTALLED = "installed by the Dockerfile, named by no other file; add it if it is needed"
 NAMED = "name it with --from to read it"
 SHOWN = 3  # contradictions in a reason
-FOLDERS = 40  # of the project that are searched for projects of their own
+FOLDERS = 40  # of the project that are searched for other projects
 DOCKER_FOLDERS = ("docker", "dockerfile", "dockerfiles", "Docker", ".devcontainer", "containers",
                   "container")  # fmt: skip
 ENGINES = ("torch", "vllm", "sglang")  # which a project gets from the base of its Dockerfile
@@ -63,7 +63,7 @@ def _taken(reading: Reading, name: str) -> None:
 
 
 def _declares(reading: Reading) -> bool:
-    """Whether any file so far says what the project needs."""
+    """Whether any file so far declares requirements."""
     return bool(reading.local_requests) or any(
         each.kind == "requirement" for each in reading.requirements
     )
@@ -300,7 +300,7 @@ def _is_script(name: str) -> bool:
 
 
 def _projects(reading: Reading) -> None:
-    """Note the folders that are projects of their own and are not required by this one.
+    """Note the folders that are separate projects and are not required by this one.
 
     The only one is read if nothing else declares anything.
     """
@@ -321,4 +321,4 @@ def _projects(reading: Reading) -> None:
                 _beside(reading, path)
         return
     for paths in projects.values():
-        reading.leave_out(Place(file=paths[0]), paths[0], f"a project of its own; {NAMED}")
+        reading.leave_out(Place(file=paths[0]), paths[0], f"a separate project; {NAMED}")

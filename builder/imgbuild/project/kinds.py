@@ -36,7 +36,7 @@ HARDWARE = frozenset([
     "mlu", "maca", "metax", "ppu", "dcu",
 ])  # fmt: skip
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
-# Files of other tools that say what a project needs and are not read.
+# Files of other tools that declare requirements and are not read.
 FOREIGN = {
     "Pipfile": "files of pipenv are not read: write its packages into a requirements file",
     "Pipfile.lock": "files of pipenv are not read: `pipenv requirements` writes another",

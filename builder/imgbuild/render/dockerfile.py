@@ -1,6 +1,6 @@
 """The Dockerfile of a lock as a value: its steps, for all architectures of the lock.
 
-A pure function: nothing is fetched, built or asked.
+A pure function: nothing is fetched or built.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DockerfileVariable(msgspec.Struct, frozen=True, kw_only=True):
-    """An environment variable of the image, and why it is there, if the matrix says."""
+    """An environment variable of the image, and its reason, if the matrix has one."""
 
     name: str
     value: str
@@ -142,7 +142,7 @@ class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
 class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
     """One image, step by step.
 
-    `kept` says that it is committed beside its lock; `narrowed` is the flag of `imgbuild` that
+    `kept`: it is committed beside its lock; `narrowed` is the flag of `imgbuild` that
     gives its architectures where the lock has more, and empty otherwise.
     """
 

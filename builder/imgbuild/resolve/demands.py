@@ -22,7 +22,7 @@ from imgbuild.values import normalize
 
 
 class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A package, the versions that are accepted, and the lines that say so.
+    """A package, the versions that are accepted, and the lines that require them.
 
     `spec` has no local parts: a build for a CUDA release counts as its public version. `installed`
     is false for a package that is only bounded. `locked`: the version is of a lock file. `source`

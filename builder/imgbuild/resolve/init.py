@@ -226,12 +226,12 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refresh(path: Path, http: Http) -> list[Renewed]:
-    """Copy what the matrix at `path` extends again; InputError if it does not say from where."""
+    """Copy what the matrix at `path` extends again; InputError if it has no source."""
     renewed = []
     for name, item in published.published(path).items():
         if not item.origin:
-            message = f"{path}: published.{name} does not say where it was copied from"
-            raise InputError(message, hint="add `from:`, an address or a path")
+            message = f"{path}: published.{name} has no source (`from`)"
+            raise InputError(message, hint="add `from:`, a URL or a path")
         folder = path.parent / item.lock
         before = _digest(folder)
         place = item.origin

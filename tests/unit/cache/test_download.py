@@ -279,7 +279,7 @@ def test_a_damaged_file_in_the_cache_is_had_again(store: Store, http: Http, site
 def test_a_lock_with_a_wrong_size_is_named(store: Store, http: Http, site: Site) -> None:
     fetch(store, http, want(site.url("x.whl")))
     wrong = LockedFile(file="x.whl", size=1, sha256=sha256(DATA))
-    with pytest.raises(IntegrityError, match="the lock says 1 bytes"):
+    with pytest.raises(IntegrityError, match="the lock has 1 bytes"):
         fetch_all([FileRequest(wrong, list)], Context(store, http), title="test")
 
 

@@ -179,7 +179,7 @@ def test_a_stale_lock_is_reported_with_every_reason(imgbuild: Command, sample: S
             words,
             5,
             "out of date",
-            'the matrix says "2025-06-21", the lock "2025-06-20"',
+            'the matrix has "2025-06-21", the lock "2025-06-20"',
             "trl 0.18.2 is locked, trl==0.19.0 is required",
             "requirements-x86_64.txt does not follow from the lock",
             f"imgbuild lock {TARGET}",

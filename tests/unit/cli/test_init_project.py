@@ -116,7 +116,7 @@ def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: Loca
     done = imgbuild("init")
     assert done.status == 8
     message = unwrapped(done.stderr)
-    assert "5 requirements of the project cannot be met on Python 3.11" in message
+    assert "5 requirements of the project cannot be met with Python 3.11" in message
     assert "requirements.txt:5: peft==0.99: the index has no such version" in message
     assert "requirements.txt:6: nosuch: the index has no such package" in message
     assert "requirements.txt:7: old==1.0: no wheel for Python 3.11" in message
@@ -321,7 +321,7 @@ def test_only_targets_that_run_there(imgbuild: Command, options: list[str], cuda
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--driver", "new"], 2, "--driver new: a driver has a number"),
+        (["--driver", "new"], 2, "--driver new: expected a version"),
         (["--gpu", "RTX"], 2, "--gpu RTX: not a compute capability, nor the name of a GPU"),
         (["--cuda", "11.0"], 3, "no locked target for x86_64 has CUDA 11.0"),
         (["--driver", "450"], 3, "no target runs on this machine: CUDA"),
@@ -367,7 +367,7 @@ def test_another_python_is_said_at_once(imgbuild: Command, index: LocalIndex) ->
     assert not Path("matrix.yaml").exists()
     done = imgbuild("init", "--relax", "python")
     assert done.status == 0, done.stderr
-    message = "the project demands Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
+    message = "the project requires Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
     assert message in unwrapped(done.stderr)
     assert " (!) " in done.stdout
     assert "like" in row()
@@ -407,7 +407,7 @@ def test_a_file_of_which_a_dockerfile_installs_more_is_named(imgbuild: Command) 
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        (["training/requirements.txt", "serving/requirements.txt"], "a project of its own"),
+        (["training/requirements.txt", "serving/requirements.txt"], "a separate project"),
         (["requirements_torch26.txt", "requirements_torch28.txt"], "an alternative"),
         (["install_verl.sh", "scripts/setup.sh"], "one of several scripts"),
     ],
@@ -442,6 +442,19 @@ def test_the_only_file_of_a_folder_that_installs_packages_is_read(
     done = imgbuild("init")
     assert done.status == 0, done.stderr
     assert row()["requirements"] == [file]
+
+
+def test_a_package_of_conda_that_the_index_lacks_is_left_out(imgbuild: Command) -> None:
+    require(
+        "dependencies:\n  - pytorch=2.6.0\n  - some-tool=1.2\n  - pip:\n    - trl\n",
+        "environment.yml",
+    )
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    assert row()["exclude"] == {"some-tool": "a package of conda that the index does not have"}
+    require("dependencies:\n  - pytorch=2.6.0\n  - pip:\n    - some-tool\n", "environment.yml")
+    Path("matrix.yaml").unlink()
+    assert "some-tool: the index has no such package" in imgbuild("init").stderr
 
 
 def test_files_of_pipenv_are_named_and_nothing_is_written(imgbuild: Command) -> None:

@@ -287,7 +287,7 @@ def test_a_package_that_is_not_what_the_lock_says_is_refused(
 ) -> None:
     wrong = msgspec.structs.replace(packages.debs[1], version="9")
     recipe = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(wrong,), user=USER)
-    with pytest.raises(IntegrityError, match=r"holds other 1\.0-1, but the lock says other 9"):
+    with pytest.raises(IntegrityError, match=r"holds other 1\.0-1, but the lock has other 9"):
         debian_root.members(recipe, packages.paths, tmp_path / "spool")
 
 

@@ -56,12 +56,12 @@ SHARED = {
     "a text that is no Debian package": (
         "packages: [python3, g++]",
         "packages: [python3, §G++ 12]",
-        ("bases.debian-12.packages[1]", "another form", "G++ 12", "Debian package name", None),
+        ("bases.debian-12.packages[1]", "expected form", "G++ 12", "Debian package name", None),
     ),
     "prefix not absolute": (
         "workdir: /workspace",
         "workdir: §workspace",
-        ("image.workdir", "another form", "workspace", "an absolute path", None),
+        ("image.workdir", "expected form", "workspace", "an absolute path", None),
     ),
     "a path that climbs": (
         "cache: /var/cache/imgbuild",
@@ -71,7 +71,7 @@ SHARED = {
     "entry point not absolute": (
         "entrypoint: [/opt/entry]",
         "entrypoint: [§entry]",
-        ("image.entrypoint[0]", "another form", "entry", "an absolute path", None),
+        ("image.entrypoint[0]", "expected form", "entry", "an absolute path", None),
     ),
     "PATH without the environment": (
         "PATH: {value: '/opt/venv/bin:/bin'",
@@ -86,12 +86,12 @@ SHARED = {
     "a variable that no shell takes": (
         "    VIRTUAL_ENV: {",
         "    §VIRTUAL-ENV: {",
-        ("image.env.VIRTUAL-ENV", "another form", "VIRTUAL-ENV", "as a shell takes them", None),
+        ("image.env.VIRTUAL-ENV", "expected form", "VIRTUAL-ENV", "as a shell takes them", None),
     ),
     "a label without a domain": (
         "labels: {org.example.team: rl}",
         "labels: {§Team Name: rl}",
-        ("image.labels.Team Name", "another form", "Team Name", "reversed domain", None),
+        ("image.labels.Team Name", "expected form", "Team Name", "reversed domain", None),
     ),
     "a label of imgbuild's own": (
         "labels: {org.example.team: rl}",
@@ -159,7 +159,7 @@ TARGETS = {
     "no compute capability": (
         'gpu: ["9.0"]',
         "gpu: [§sm_90]",
-        (f"{TARGET}.gpu[0]", "another form", "sm_90", 'such as "9.0"', None),
+        (f"{TARGET}.gpu[0]", "expected form", "sm_90", 'such as "9.0"', None),
     ),
     "no version": (
         'vllm: "0.8.5.post1"',
@@ -309,7 +309,7 @@ TARGETS = {
     "a link not absolute": (
         "      /opt/lib64: {",
         "      opt/lib64: §{",
-        (f"{TARGET}.links.opt/lib64", "another form", "opt/lib64", "an absolute path", None),
+        (f"{TARGET}.links.opt/lib64", "expected form", "opt/lib64", "an absolute path", None),
     ),
     "a link to itself": (
         "{to: lib, reason: linkers",

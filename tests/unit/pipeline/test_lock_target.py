@@ -1,4 +1,4 @@
-"""Whether a lock is current: what the matrix says, what was learned, what an audit found."""
+"""Whether a lock is current: what the matrix has, what was learned, what an audit found."""
 
 import pytest
 
@@ -83,7 +83,7 @@ def test_a_mode_of_a_flashinfer_that_is_not_there_is_refused(mode):
     settings = Flashinfer(mode=mode, reason=samples.REASON)
     matrix = samples.matrix(cuda="13.0", flashinfer=settings)
     lock_target.refuse_mode(samples.lock(samples.wheel("flashinfer-python"), of=matrix))
-    with pytest.raises(InputError, match=f"small: the matrix says flashinfer: {mode}, and no") as e:
+    with pytest.raises(InputError, match=f"small: the matrix has flashinfer: {mode}, and no") as e:
         lock_target.refuse_mode(samples.lock(samples.wheel("vllm"), of=matrix))
     assert "x86_64" in e.value.message
     assert 'mode: "off"' in (e.value.hint or "")
