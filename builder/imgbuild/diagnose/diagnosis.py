@@ -27,10 +27,14 @@ from imgbuild.errors import InputError
 
 MOST_FINDINGS = 6
 MOST_TEXTS = 8000
+NEAR = 60  # lines between the last frame of a traceback without an exception and the log's end
+REPORTS = re.compile(r"(?i)(?:\S{1,60}: )?(?:fatal|error|failed|aborted|abort)\b.{0,12}[: ]\S")
 SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
+# A message without its type, which alone is the failure.
+BARE = re.compile(r"(?:No module named|cannot import name|\S+\.so[\w.]*: (?:undefined|cannot open)) ?\S")
 # Errors that code expects and handles: the exception that follows says more.
 LOOKUPS = ("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError")
 LOOKUPS += ("HTTPError", "URLError", "ImportError", "ModuleNotFoundError")
@@ -139,8 +143,23 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
         )
         yield (_as_consequence(reason) if _preceded(value, event) else reason), event
     first = _first(value)
-    if first is not None and first[1].exception not in explained:
+    if first is None:
+        yield from _unfinished(value)
+    elif first[1].exception not in explained:
         yield first
+
+
+def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
+    """For a log without an exception: where its traceback is cut off, or a line with an error."""
+    if value.cut is not None and value.number - value.cut.number < NEAR:
+        event = Event(number=value.cut.number, source="", text=value.cut.code or value.cut.file)
+        yield message_reasons.cut_off(value.cut), event
+    if not value.failed or any(each.traced for each in value.exceptions):
+        return
+    for event in value.events:
+        if event.level not in ("I", "W") and REPORTS.match(event.text):
+            yield message_reasons.reported(event.text), event
+            return
 
 
 def _preceded(value: Log, event: Event) -> bool:
@@ -201,7 +220,7 @@ def _of_event(
     weak = event.level in ("I", "W")
     return msgspec.structs.replace(
         reason,
-        failed=True,
+        failed=not (value.short and BARE.match(event.text)),
         weak=weak,
         confidence="medium" if weak and reason.confidence == "high" else reason.confidence,
     )

@@ -154,6 +154,7 @@ class ExceptionReader:
 
     def __init__(self, limit: int = 3000) -> None:
         self.exceptions: list[LoggedException] = []
+        self.cut: TraceFrame | None = None  # where a traceback is that the log does not complete
         self._limit = limit
         self._traces: dict[str, _Trace] = {}
 
@@ -202,7 +203,10 @@ class ExceptionReader:
         """Add tracebacks that are cut off by the end of the log, with their last line."""
         for source, trace in self._traces.items():
             match = RAISE.match(trace.code) if trace.open and trace.frames else None
-            if match is not None and len(self.exceptions) < self._limit:
+            if trace.open and trace.frames and self.cut is None:
+                self.cut = trace.frames[-1]
+            named = match is not None and match["type"].rpartition(".")[2][0].isupper()
+            if match is not None and named and len(self.exceptions) < self._limit:
                 self.exceptions.append(
                     LoggedException(
                         number=trace.frames[-1].number,

@@ -15,6 +15,7 @@ from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import Confidence
 
 MOST_MESSAGE = 300  # characters
+SENTENCE = 20  # characters of a message that explains more than its type
 VALIDATION = re.compile(r"(?:Value|Assertion) error, (?P<text>.{3,600}?)(?: ?\[type=|$)", re.DOTALL)
 NO_FILE = re.compile(
     r"(?:\[Errno \d+\] )?(?:No such file or directory|Not a directory|file not found)"
@@ -33,7 +34,7 @@ UNEXPECTED += ("NameError", "ZeroDivisionError", "StopIteration", "RecursionErro
 
 
 def reason(exception: LoggedException, facts: Facts) -> Reason | None:
-    """The cause of an exception without a rule; None if its place and package are unknown."""
+    """The cause of an exception without a rule; None if it has neither place nor message."""
     raised = _raised_in(exception.frames)
     caller = next((f for f in reversed(exception.frames) if not f.package and not f.standard), None)
     missing = _missing(exception, raised, caller)
@@ -44,7 +45,7 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
     confidence: Confidence = "medium" if len(message) > len(exception.name) + 8 else "low"
     if not package:
         if raised is None:
-            return None
+            return _placeless(message, confidence) if len(exception.message) > SENTENCE else None
         return Reason(
             code="IMG922",
             cause=f"{message}, raised by the program's own code in {_place(raised)}",
@@ -66,6 +67,43 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
         confidence=confidence,
         source="first",
         cure=_cure(exception, name, caller),
+    )
+
+
+def _placeless(message: str, confidence: Confidence) -> Reason:
+    return Reason(
+        code="IMG924",
+        cause=f"{message} (the log does not show where it was raised)",
+        confidence=confidence,
+        source="first",
+        cure="change what the message names; the traceback above it in the complete output shows"
+        " the line of the program and the package",
+    )
+
+
+def cut_off(frame: TraceFrame) -> Reason:
+    """The reason for a log that ends inside a traceback."""
+    code = f": {frame.code}" if frame.code else ""
+    return Reason(
+        code="IMG999",
+        cause=f"the log lacks the exception of a traceback, which was raised in or below"
+        f" {_place(frame)}{code}",
+        confidence="low",
+        role="consequence",
+        source="first",
+        cure="look at the complete output: the line after the traceback names the exception",
+    )
+
+
+def reported(text: str) -> Reason:
+    """The reason for a log without an exception, by its first line that reports an error."""
+    return Reason(
+        code="IMG999",
+        cause=f"the first line that reports an error is: {text.strip()[:MOST_MESSAGE]}",
+        confidence="low",
+        role="consequence",
+        source="first",
+        cure="look at the lines before it; imgbuild doctor --collect prints what a report needs",
     )
 
 
@@ -123,7 +161,7 @@ def _missing(
         what = f".{match['name']} of None is used" if match["name"] else f"None {match['how']}"
         cause = f"{what}: a value is not set{at}"
         cure = "check the option, file or result that this line reads; it is None"
-    if not cause or (raised is None and exception.name != "KeyError" and not NO_FILE.search(text)):
+    if not cause:
         return None
     return Reason(code="IMG923", cause=cause, cure=cure, confidence="medium", source="first")
 
