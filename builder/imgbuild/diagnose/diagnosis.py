@@ -34,10 +34,14 @@ ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
 # A message without its type, which alone is the failure.
-BARE = re.compile(r"(?:No module named|cannot import name|\S+\.so[\w.]*: (?:undefined|cannot open)) ?\S")
+BARE = re.compile(
+    r"(?:No module named|cannot import name|\S+\.so[\w.]*: (?:undefined|cannot open)) ?\S"
+)
 # Errors that code expects and handles: the exception that follows says more.
-LOOKUPS = ("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError")
-LOOKUPS += ("HTTPError", "URLError", "ImportError", "ModuleNotFoundError")
+LOOKUPS = (
+    *("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError"),
+    *("HTTPError", "URLError", "ImportError", "ModuleNotFoundError"),
+)
 
 
 def diagnose(stream: BinaryIO, name: str) -> LogFindings:
@@ -157,7 +161,7 @@ def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
     if not value.failed or any(each.traced for each in value.exceptions):
         return
     for event in value.events:
-        if event.level not in ("I", "W") and REPORTS.match(event.text):
+        if event.level == "E" or (not event.level and REPORTS.match(event.text)):
             yield message_reasons.reported(event.text), event
             return
 

@@ -1,7 +1,7 @@
-"""Causes of exceptions without a rule, from their message, line and packages.
+"""Causes of exceptions without a rule (separate: from messages and frames, not from a pattern).
 
 The exception's message is the cause. Its frames show which package raised it and which line of the
-program's own code led to it (separate: a fallback for exceptions, the others need a pattern).
+program's own code led to it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ NO_FILE = re.compile(
 )
 NO_PROGRAM = re.compile(r"(?:\[WinError 2\]|\[Errno 2\])")
 STARTS = re.compile(r"\b(?:subprocess|Popen|check_call|check_output|os\.exec|run\()")
-NONE_USED = re.compile(r"'NoneType' object (?:has no attribute '(?P<name>\w+)'|is (?P<how>not \w+))")
+NONE_USED = re.compile(
+    r"'NoneType' object (?:has no attribute '(?P<name>\w+)'|(?P<how>is not \w+))"
+)
 BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
 KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
-ASSERTION = re.compile(r"assert (?P<test>[^,\n]{3,120})")
+ASSERTION = re.compile(r"assert (?P<test>.{3,150}?)(?:, ?f?['\"].*)?$")
 # What an exception without a useful message is a sign of.
-UNEXPECTED = ("IndexError", "KeyError", "AttributeError", "TypeError", "UnboundLocalError")
-UNEXPECTED += ("NameError", "ZeroDivisionError", "StopIteration", "RecursionError")
+UNEXPECTED = (
+    *("IndexError", "KeyError", "AttributeError", "TypeError", "UnboundLocalError", "NameError"),
+    *("ZeroDivisionError", "StopIteration", "RecursionError"),
+)
 
 
 def reason(exception: LoggedException, facts: Facts) -> Reason | None:
@@ -168,7 +172,8 @@ def _missing(
 
 def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
     at = f"the call at {owners.short(caller.file)}:{caller.line}" if caller else "the call"
-    if exception.name in UNEXPECTED or exception.name == "AssertionError" and not exception.message:
+    silent = exception.name == "AssertionError" and not exception.message
+    if exception.name in UNEXPECTED or silent:
         return (
             f"compare the data and options of {at} with {package}'s documentation; if they are"
             f" right, use another version of {package}: its changelog or issues may name this"

@@ -37,8 +37,8 @@ POSITIONAL = re.compile(
     r" arguments?: (?P<names>.+)"
 )
 COUNTED = re.compile(
-    r"TypeError: (?P<callee>[\w.<>]+)\(\) takes (?:from \d+ to )?(?P<takes>\d+) positional arguments?"
-    r" but (?P<given>\d+) (?:was|were) given"
+    r"TypeError: (?P<callee>[\w.<>]+)\(\) takes (?:from \d+ to )?(?P<takes>\d+) positional"
+    r" arguments? but (?P<given>\d+) (?:was|were) given"
 )
 FLAG = re.compile(
     r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nrecognized (?:option|argument)s?:?|"
@@ -235,9 +235,9 @@ def _positional(text: str, _facts: Facts) -> Reason | None:
     if counted := COUNTED.search(text):
         return Reason(
             code="IMG915",
-            cause=f"{counted['callee']} of the installed version takes {counted['takes']} arguments,"
-            f" and its caller passes {counted['given']}: caller and function are of versions that"
-            " are not compatible",
+            cause=f"{counted['callee']} of the installed version takes {counted['takes']}"
+            f" arguments, and its caller passes {counted['given']}: caller and function are of"
+            " versions that are not compatible",
             cure="install versions of both packages that were released for each other, or correct"
             " the call",
         )

@@ -65,7 +65,8 @@ def test_a_traceback_below_a_prefix_is_read(name: str) -> None:
     line = {**NAMING, **OTHER}[name]
     text = cause([line("INFO", "start")] * 50 + [line("ERROR", text) for text in TRACEBACK])
     assert text == (
-        "CustomFault: rewards are absent, raised by the program's own code in /workspace/train.py:12"
+        "CustomFault: rewards are absent, raised by the program's own code in"
+        " /workspace/train.py:12"
     )
 
 
