@@ -71,10 +71,7 @@ class Extra(Wanted, frozen=True, kw_only=True):
 
 
 class StandalonePython(Strict, frozen=True, kw_only=True):
-    """An interpreter that is not of the suite: a standalone build of CPython, a layer of its own.
-
-    Its archive is laid out as python-build-standalone's `install_only` archives are.
-    """
+    """A standalone build of CPython, laid out as python-build-standalone's `install_only` archives."""
 
     version: Annotated[PythonVersion, msgspec.Meta(description='release of Python: "3.12"')]
     origin: Annotated[

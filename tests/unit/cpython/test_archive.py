@@ -85,7 +85,7 @@ def test_texts_name_the_folder_in_the_image(tmp_path):
     assert text(members["lib/pkgconfig/python3.pc"]).startswith("prefix=/opt/python\n")
     assert text(members["bin/python3.12-config"]).endswith("prefix=/opt/python\n")
     namespace: dict[str, dict[str, object]] = {}
-    exec(text(members[f"lib/python3.12/{SYSCONFIG}"]), namespace)  # noqa: S102 (just made)
+    exec(text(members[f"lib/python3.12/{SYSCONFIG}"]), namespace)
     assert namespace["build_time_vars"] == {
         "AR": "ar",
         "BINDIR": "/opt/python/bin",

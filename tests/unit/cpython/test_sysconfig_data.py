@@ -10,7 +10,7 @@ from imgbuild.cpython import sysconfig_data
 def adapted(source: str) -> dict[str, object]:
     values, built_at = sysconfig_data.read(source.encode())
     namespace: dict[str, dict[str, object]] = {}
-    exec(sysconfig_data.written(values, built_at, "/opt/python"), namespace)  # noqa: S102
+    exec(sysconfig_data.written(values, built_at, "/opt/python"), namespace)
     return namespace["build_time_vars"]
 
 
