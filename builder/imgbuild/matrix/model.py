@@ -71,7 +71,7 @@ class Extra(Wanted, frozen=True, kw_only=True):
 
 
 class StandalonePython(Strict, frozen=True, kw_only=True):
-    """A standalone build of CPython, laid out as python-build-standalone's `install_only` archives."""
+    """A standalone build of CPython, in the layout of python-build-standalone's archives."""
 
     version: Annotated[PythonVersion, msgspec.Meta(description='release of Python: "3.12"')]
     origin: Annotated[
