@@ -15,7 +15,7 @@ import msgspec
 
 from imgbuild.assemble import skeleton
 from imgbuild.cache.store import Store
-from imgbuild.cpython import archive as python_archive
+from imgbuild.cpython import python_archive
 from imgbuild.deb import debian_root
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel

@@ -1,4 +1,4 @@
-"""Refuses a Python that no base has, with alternatives (separate: one kind of refusal)."""
+"""Refuses a Python that no base has, with alternatives."""
 
 from __future__ import annotations
 

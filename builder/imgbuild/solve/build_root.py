@@ -12,7 +12,7 @@ from pathlib import Path
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.container.root_folder import TREE
-from imgbuild.cpython import archive
+from imgbuild.cpython import python_archive
 from imgbuild.deb import apt, debian_root
 from imgbuild.errors import InputError
 from imgbuild.lock.model import STANDALONE
@@ -83,7 +83,9 @@ def _with_python(
     members: Sequence[Member], python: str, locked: PythonArchive, path: Path, spool: Path
 ) -> list[Member]:
     """`members` and the standalone Python at `path`, which then is the root's python3."""
-    of_archive = archive.members(path, locked.file, prefix=STANDALONE, python=python, spool=spool)
+    of_archive = python_archive.members(
+        path, locked.file, prefix=STANDALONE, python=python, spool=spool
+    )
     target = f"{STANDALONE}/bin/python{python}"
     link = Member(path=INTERPRETER, kind=MemberKind.LINK, mode=0o777, target=target)
     return [*(each for each in members if each.path != INTERPRETER), *of_archive, link]

@@ -11,8 +11,8 @@ import msgspec
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all, received
-from imgbuild.cpython import archive
-from imgbuild.cpython.archive import StandaloneBuild
+from imgbuild.cpython import python_archive
+from imgbuild.cpython.python_archive import StandaloneBuild
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.lock.resolution import PythonArchive
 from imgbuild.matrix.model import DebianBase, StandalonePython
@@ -30,7 +30,7 @@ def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArc
 
     A URL without a sha256 is downloaded once in each cache. InputError without a URL for `arch`,
     FetchFailed if it cannot be fetched, IntegrityError if it has another sha256 than the matrix
-    says, or is refused by `archive.describe`.
+    says, or is refused by `python_archive.describe`.
     """
     url = source.archives.get(arch)
     if url is None:
@@ -49,9 +49,9 @@ def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArc
         message = f"{name} was removed from the cache while it was in use"
         raise IntegrityError(message, hint="run the same command again")
     size = path.stat().st_size
-    if size > archive.LARGEST:
-        message = f"{name} has {size} bytes (limit {archive.LARGEST})"
-        raise IntegrityError(message, hint=archive.HINT)
+    if size > python_archive.LARGEST:
+        message = f"{name} has {size} bytes (limit {python_archive.LARGEST})"
+        raise IntegrityError(message, hint=python_archive.HINT)
     build = _described(path, name, source.version, arch, context)
     return PythonArchive(file=name, size=size, sha256=path.name, version=build.version)
 
@@ -70,7 +70,7 @@ def _described(path: Path, name: str, python: str, arch: Arch, context: Context)
     stored = context.store.fact(FACT, key)
     if stored is not None:
         return msgspec.json.decode(stored, type=StandaloneBuild)
-    build = archive.describe(path, name, python=python, arch=arch)
+    build = python_archive.describe(path, name, python=python, arch=arch)
     context.store.put_fact(FACT, key, msgspec.json.encode(build))
     return build
 

@@ -25,7 +25,7 @@ def source(**changes: object) -> StandalonePython:
 
 def with_python(lock: Lock, **changes: object) -> Lock:
     """`lock` with another archive on x86_64."""
-    python = msgspec.structs.replace(lock.arch[X86].python, **changes)
+    python = msgspec.structs.replace(archive(), **changes)
     resolution = msgspec.structs.replace(lock.arch[X86], python=python)
     return msgspec.structs.replace(lock, arch={**lock.arch, X86: resolution})
 

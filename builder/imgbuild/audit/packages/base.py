@@ -17,7 +17,7 @@ from imgbuild.audit.packages.published import published_facts
 from imgbuild.audit.packages.reading import readers
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.store import Store
-from imgbuild.cpython.archive import programs
+from imgbuild.cpython.python_archive import programs
 from imgbuild.deb.archive import read
 from imgbuild.lock.resolution import Deb, PythonArchive
 from imgbuild.oci.content import Files, pieces

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.cpython import archive
+from imgbuild.cpython import python_archive
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import Member, MemberKind
@@ -26,12 +26,12 @@ def written(folder: Path, entries: dict[str, Entry]) -> Path:
 
 def described(folder: Path, entries: dict[str, Entry], arch: Arch = Arch.X86_64) -> str:
     path = written(folder, entries)
-    return archive.describe(path, LABEL, python="3.12", arch=arch).version
+    return python_archive.describe(path, LABEL, python="3.12", arch=arch).version
 
 
 def layer(folder: Path, entries: dict[str, Entry]) -> dict[str, Member]:
     path = written(folder, entries)
-    members = archive.members(
+    members = python_archive.members(
         path, LABEL, prefix="/opt/python", python="3.12", spool=folder / "spool"
     )
     return {member.path.removeprefix("opt/python/"): member for member in members}
@@ -109,7 +109,7 @@ def test_the_same_bytes_from_another_order_and_other_owners(tmp_path):
 
 def test_the_programs_that_the_audit_reads(tmp_path):
     path = written(tmp_path, sample())
-    programs = {name: content() for name, content in archive.programs(path, LABEL, "3.12")}
+    programs = {name: content() for name, content in python_archive.programs(path, LABEL, "3.12")}
     assert programs == {"bin/python3.12": ELF + b"program", "lib/libpython3.so": b"\x7fELF"}
 
 
@@ -183,18 +183,18 @@ def test_nothing_is_below_a_link(tmp_path):
 
 
 def test_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "UNPACKED_LIMIT", 100)
+    monkeypatch.setattr(python_archive, "UNPACKED_LIMIT", 100)
     with pytest.raises(IntegrityError, match="which is too much"):
         described(tmp_path, sample())
 
 
 def test_what_follows_the_archive_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "UNPACKED_LIMIT", 1 << 20)
-    monkeypatch.setattr(archive, "ENTRY_LIMIT", 100)
+    monkeypatch.setattr(python_archive, "UNPACKED_LIMIT", 1 << 20)
+    monkeypatch.setattr(python_archive, "ENTRY_LIMIT", 100)
     path = written(tmp_path, sample())
     path.write_bytes(path.read_bytes() + pack({}) * 300)
     with pytest.raises(IntegrityError, match="unpacks to more than"):
-        archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
+        python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
 
 
 @pytest.mark.parametrize("cut", [10, 100, 300])
@@ -202,7 +202,7 @@ def test_a_damaged_archive_is_refused(tmp_path, cut):
     path = written(tmp_path, sample())
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(IntegrityError, match=re.escape(LABEL)):
-        archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
+        python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
 
 
 def test_links_to_the_interpreter_are_added_where_they_are_missing(tmp_path):
