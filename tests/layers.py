@@ -18,7 +18,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("project",),
     ("lock", "wheel"),
     ("plan", "index", "cache"),
-    ("registry", "deb", "container"),
+    ("registry", "deb", "cpython", "container"),
     ("solve", "audit", "attest", "sif"),
     ("assemble", "cves", "diagnose", "learn", "smoke"),
     ("resolve", "show", "render", "doctor"),

@@ -34,6 +34,7 @@ from imgbuild.plan.plan import (
     AddedFilesRecipe,
     DebianRecipe,
     Plan,
+    PythonRecipe,
     Recipe,
     WheelsRecipe,
     plan,
@@ -195,6 +196,8 @@ def _contents(name: str, recipe: Recipe) -> str:
     match recipe:
         case DebianRecipe() | AddedDebsRecipe():
             return count(len(recipe.debs), "package")
+        case PythonRecipe():
+            return f"CPython {recipe.archive.version}"
         case AddedFilesRecipe():
             return count(len(recipe.files), "file")
         case WheelsRecipe() if len(recipe.wheels) > 1:
@@ -292,12 +295,16 @@ Sbom = Annotated[
 
 
 class PackageList(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of an image: wheels and Debian packages, each name → version."""
+    """The packages of an image: wheels and Debian packages, each name → version.
+
+    `cpython` is the version of a standalone Python, "" where the base's own is used.
+    """
 
     target: str
     arch: Arch
     wheels: dict[str, str]
     debs: dict[str, str]
+    cpython: str = ""
 
 
 @verb
@@ -433,6 +440,7 @@ def _packages(selection: Selection) -> None:
                 arch=arch,
                 wheels=dict(sorted(locked.versions.items())),
                 debs={deb.package: deb.version for deb in locked.debs},
+                cpython=locked.python.version if locked.python else "",
             )
             rows: list[Sequence[str]] = [HEAD]
             files = {each.package: each.file for each in locked.wheels}
@@ -441,6 +449,8 @@ def _packages(selection: Selection) -> None:
                 (package, version, Path(files[package]).name)
                 for package, version in package_list.wheels.items()
             ]
+            if locked.python:
+                rows.append(("cpython", locked.python.version, locked.python.file))
             rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
             lines += _with_files(rows)
             package_lists.append(package_list)

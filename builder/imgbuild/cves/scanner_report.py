@@ -220,7 +220,7 @@ def _advisories(
 
 
 def _by_name(packages: Sequence[InstalledSource]) -> Mapping[ReportedPackage, InstalledSource]:
-    """Each of `packages` under the names that reports use; Debian's also by binary package."""
+    """Each of `packages` under the names that reports use; others than PyPI's also by binary."""
     sources: dict[ReportedPackage, InstalledSource] = {}
     for package in packages:
         python = package.ecosystem == PYPI

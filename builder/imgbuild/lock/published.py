@@ -20,6 +20,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import default_index_of, matrix_of, versions_of
+from imgbuild.lock.model import STANDALONE
 from imgbuild.lock.project_requirements import (
     ProjectRequirements,
     refuse_contradictions,
@@ -303,7 +304,7 @@ def _check_places(
     lock = extended.lock
     for place in (*row.files, *row.links):
         field = "files" if place in row.files else "links"
-        if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/")):
+        if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/", f"{STANDALONE}/")):
             message = "packages provide everything below this folder"
             notes.note((*path, field, place), message, key=True, expected="another folder")
         elif any(f"{protected}/".startswith(f"{place}/") for protected in _protected_paths(lock)):
@@ -331,6 +332,7 @@ def _protected_paths(lock: Lock) -> tuple[str, ...]:
         settings.cache,
         settings.user.home,
         "/opt/imgbuild",
+        STANDALONE,
     )
     base = ("/etc/passwd", "/etc/group", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/local/bin")
     top = ("bin", "lib", "lib64", "sbin", "dev", "proc", "run", "sys", "tmp", "var/lib")
