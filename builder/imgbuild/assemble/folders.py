@@ -160,8 +160,9 @@ def _refuse(target: str, extends: Extends, seen: BasePath) -> None:
         message = (
             f"{message} is a setgid folder, whose files inherit its group (mode {seen.folder.mode})"
         )
-        raise InputError(message, hint="choose another folder: imgbuild sets the group of each "
-                                       "file in a layer")
+        raise InputError(
+            message, hint="choose another folder: imgbuild sets the group of each file in a layer"
+        )
 
 
 def _above(path: str) -> Iterator[str]:
@@ -172,9 +173,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
-    """Every path of a base image: of its Debian packages, including added ones, or of a registry
-    image.
-    """
+    """Every path of a base: of its Debian packages, with added ones, or of a registry image."""
     last = layers[-1].recipe
     if isinstance(last, DebianRecipe):
         yield from _of_packages(last, store)

@@ -24,8 +24,9 @@ from imgbuild.values import Arch, Digest, digest_of
 
 
 class BuiltImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an OCI layout. `size` is the download size in bytes; `assembled` is the number of
-    layers built.
+    """An image in an OCI layout.
+
+    `size` is the download size in bytes; `assembled` is the number of layers built.
     """
 
     target: str

@@ -145,8 +145,7 @@ def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
 
 
 def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Member, ...]:
-    """The files that installing one wheel adds to a layer, without those that the recipe excludes.
-    """
+    """The files that one wheel adds to a layer, without those that the recipe excludes."""
     path = require(store, wheel.sha256, wheel.file)
     install_ = functools.partial(
         install.installed, path, prefix=recipe.prefix, python=recipe.python, label=wheel.file
@@ -174,6 +173,7 @@ def require(store: Store, sha256: Sha256, name: str) -> Path:
     path = store.file(sha256)
     if path is None:
         message = f"{name} (sha256 {sha256}) is not in the cache {store.root}"
-        raise FetchFailed(message, hint="run without --offline, or fetch it on a machine with "
-                                        "network access")
+        raise FetchFailed(
+            message, hint="run without --offline, or fetch it on a machine with network access"
+        )
     return path

@@ -109,8 +109,9 @@ def repository(text: str, place: str) -> Repository:
         raise InputError(message, hint=error.hint) from error
     if text.partition("/")[0] != parsed.host:
         message = f"{place}: {text!r} does not contain a registry host"
-        raise InputError(message, hint="use HOST/REPOSITORY, for example "
-                                       "registry.example/rl/inputs")
+        raise InputError(
+            message, hint="use HOST/REPOSITORY, for example registry.example/rl/inputs"
+        )
     return parsed
 
 
@@ -134,8 +135,9 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
 
 
 class Mirror:
-    """A repository from which inputs are downloaded. Nothing is requested or loaded before its
-    first use.
+    """A repository from which inputs are downloaded.
+
+    Nothing is requested or loaded before its first use.
     """
 
     def __init__(

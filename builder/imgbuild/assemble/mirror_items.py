@@ -130,8 +130,7 @@ def artifact(lock: Lock, arch: Arch) -> bytes:
 
 
 def tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
-    """The tags of the artifact `data`: a permanent one and the tag of the target's latest inputs.
-    """
+    """The tags of the artifact `data`: a permanent one and that of the target's latest inputs."""
     moved = newest(lock.target, arch)
     return f"{moved}-{sha256(data)[:DIGITS]}", moved
 

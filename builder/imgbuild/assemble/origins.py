@@ -33,8 +33,7 @@ Origin = Callable[[Sequence[Input]], object]
 
 
 def ask(items: Sequence[Input], origins: Iterable[Origin], store: Store) -> None:
-    """Fetch the `items` missing from `store` from each of `origins` in turn, until none is missing.
-    """
+    """Fetch the `items` missing from `store` from `origins` in turn, until none is missing."""
     for origin in origins:
         items = lacking(items, store)
         if not items:

@@ -1,6 +1,4 @@
-"""The layers without packages: the empty virtual environment, imgbuild's files and the user's
-files.
-"""
+"""The layers without packages: empty virtual environment, imgbuild's files and user files."""
 
 from __future__ import annotations
 
@@ -100,7 +98,7 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
 
 
 def _user_packages(recipe: UserPackages) -> Iterator[Member]:
-    """pip and uv for users without write access to the environment.
+    """Files of pip and uv for users without write access to the environment.
 
     `pip.conf` also applies to root. Environments created with system site packages include those of
     the image.

@@ -102,7 +102,7 @@ class LockSources:
         lock, indexes = self._lock, self.indexes
         base = base_of(lock, self._matrix)
         hint = (
-            "Debian's archives delete files that an update replaces: set one that keeps them in "
+            "Debian's archives drop files that an update replaces: set one that keeps them in "
             f"matrix.yaml, such as a dated snapshot, or run: imgbuild lock {lock.target}"
         )
         requests: dict[Sha256, FileRequest] = {}
@@ -143,8 +143,9 @@ class LockSources:
 
 
 def host_debs(lock: Lock) -> tuple[Deb, ...]:
-    """The Debian packages of `lock` for this machine's architecture; empty if the lock is for
-    another architecture.
+    """The Debian packages of `lock` for this machine's architecture.
+
+    Empty if the lock is for another architecture.
     """
     resolution = lock.arch.get(sdists.host_arch())
     return resolution.debs if resolution is not None else ()

@@ -25,7 +25,7 @@ def deb(package: str, version: str, arch: str, *, release: str, source: str) -> 
 
 
 def oci(name: str, digest: Digest, *, arch: str, place: str = "") -> str:
-    """The URL of an image; `place` is its repository with the host, where it is known."""
+    """The URL of an image; `place` is its repository with the host, if known."""
     return _purl("oci", name.lower(), digest, {"arch": arch, "repository_url": place})
 
 
