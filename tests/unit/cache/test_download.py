@@ -234,7 +234,7 @@ def test_download_fails_if_no_url_has_file(store: Store, http: Http, site: Site)
     assert "one/x.whl: 404" in caught.value.message
     assert "two/x.whl: 404" in caught.value.message
     assert "secret" not in caught.value.message + str(caught.value.hint)
-    with pytest.raises(FetchFailed, match="no index still has it"):
+    with pytest.raises(FetchFailed, match="no longer available from any index"):
         fetch(store, http, want())
 
 
