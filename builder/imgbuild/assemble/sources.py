@@ -102,7 +102,7 @@ class LockSources:
         lock, indexes = self._lock, self.indexes
         base = base_of(lock, self._matrix)
         hint = (
-            "Debian's archives drop files that an update replaces: set one that keeps them in "
+            "Debian's archives drop files that an update replaces: use one that keeps them in "
             f"matrix.yaml, such as a dated snapshot, or run: imgbuild lock {lock.target}"
         )
         requests: dict[Sha256, FileRequest] = {}

@@ -147,9 +147,7 @@ def test_layer_is_unchanged_with_default_folders_only(sample: Sample) -> None:
      # A parent folder that is not listed explicitly.
      ("/etc", "/etc is a folder in the base image")],
 )  # fmt: skip
-def test_file_below_non_folder_is_refused(
-    sample: Sample, place: str, result: str
-) -> None:
+def test_file_below_non_folder_is_refused(sample: Sample, place: str, result: str) -> None:
     with pytest.raises(InputError) as caught:
         folders.completed_lock(sample.lock("/srv/a", place), sample.inputs)
     assert result in caught.value.message

@@ -230,4 +230,5 @@ def test_unauthorized_response_counts_as_empty_repository(place, capsys):
     selected = select(load(place.sample.matrix), [], everything=True, arches=[])
     client = Client(first_wait=0.001, attempts=1, origin=True, reporter=console)
     assert published.read(client, place.repository, selected) == {}
-    assert "returned status 401 and is treated as empty" in " ".join(capsys.readouterr().err.split())
+    warning = " ".join(capsys.readouterr().err.split())
+    assert "returned status 401 and is treated as empty" in warning

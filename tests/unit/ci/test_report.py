@@ -137,7 +137,7 @@ def test_nightly_report_requires_published_images(sample, command):
             ("script", TARGET, f"{TARGET}@publish", "--no-push"),
             "jobs and targets cannot be combined",
         ),
-        (("script", f"{TARGET}@publish", "--no-push"), "publishes an image, but no registry is given"),
+        (("script", f"{TARGET}@publish", "--no-push"), "but no registry is given"),
         (("script", TARGET, "--no-push", "--through", "here"), "not the active environment"),
         (("script", TARGET, "--no-push", "--partition", "gpu"), "options of Slurm need --on slurm"),
         (("report",), "has no results of a target of the matrix"),

@@ -59,7 +59,8 @@ def test_error_includes_end_of_output(output):
 
 def test_old_buildx_is_refused(output, monkeypatch):
     monkeypatch.setattr(process, "run", lambda *_, **__: Result(0, "buildx v0.9.1 abc", ""))
-    with pytest.raises(ToolMissing, match=r"buildx v0\.9\.1 is too old: 0\.12 or newer is required"):
+    text = r"buildx v0\.9\.1 is too old: 0\.12 or newer is required"
+    with pytest.raises(ToolMissing, match=text):
         buildx.find()
 
 
