@@ -25,11 +25,11 @@ CPYTHON = "cpython"
 REPOSITORIES = {CPYTHON: "https://github.com/python/cpython"}
 # Debian's suites by the number that advisories use.
 RELEASES = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14"}
-REBUILT = re.compile(r"\+b[0-9]+\Z")  # the mark of a binary package that was built again
+REBUILT = re.compile(r"\+b[0-9]+\Z")  # the suffix of a binary package that was rebuilt
 
 
 class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A package of an image as advisories name it.
+    """A package of an image by its name in advisories.
 
     `ecosystem` is OSV's: PyPI, Debian:12, or GIT for a standalone Python. `version` is without a
     local part, such as `+cu124`: advisories have none. `files` are its wheel, debs or archive,
@@ -45,13 +45,13 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What identifies it for a source of advisories."""
+        """The key of the package for a source of advisories."""
         return self.ecosystem, self.name, self.version
 
     def lowest_fix(self, versions: Iterable[str]) -> str:
-        """The lowest of `versions` after its own; "" if there is none.
+        """The lowest of `versions` above the installed one; "" if there is none.
 
-        Versions that cannot be read do not count.
+        Invalid versions are ignored.
         """
         order = order_of(self.ecosystem)
         current = order(self.version)
@@ -75,8 +75,8 @@ def installed(
 ) -> tuple[InstalledSource, ...]:
     """The packages of `lock` on `arch`, sorted; InputError for a suite without a known number.
 
-    `records` has the source packages of debs. For a deb that it lacks, the source package is named
-    by the deb's folder in the archive, and has the deb's version.
+    `records` has the source packages of debs. For a deb without a record, the source package has
+    the name of the deb's folder in the archive and the deb's version.
     """
     resolution = lock.arch[arch]
     files_by_source: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
@@ -112,10 +112,10 @@ def installed(
 
 
 def unknown_parts(lock: Lock, arch: Arch) -> tuple[str, ...]:
-    """Parts of the image whose packages the lock does not have."""
+    """Parts of the image whose packages are not in the lock."""
     if lock.arch[arch].base_manifest is None:
         return ()
-    return (f"{lock.base.image}: the lock has its layers, not its packages",)
+    return (f"{lock.base.image}: the lock contains its layers, but not its packages",)
 
 
 def _release(lock: Lock) -> str:
@@ -134,7 +134,7 @@ def _source(deb: Deb, record: Package | None) -> tuple[str, str]:
 
 
 def public_version(version: str) -> str:
-    """`version` without its local part; unchanged if it is none of PEP 440."""
+    """`version` without its local part; unchanged if it is not valid by PEP 440."""
     try:
         return Version(version).public
     except InvalidVersion:

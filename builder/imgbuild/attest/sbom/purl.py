@@ -31,7 +31,7 @@ def generic(name: str, version: str, *, url: str, sha256: Sha256) -> str:
 
 
 def oci(name: str, digest: Digest, *, arch: str, place: str = "") -> str:
-    """The URL of an image; `place` is its repository with the host, where it is known."""
+    """The URL of an image; `place` is its repository with the host, if known."""
     return _purl("oci", name.lower(), digest, {"arch": arch, "repository_url": place})
 
 
