@@ -218,7 +218,7 @@ def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command)
         (88, [], False),
         (100, ["Python"], False),
         (120, ["Python", "driver", "pull"], False),
-        (200, ["Python", "driver", "also", "arch", "pull", "date"], False),
+        (200, ["for", "Python", "driver", "also", "arch", "pull", "date"], False),
     ],
 )
 def test_the_list_uses_the_width_of_the_terminal(
@@ -333,7 +333,8 @@ def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) ->
     assert none.stdout.splitlines()[-1] == "no test record for this digest"
     smoke_records.answer_file(sample, smoke_records.PASSED, smoke_records.FAILED)
     smoke_records.answer_file(sample, name="cpu.json", tier="cpu", gpu=[], driver="")
-    assert imgbuild("smoke", "--import", "gpu.json", "cpu.json").status == 0
+    for name in ("gpu.json", "cpu.json"):
+        assert imgbuild("smoke", "--import", name).status == 0
     first, head, cpu, gpu, failure = imgbuild("show", TARGET, "--tests").stdout.splitlines()
     assert first.startswith(f"{TARGET} x86_64, digest ")
     assert head.split()[:5] == ["GPU", "tier", "passed", "failed", "skipped"]

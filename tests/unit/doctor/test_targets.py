@@ -194,10 +194,10 @@ def test_the_verb_judges_another_machine_without_reading_this_one(
     command = Command(monkeypatch, capsys)
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", None)
     answer = json_of(
-        command("doctor", "--driver", "535", "--gpu", "NVIDIA A100-SXM4-80GB", "--json")
+        command("doctor", "--driver", "535", "--gpu", "NVIDIA H100 80GB HBM3", "--json")
     )
     assert answer["host"]["arch"] == "x86_64"
-    assert answer["host"]["gpus"][0]["capability"] == "8.0"
+    assert answer["host"]["gpus"][0]["capability"] == "9.0"
     assert answer["best"] == TARGET
     text = command("doctor", TARGET, "--driver", "450.80.02")
     assert text.status == 1
