@@ -70,7 +70,7 @@ VERBS = {
     "verify": Verb(DISTRIBUTION, "Verify an image: its signatures, its lock, its contents"),
     "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror what is in a registry"),
     "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
-    "outdated": Verb(CURRENT, "List newer versions than a target or a file has"),
+    "outdated": Verb(CURRENT, "List newer versions than a target, a project or a file has"),
     "update": Verb(CURRENT, "Move a project to newer versions"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
     "ci": Verb(SITES, "List jobs of CI, write them as a shell script, report their results"),

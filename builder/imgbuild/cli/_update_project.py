@@ -1,4 +1,4 @@
-"""`imgbuild update` for a project: its rows moved to another published target, or a newer lock."""
+"""`imgbuild update` for a project: to another target or its newest lock (separate: one form)."""
 
 from __future__ import annotations
 

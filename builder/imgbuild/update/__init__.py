@@ -1,1 +1,1 @@
-"""Newer versions than those of a target or a project, and a project moved to them."""
+"""Newer versions: what there is, tried as rows, and a project moved to them."""
