@@ -22,8 +22,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("solve", "audit", "attest", "sif"),
     ("assemble", "cves", "diagnose", "learn", "smoke"),
     ("resolve", "show", "render", "doctor"),
-    ("pipeline", "slurm", "update"),
-    ("ci", "publish", "verify"),
+    ("pipeline", "slurm"),
+    ("ci", "publish", "update", "verify"),
     ("cli", "__main__"),
 )
 

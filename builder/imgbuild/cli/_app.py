@@ -71,7 +71,7 @@ VERBS = {
     "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror what is in a registry"),
     "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
     "outdated": Verb(CURRENT, "List newer versions than a target, a project or a file has"),
-    "update": Verb(CURRENT, "Move a project to newer versions"),
+    "update": Verb(CURRENT, "Move a project to newer versions, or try newer versions of a matrix"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
     "ci": Verb(SITES, "List jobs of CI, write them as a shell script, report their results"),
     "explain": Verb(SITES, "Explain the code of a finding of diagnose or audit"),

@@ -218,6 +218,11 @@ KernelCache = Annotated[
            " torch.compile, FlashInfer, vLLM) in imgbuild's cache, for its next run.",
            panel=CONTAINER),
 ]  # fmt: skip
+Osv = Annotated[
+    str | None,
+    option("--osv", "The server with OSV's API. Default: $IMGBUILD_OSV, else"
+           " https://api.osv.dev.", metavar="URL"),
+]  # fmt: skip
 Offline = Annotated[
     bool, option("--offline", "Use the cache only; fail if a file is missing from it.", often=True)
 ]

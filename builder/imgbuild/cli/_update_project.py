@@ -60,6 +60,12 @@ class MoveOptions(Group, frozen=True, kw_only=True):
         bool, PACKAGES("In a project: list all that change, not only those that it requires.")
     ] = False
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that are given."""
+        values = {"--to": self.to, "--lock": self.lock, "--packages": self.whole}
+        return tuple(name for name, value in values.items() if value)
+
 
 class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """The rows that were moved, or that would be, and the files that were written."""
