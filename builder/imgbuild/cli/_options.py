@@ -184,6 +184,8 @@ REQUIREMENTS = Definition(
     " folder. Repeatable.",
     metavar="FILE", panel=SELECT, often=True,
 )  # fmt: skip
+SOLVE = Definition("--solve", "Solve for versions.", often=True)
+PACKAGES = Definition("--packages", "The wheels and Debian packages, with versions.", often=True)
 PYTHON = Definition("--python", "The Python version.", metavar="X.Y", panel=SELECT)
 CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
                   often=True)  # fmt: skip
@@ -215,6 +217,11 @@ KernelCache = Annotated[
     option("--kernel-cache/--no-kernel-cache", "Keep what the image compiles while it runs (Triton,"
            " torch.compile, FlashInfer, vLLM) in imgbuild's cache, for its next run.",
            panel=CONTAINER),
+]  # fmt: skip
+Osv = Annotated[
+    str | None,
+    option("--osv", "The server with OSV's API. Default: $IMGBUILD_OSV, else"
+           " https://api.osv.dev.", metavar="URL"),
 ]  # fmt: skip
 Offline = Annotated[
     bool, option("--offline", "Use the cache only; fail if a file is missing from it.", often=True)

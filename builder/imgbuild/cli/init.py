@@ -297,7 +297,9 @@ def init_project(
             extras=project.extra or (),
             groups=project.group or (),
         )
-        if lock is not None or not files.declared.files:
+        if lock is not None or not declared_files.declares_anything(files.declared):
+            if extends is None and lock is None:
+                declared_files.require_read(files.declared)
             for line in _project_report.read_lines(files):
                 console.info(line)
             _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
@@ -389,7 +391,7 @@ def _refuse(
 ) -> None:
     """NoSolution with every requirement that cannot be met, and what can be done.
 
-    `failures` are those of git repositories; the only one is raised if there is nothing else.
+    `failures` are those of git repositories, raised as they are if there is nothing else.
     """
     chosen = choice.chosen
     if ask.extends and chosen.changed:
@@ -413,8 +415,8 @@ def _refuse(
         f"Debian has no package {name}" + (f"; nearest: {near}" if near else "")
         for name, near in lacking.items()
     ]
-    if len(failures) == 1 and not reasons:
-        raise failures[0]
+    if failures and not reasons:
+        raise repositories.refusal(failures)
     reasons += repositories.reasons(failures)
     if reasons:
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from imgbuild.audit.binaries import gpus
 from imgbuild.cache.store import Store
 from imgbuild.cli._help import command
-from imgbuild.cli._options import CUDA, FORMAT, GPU
+from imgbuild.cli._options import CUDA, FORMAT, GPU, PYTHON
 from imgbuild.cli._output import aligned, answer, count, terminal_width
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
@@ -31,6 +31,8 @@ from imgbuild.pipeline.code_at_hand import Fit
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project_paths import Project
 from imgbuild.report import Severity
+from imgbuild.resolve import python_support
+from imgbuild.resolve.request import python_of
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system.console import console
@@ -48,6 +50,7 @@ With = Annotated[
     ),
 ]
 Cuda = Annotated[str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")]
+Python = Annotated[str | None, PYTHON("Only targets with this release.")]
 Gpu = Annotated[str | None, GPU("Only targets with code for it; sm_90 is the same as 9.0.")]
 Fits = Annotated[
     bool,
@@ -69,6 +72,7 @@ class Filters(Group, frozen=True, kw_only=True):
 
     package: With = None
     cuda: Cuda = None
+    python: Python = None
     gpu: Gpu = None
     fits: Fits = False
     state: State = None
@@ -78,6 +82,7 @@ class Filters(Group, frozen=True, kw_only=True):
         return [
             *(f"--with {requirement}" for requirement in self.package or ()),
             *([f"--cuda {self.cuda}"] if self.cuda else []),
+            *([f"--python {self.python}"] if self.python else []),
             *([f"--gpu {self.gpu}"] if self.gpu else []),
             *(["--fits"] if self.fits else []),
             *(f"--state {state}" for state in self.state or ()),
@@ -90,12 +95,14 @@ class Filters(Group, frozen=True, kw_only=True):
         """
         needed = [_requirement(requirement) for requirement in self.package or ()]
         capability = _capability(self.gpu) if self.gpu else ""
+        python = ".".join(python_of(self.python).split(".")[:2]) if self.python else ""
         runs_here = _judge(project) if self.fits else None
 
         def _matches(row: TableRow, condition: Condition | None) -> bool:
             return (
                 (not self.state or condition in self.state)
                 and (self.cuda is None or self.cuda in (row.cuda, row.cuda.split(".")[0]))
+                and python in ("", row.python)
                 and (not needed or _has(project, row, needed))
                 and (not capability or _runs_on(project, row, capability))
                 and (runs_here is None or runs_here(row))
@@ -126,6 +133,9 @@ class Filters(Group, frozen=True, kw_only=True):
             similar = notes.nearest(package, pinned)
             nearest = f"did you mean --with {similar}? {nearest}" if similar else nearest
         message = f"no target matches {' '.join(given) or 'the selection'}"
+        pythons = {base.python for base in matrix.bases.values()}
+        if self.python and ".".join(self.python.split(".")[:2]) not in pythons:
+            nearest = f"{python_support.bases_text(pythons)}; {nearest}"
         return NothingSelected(message, hint=f"{nearest}leave out a filter")
 
 
@@ -250,6 +260,8 @@ def list_targets(
         imgbuild list --with verl --with 'vllm>=0.11'
 
         imgbuild list --fits
+
+        imgbuild list --python 3.13
 
         imgbuild list --state needs --state stale
 

@@ -16,7 +16,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
 from imgbuild.cli._help import command
-from imgbuild.cli._options import OUTPUT_PATH
+from imgbuild.cli._options import OUTPUT_PATH, PACKAGES
 from imgbuild.cli._output import GAP, aligned, answer, count, folded, put, size_text, terminal_width
 from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._sessions import select_targets
@@ -34,6 +34,7 @@ from imgbuild.plan.plan import (
     AddedFilesRecipe,
     DebianRecipe,
     Plan,
+    PythonRecipe,
     Recipe,
     WheelsRecipe,
     plan,
@@ -195,6 +196,8 @@ def _contents(name: str, recipe: Recipe) -> str:
     match recipe:
         case DebianRecipe() | AddedDebsRecipe():
             return count(len(recipe.debs), "package")
+        case PythonRecipe():
+            return f"CPython {recipe.archive.version}"
         case AddedFilesRecipe():
             return count(len(recipe.files), "file")
         case WheelsRecipe() if len(recipe.wheels) > 1:
@@ -280,9 +283,7 @@ Variables = Annotated[
         "--variables", "The environment variables, with the reason and source of each.", often=True
     ),
 ]
-Packages = Annotated[
-    bool, option("--packages", "The wheels and Debian packages, with versions.", often=True)
-]
+Packages = Annotated[bool, PACKAGES()]
 GuideFlag = Annotated[
     bool,
     option("--guide", "How to use the image: its README, sizes, test results.", often=True),
@@ -294,12 +295,16 @@ Sbom = Annotated[
 
 
 class PackageList(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of an image: wheels and Debian packages, each name → version."""
+    """The packages of an image: wheels and Debian packages, each name → version.
+
+    `cpython` is the version of a standalone Python, "" where the base's own is used.
+    """
 
     target: str
     arch: Arch
     wheels: dict[str, str]
     debs: dict[str, str]
+    cpython: str = ""
 
 
 @verb
@@ -435,6 +440,7 @@ def _packages(selection: Selection) -> None:
                 arch=arch,
                 wheels=dict(sorted(locked.versions.items())),
                 debs={deb.package: deb.version for deb in locked.debs},
+                cpython=locked.python.version if locked.python else "",
             )
             rows: list[Sequence[str]] = [HEAD]
             files = {each.package: each.file for each in locked.wheels}
@@ -443,6 +449,8 @@ def _packages(selection: Selection) -> None:
                 (package, version, Path(files[package]).name)
                 for package, version in package_list.wheels.items()
             ]
+            if locked.python:
+                rows.append(("cpython", locked.python.version, locked.python.file))
             rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
             lines += _with_files(rows)
             package_lists.append(package_list)
