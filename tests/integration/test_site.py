@@ -83,6 +83,14 @@ def test_the_history_of_a_checkout(project: Path, tmp_path: Path) -> None:
     assert json.loads((output / "history.json").read_text())["targets"] == {}
 
 
+def test_without_git_there_is_no_history(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert site(project).returncode == 0
+    assert "No history was available" in (project / "site/changes.html").read_text()
+
+
 def test_versions_that_changed_are_listed(project: Path) -> None:
     git(project, "reset", "-q", "--hard", "HEAD~2")
     images = project / "images" / TARGET

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
+from imgbuild.audit.binaries import gpu_models
 from imgbuild.doctor.host import Host, HostGpu
 from imgbuild.doctor.targets import judge, offer
 from imgbuild.lock import lock_file
@@ -180,7 +181,7 @@ def test_a_page_reads_without_scripts(site: Path, window: Browser) -> None:
         ({"stack": "sglang"}, "cu130-sglang0.5.23", "cu130-vllm"),
         ({"cuda": "12.6"}, "cu126-vllm", "cu128-vllm"),
         ({"python": "3.13"}, "cu130-vllm0.33.0", "cu130-vllm"),
-        ({"driver": "580.65"}, "cu128-vllm", "cu130-vllm"),
+        ({"driver": "580.64"}, "cu128-vllm", "cu130-vllm"),
         ({"driver": "580.65.06"}, "cu130-vllm", "nothing"),
     ],
 )
@@ -237,6 +238,8 @@ def test_copy_buttons(site: Path, window: Browser) -> None:
         (json.dumps({"host": {"arch": "arm64", "driver": "580.95.05",
                               "gpus": [{"name": "NVIDIA GH200 480GB", "capability": "9.0"}]}}),
          "cu130-vllm0.33.0", "arm64"),
+        ("GPU 0: NVIDIA GB10 (UUID: GPU-1)\nDriver Version: 580.95", "cu130-vllm0.33.0", "arm64"),
+        ("DGX Spark 580.95.05", "cu130-vllm0.33.0", "(compute capability 12.1)"),
     ],
 )  # fmt: skip
 def test_what_runs_on_a_machine(
@@ -286,6 +289,45 @@ def test_drivers_and_gpus_as_doctor_judges_them(site: Path, window: Browser) -> 
             name = content["targets"][image["target"]]["name"]
             fits = image["arch"] == machine["arch"] and judge(host, locked[name]).fits
             assert (state == "fits") == fits, (name, machine, state)
+
+
+@pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])
+def test_a_gpu_that_no_image_is_computed_for_is_never_fine(
+    site: Path, window: Browser, name: str
+) -> None:
+    shown(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
+    assert "(compute capability" in window.texts("#machine-read")[0]
+    assert window.texts('[data-state="fits"]') == []
+
+
+def test_names_of_gpus_as_doctor_reads_them(site: Path, window: Browser) -> None:
+    names = [name.replace("#", "9") for model in gpu_models.load() for name in model.names]
+    names += [
+        f"NVIDIA {name} {more}"
+        for name in names
+        for more in ("80GB HBM3", "SXM4-80GB", "Laptop GPU", "PCIe", "Ti SUPER", "XYZ")
+    ]
+    names += [
+        "Tesla V100-SXM2-32GB",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        "NVIDIA GH200 480GB",
+        "Quadro RTX 8000",
+        "x",
+        "",
+        "A" * 100,
+        "H100(x)",
+        "A100[1]",
+    ]
+    shown(window, site, "machine.html")
+    found = window.run(
+        "const table = window.imgbuildData.gpus;"
+        "return arguments[0].map(name => window.imgbuildMachine.find(name, table))",
+        names,
+    )
+    expected = [gpu_models.find(name) for name in names]
+    assert [each and (each["capability"], each["arch"]) for each in found] == [
+        each and (each.capability, str(each.arch or "")) for each in expected
+    ]
 
 
 VERSIONS = (

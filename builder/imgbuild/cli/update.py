@@ -1,4 +1,4 @@
-"""`imgbuild update`: newer versions of a matrix's packages, or a project moved to another target."""
+"""`imgbuild update`: a matrix or a project moved to newer versions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def update(
     one new row of matrix.yaml, with lock, digests and Dockerfile; the original row stays as it is.
     What does not work is listed with reasons in images/updates.json, and tried again when its cause
     has changed. No image is built or tested. Default: the recommended targets, each from the newest
-    row that was derived from it. Exit status 1 or that of the error if a version could not be tried, such as 7 without a network.
+    row that was derived from it. Exit status 1 or that of the error if a version could not be
+    tried, such as 7 without a network.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""The data that answers questions in the browser, `data.js` (separate: rules, no text).
+"""The data that answers questions in the browser, `data.js`.
 
 What depends on a rule is computed here with the rule's own code: which GPUs an image runs on, the
 order of images, the architecture of a machine by its GPU. The browser compares versions alone.
@@ -18,6 +18,7 @@ from imgbuild.audit.checks import rules
 from imgbuild.doctor.host import Host, HostGpu
 from imgbuild.doctor.targets import TargetNeeds, diagnose, judge, offer
 from imgbuild.plan.plan import installed_wheels
+from imgbuild.report import Floors
 from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.model import SiteCatalogue, SiteTarget
@@ -46,7 +47,8 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
         "targets": [_target(target) for target in locked],
         "images": images,
         "gpus": gpu_names.table(),
-        "capabilities": capabilities(),
+        "capabilities": gpu_names.capabilities(),
+        "branches": whole_branches(),
         "releases": [
             {"cuda": release.cuda, "driver": gpus.load().oldest(release.cuda)}
             for release in gpus.load().releases
@@ -136,7 +138,7 @@ def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) 
 def _able(target_needs: TargetNeeds, arch: Arch) -> tuple[list[str], list[str]]:
     """The capabilities that doctor accepts for an image, and those with a remark on compiling."""
     able, later = [], []
-    for capability in capabilities():
+    for capability in gpu_names.capabilities():
         gpu = HostGpu(name="GPU", capability=capability)
         verdict = judge(Host(arch=arch, gpus=(gpu,)), target_needs)
         if verdict.fits:
@@ -146,9 +148,11 @@ def _able(target_needs: TargetNeeds, arch: Arch) -> tuple[list[str], list[str]]:
     return able, later
 
 
-def capabilities() -> tuple[str, ...]:
-    """The compute capabilities that the tables have."""
-    return tuple(entry.capability for entry in gpus.load().gpus)
+def whole_branches() -> bool:
+    """Whether doctor counts a driver without its last numbers ("580") as the newest of these."""
+    floors = Floors(cuda="13.0", driver="580.65.06")
+    target_needs = TargetNeeds(target="", cuda="13.0", as_of="", floors={Arch.X86_64: floors})
+    return judge(Host(arch=Arch.X86_64, driver="580"), target_needs).fits
 
 
 def _package_versions(

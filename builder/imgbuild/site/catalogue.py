@@ -27,7 +27,7 @@ from imgbuild.registry.image_reference import Repository
 from imgbuild.show import page, status, table
 from imgbuild.show.table import TableRow
 from imgbuild.site import commands, grid, neighbours, refusals
-from imgbuild.site.history import SiteHistory
+from imgbuild.site.history import SiteHistory, revision
 from imgbuild.site.model import (
     DebianList,
     ImageLayers,
@@ -36,7 +36,6 @@ from imgbuild.site.model import (
     SiteCatalogue,
     SiteTarget,
 )
-from imgbuild.system import git
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Sha256
 
@@ -110,7 +109,7 @@ def read_catalogue(
         grid=grid.grid(complete),
         refusals=refusals.refusals(sources.project, sources.matrix, sources.learned),
         made=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        revision=_revision(project),
+        revision=revision(project),
     )
 
 
@@ -223,11 +222,3 @@ def _title(project: Project, repository: Repository | None) -> str:
     if not project.writable:
         return "imgbuild"
     return repository.name.rpartition("/")[2] if repository else project.root.name or "images"
-
-
-def _revision(project: Project) -> str:
-    """The commit of the checkout; "" outside of one."""
-    if not project.writable:
-        return ""
-    answer = git.run(project.root, "rev-parse", "--verify", "--quiet", "HEAD")
-    return answer.stdout.strip() if answer.status == 0 else ""

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from imgbuild import codec
-from imgbuild.errors import InputError
+from imgbuild.errors import InputError, ToolMissing
 from imgbuild.matrix.fields import Line, LockedVersion, Name, Package
 from imgbuild.project_paths import Project
 from imgbuild.system import git
@@ -23,6 +23,7 @@ HISTORY_FORMAT = 1
 FILE = "history.json"
 REMEDY = "leave --history out in a git checkout: imgbuild site collects it there"
 _END = "\x00"
+TOGETHER = 40  # commits whose locks are in memory at once
 
 Commit = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?\Z")]
 Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.!+]*\Z", max_length=80)]
@@ -103,24 +104,19 @@ def read(path: Path) -> SiteHistory:
 
 
 def collect(project: Project) -> SiteHistory:
-    """The history of a project in a git checkout; empty outside of one, or without commits.
-
-    ToolMissing without git.
-    """
-    if not project.writable:
+    """The history of a project in a git checkout; empty outside of one, or without commits or git."""
+    prefix = _prefix(project)
+    if prefix is None:
         return SiteHistory()
-    place = git.run(project.root, "rev-parse", "--show-prefix", "HEAD")
-    if place.status != 0:
-        return SiteHistory()
-    prefix = place.stdout.splitlines()[0]
     images = prefix + project.images.relative_to(project.root).as_posix()
-    commits = tuple(_commits(project.root, images))
-    names = [f"{commit.id}:{path}" for commit in commits for path in _pair(commit.paths)]
-    contents = _contents(project.root, names)
+    commits = tuple(_commits(project.root, images))[::-1]
     changes: dict[str, list[DigestChange]] = {}
     before: dict[str, Mapping[str, str] | None] = {}
-    for commit in reversed(commits):
-        for path in commit.paths:
+    for start in range(0, len(commits), TOGETHER):
+        some = commits[start : start + TOGETHER]
+        names = [f"{commit.id}:{path}" for commit in some for path in _pair(commit.paths)]
+        contents = _contents(project.root, names)
+        for commit, path in ((commit, path) for commit in some for path in commit.paths):
             target = path.split("/")[-2]
             change, versions = _change(
                 commit, contents, path, before.get(target), first=target not in changes
@@ -131,6 +127,25 @@ def collect(project: Project) -> SiteHistory:
     return SiteHistory(
         targets={name: tuple(reversed(entries)) for name, entries in sorted(changes.items())}
     )
+
+
+def revision(project: Project) -> str:
+    """The commit of the checkout; "" outside of one."""
+    if _prefix(project) is None:
+        return ""
+    answer = git.run(project.root, "rev-parse", "--verify", "--quiet", "HEAD")
+    return answer.stdout.strip() if answer.status == 0 else ""
+
+
+def _prefix(project: Project) -> str | None:
+    """The path of the project in its checkout, with a slash at the end, or ""; None outside."""
+    if not project.writable:
+        return None
+    try:
+        place = git.run(project.root, "rev-parse", "--show-prefix", "HEAD")
+    except ToolMissing:
+        return None
+    return place.stdout.splitlines()[0] if place.status == 0 else None
 
 
 def merge(history: SiteHistory, other: SiteHistory) -> SiteHistory:

@@ -17,7 +17,7 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.show import table
 from imgbuild.show.page import PageImage
-from imgbuild.site import gpu_names
+from imgbuild.site import browser_data, gpu_names
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.grid import state_of
@@ -123,31 +123,17 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
     targets = [target for target in catalogue.targets if target.lock]
     data = gpus.load()
     tested = {name for target in targets for name in _tested_on(target)}
-    models = gpu_names.table()["models"]
-    named = [(f"{model['names']}", model) for model in models]
+    models = gpu_names.choices()
     return {
         "stacks": [stack for stack in STACKS if any(stack in each.stacks for each in targets)],
         "cuda": sorted({target.row.cuda for target in targets}, key=gpus.numbers),
         "arches": sorted({str(arch) for target in targets for arch in target.row.arch}),
         "pythons": sorted({target.row.python for target in targets}, key=gpus.numbers),
         "tested": sorted(tested),
-        "gpus": [
-            (f"{model['capability']} {model['arch']}".strip(), label) for label, model in named
-        ],
-        "machines": [
-            (
-                json.dumps(
-                    {
-                        "name": label,
-                        "capability": model["capability"],
-                        "arch": model["arch"],
-                    }
-                ),
-                label,
-            )
-            for label, model in named
-        ],
-        "models": [(label, model["capability"]) for label, model in named],
+        "branches": browser_data.whole_branches(),
+        "gpus": [(f"{each['capability']} {each['arch']}".strip(), each["name"]) for each in models],
+        "machines": [(json.dumps(each), each["name"]) for each in models],
+        "models": gpu_names.table()["models"],
         "releases": [
             {
                 "cuda": release.cuda,

@@ -132,7 +132,7 @@ def test_a_stale_lock_has_a_page_without_digest(
         place.write_bytes(source.read_bytes().replace(b"0.20.0", b"0.20.1"))
     (tmp_path / "matrix.yaml").touch()
     project = project_paths.Project(matrix=tmp_path / "matrix.yaml")
-    monkeypatch.setattr(catalogue, "_revision", lambda _: "")
+    monkeypatch.setattr(catalogue, "revision", lambda _: "")
     chosen = {"cu126-vllm": sources.matrix.targets["cu126-vllm"]}
     matrix = msgspec.structs.replace(sources.matrix, targets=chosen)
     changed = msgspec.structs.replace(sources, project=project, matrix=matrix)

@@ -3,16 +3,17 @@
 (function () {
   "use strict";
 
-  /** The numbers of a version, as imgbuild compares drivers: "580.65" is before "580.65.06". */
+  /** The numbers of a version, as imgbuild compares drivers. */
   function numbers(version) {
     return (String(version).match(/\d+/g) || []).map(Number);
   }
 
-  function older(version, other) {
+  /** `branches`: a version without its last numbers ("580") is the newest that begins with them. */
+  function older(version, other, branches) {
     if (!version || !other) return false;
     var left = numbers(version), right = numbers(other);
     for (var index = 0; index < right.length; index++) {
-      if (index >= left.length) return true;
+      if (index >= left.length) return !branches;
       if (left[index] !== right[index]) return left[index] < right[index];
     }
     return false;
@@ -26,6 +27,7 @@
 
   /** The GPU of the table that a name means; null if there is none. A name may be cut off by "...". */
   function find(name, table) {
+    if (name.length > 80) return null;
     var cut = /\.\.\.?\s*$/.test(name);
     var words = name.replace(/\.\.\.?\s*$/, "").trim().split(/\s+/);
     for (var length = words.length; length > 0; length--) {
@@ -117,13 +119,16 @@
     if (image.arch !== arch) reasons.push("it is for " + image.arch + ", the machine is " + arch);
     if (!image.driver) unknown.push("which driver CUDA " + image.cuda + " needs is not known");
     else if (!machine.driver) unknown.push("the driver is not given; it needs " + image.driver + " or newer");
-    else if (older(machine.driver, image.driver)) {
+    else if (older(machine.driver, image.driver, data.branches)) {
       reasons.push("CUDA " + image.cuda + " needs driver " + image.driver + " or newer, the machine has " + machine.driver);
-    } else if (older(machine.driver, image.driverFull)) {
+    } else if (older(machine.driver, image.driverFull, data.branches)) {
       remarks.push("driver " + machine.driver + " is older than CUDA " + image.cuda + "'s own, " +
         image.driverFull + ": it does not compile PTX of that release");
     }
     if (!machine.gpus.length) unknown.push("no GPU is given");
+    if (data.branches && older(machine.driver, image.driver, false) && !older(machine.driver, image.driver, true)) {
+      remarks.push("of driver " + machine.driver + ", release " + image.driver + " or newer is needed");
+    }
     machine.gpus.forEach(function (each) {
       if (!each.capability) unknown.push(each.name + " is not in the tables of GPUs");
       else if (!image.gpus || data.capabilities.indexOf(each.capability) < 0) {

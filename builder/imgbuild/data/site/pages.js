@@ -108,7 +108,7 @@
         if (value[field.name] && field.type !== "checkbox") active++;
       }, form);
       rows.forEach(function (row) {
-        row.hidden = !matches(row, value);
+        row.hidden = !matches(row, value, form.hasAttribute("data-branches"));
         if (!row.hidden && row.closest("#current")) shown++;
       });
       var total = document.querySelectorAll("#current tr[data-images]").length;
@@ -119,7 +119,7 @@
     });
   }
 
-  function matches(row, value) {
+  function matches(row, value, branches) {
     var equal = ["cuda", "python"].every(function (name) {
       return !value[name] || row.getAttribute("data-" + name) === value[name];
     });
@@ -129,7 +129,7 @@
     var gpu = (value.gpu || "").split(" ");
     var image = row.images.some(function (each) {
       return (!value.arch || each[0] === value.arch) &&
-        (!value.driver || (each[1] && !machines.older(value.driver, each[1]))) &&
+        (!value.driver || (each[1] && !machines.older(value.driver, each[1], branches))) &&
         (!gpu[0] || (each[2].split(" ").indexOf(gpu[0]) >= 0 && (!gpu[1] || each[0] === gpu[1])));
     });
     var wanted = versions.requirements((value.packages || "").replace(/[;]|,(?=\s*[A-Za-z])/g, "\n"), true).read;
@@ -223,7 +223,7 @@
         machine.driver ? "driver " + machine.driver : "no driver given",
         machines.architecture(machine) + (machine.arch || machine.gpus.some(function (each) { return each.arch; }) ? "" : " (assumed)"),
       ];
-      var cuda = data.releases.filter(function (release) { return release.driver && machine.driver && !machines.older(machine.driver, release.driver); }).pop();
+      var cuda = data.releases.filter(function (release) { return release.driver && machine.driver && !machines.older(machine.driver, release.driver, data.branches); }).pop();
       show(place, [
         element("p", { id: "machine-read", text: "Compared: " + said.join(", ") + "." +
           (cuda ? " This driver runs CUDA " + cuda.cuda + " and older." : "") }),
