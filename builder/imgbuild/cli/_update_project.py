@@ -63,7 +63,7 @@ class MoveOptions(Group, frozen=True, kw_only=True):
     @property
     def given(self) -> tuple[str, ...]:
         """The options that are given."""
-        values = {"--to": self.to, "--lock": self.lock, "--packages": self.whole}
+        values = {"--to": self.to, "--lock": self.lock, "--packages": self.packages}
         return tuple(name for name, value in values.items() if value)
 
 
