@@ -21,7 +21,7 @@ def update(
     dry_run: Annotated[bool, DRY_RUN()] = False,
     jobs: Jobs = 0,
 ) -> None:
-    """Try newer versions of pinned packages, and write what works as new rows.
+    """Try newer versions of pinned packages, and write what works as rows.
 
     Each newer version of a package that a row pins is solved, audited and locked in a temporary
     folder, on all architectures of the row. What works becomes one new row of matrix.yaml, with
@@ -50,7 +50,7 @@ def update(
 
 
 def _update_project(session: Session) -> None:
-    """The form for the matrix of a project, whose rows have `extends` or `like`."""
+    """The form for the matrix of a project, whose rows extend published targets."""
     message = f"{session.project.matrix}: its rows extend published targets, or are like them"
     hint = "imgbuild init --refresh copies the newest lock of a published target"
     raise InputError(message, hint=hint)
