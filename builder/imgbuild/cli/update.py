@@ -1,4 +1,4 @@
-"""`imgbuild update`: newer versions of a matrix's packages, or a project moved to another target."""
+"""`imgbuild update`: a project moved to newer versions, or newer versions tried for a matrix."""
 
 from __future__ import annotations
 
