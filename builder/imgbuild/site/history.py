@@ -104,7 +104,7 @@ def read(path: Path) -> SiteHistory:
 
 
 def collect(project: Project) -> SiteHistory:
-    """The history of a project in a git checkout; empty outside of one, or without commits or git."""
+    """The history of a project in a git checkout; empty outside of one, and without git."""
     prefix = _prefix(project)
     if prefix is None:
         return SiteHistory()
@@ -116,7 +116,7 @@ def collect(project: Project) -> SiteHistory:
         some = commits[start : start + TOGETHER]
         names = [f"{commit.id}:{path}" for commit in some for path in _pair(commit.paths)]
         contents = _contents(project.root, names)
-        for commit, path in ((commit, path) for commit in some for path in commit.paths):
+        for commit, path in [(each, path) for each in some for path in each.paths]:
             target = path.split("/")[-2]
             change, versions = _change(
                 commit, contents, path, before.get(target), first=target not in changes
