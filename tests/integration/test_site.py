@@ -76,7 +76,7 @@ def test_the_history_of_a_checkout(project: Path, tmp_path: Path) -> None:
     shutil.rmtree(project / ".git")
     saved = tmp_path / "history.json"
     saved.write_bytes((output / "history.json").read_bytes())
-    assert site(project, "--history", str(saved)).returncode == 0
+    assert site(project, "--history-file", str(saved)).returncode == 0
     assert json.loads((output / "history.json").read_text()) == history
     assert "first &lt;b&gt;lock" in (output / f"targets/{TARGET}.html").read_text()
     assert site(project).returncode == 0
@@ -131,7 +131,7 @@ def test_reports_of_vulnerabilities(project: Path) -> None:
     [
         (("--registry", "UPPER/case"), "--registry 'UPPER/case'"),
         (("--registry", "host.example/name:tag"), "a repository is expected"),
-        (("--history", "absent.json"), "absent.json"),
+        (("--history-file", "absent.json"), "absent.json"),
         (("--output", "images"), "is not a site that imgbuild made"),
         (("--output", "matrix.yaml"), "not a folder"),
     ],

@@ -1,4 +1,4 @@
-"""The report of `imgbuild outdated`: newer versions, Debian updates, vulnerabilities as a table."""
+"""The report of `imgbuild outdated` as a table (separate: size)."""
 
 from __future__ import annotations
 

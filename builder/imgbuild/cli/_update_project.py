@@ -1,4 +1,4 @@
-"""`imgbuild update` for a project: its rows moved to another published target, or a newer lock."""
+"""`imgbuild update` for a project: to another target or its newest lock (separate: one form)."""
 
 from __future__ import annotations
 
@@ -59,6 +59,12 @@ class MoveOptions(Group, frozen=True, kw_only=True):
     packages: Annotated[
         bool, PACKAGES("In a project: list all that change, not only those that it requires.")
     ] = False
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that are given."""
+        values = {"--to": self.to, "--lock": self.lock, "--packages": self.packages}
+        return tuple(name for name, value in values.items() if value)
 
 
 class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,7 +66,7 @@ def outdated(
     solve: Solve = False,
     python: Python = None,
 ) -> None:
-    """List newer versions than a target, a project or a requirements file has.
+    """List newer versions than a target, a project or a file has.
 
     For each package that is required: the newest version on its index, the newest that can be
     taken while all pinned packages stay as they are, and what stops the newest. Final versions

@@ -34,7 +34,7 @@ def site(
     past: Annotated[
         Path | None,
         option(
-            "--history",
+            "--history-file",
             "A history.json of an earlier site, where the git history is not complete or absent.",
             metavar="FILE",
             often=True,

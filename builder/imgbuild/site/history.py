@@ -21,7 +21,7 @@ from imgbuild.values import Arch, Bytes, Digest
 
 HISTORY_FORMAT = 1
 FILE = "history.json"
-REMEDY = "leave --history out in a git checkout: imgbuild site collects it there"
+REMEDY = "leave --history-file out in a git checkout: imgbuild site collects it there"
 _END = "\x00"
 TOGETHER = 40  # commits whose locks are in memory at once
 
@@ -104,7 +104,7 @@ def read(path: Path) -> SiteHistory:
 
 
 def collect(project: Project) -> SiteHistory:
-    """The history of a project in a git checkout; empty outside of one, and without git."""
+    """The history of a project in a git checkout; empty without a checkout, commits or git."""
     prefix = _prefix(project)
     if prefix is None:
         return SiteHistory()
@@ -116,7 +116,7 @@ def collect(project: Project) -> SiteHistory:
         some = commits[start : start + TOGETHER]
         names = [f"{commit.id}:{path}" for commit in some for path in _pair(commit.paths)]
         contents = _contents(project.root, names)
-        for commit, path in [(each, path) for each in some for path in each.paths]:
+        for commit, path in ((each, path) for each in some for path in each.paths):
             target = path.split("/")[-2]
             change, versions = _change(
                 commit, contents, path, before.get(target), first=target not in changes

@@ -35,7 +35,7 @@ TORCH = "torch"
 Progress = Callable[[int], object]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class RequiredVersion(msgspec.Struct, frozen=True, kw_only=True):
     """What a user requires of a package: a specifier, where it is written, extras."""
 
     spec: str = ""
@@ -54,7 +54,7 @@ class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     tags: tuple[Tags, ...]
     versions: Mapping[str, str]
-    wanted: Mapping[str, Wanted]
+    wanted: Mapping[str, RequiredVersion]
     requires: Mapping[str, Iterable[str]]
     kept: Mapping[str, str] = {}
     cuda: str = ""
@@ -182,7 +182,7 @@ class _Lookup:
         reasons = [] if built else list(file_reasons(files, self._set.tags))
         if package in self._set.kept:
             reasons.append(self._set.kept[package])
-        wanted = self._set.wanted.get(package, Wanted())
+        wanted = self._set.wanted.get(package, RequiredVersion())
         spec = SpecifierSet(wanted.spec)
         if not self._hard(package) and not spec.contains(version, prereleases=True):
             reasons.append(f"{wanted.place} requires {package}{wanted.spec}".strip())

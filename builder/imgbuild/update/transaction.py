@@ -1,8 +1,8 @@
 """Several files of a project changed together: all of them, or after an interruption none or all.
 
 New content is written to a folder of its own. Then a journal there names each file with its former
-and its new hash: from then on the change is finished by whoever comes next. A journal is read as
-any file of a checkout: it names only files that `imgbuild update` writes.
+and its new hash: from then on the next update finishes the change. A journal is read like
+any file of a checkout: it may name only files that `imgbuild update` writes.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from imgbuild.resolve.feasible import allowed
 from imgbuild.solve import uv
 from imgbuild.solve.solve import python_of
 from imgbuild.system import threads
-from imgbuild.update.newer import THREADS, Progress, VersionSet, Wanted, file_reasons
+from imgbuild.update.newer import THREADS, Progress, RequiredVersion, VersionSet, file_reasons
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
@@ -53,7 +53,7 @@ def of_lock(
     target, overlay = matrix.targets.get(lock.target), project_row(matrix, lock.target)
     python = lock.base.python
     if target is not None:
-        python = python_of(matrix.bases[target.base], lock.arch[arches[0]].debs)
+        python = python_of(matrix.bases[target.base], lock.arch[arches[0]])
     by_address = lock.project.sources if lock.project is not None else {}
     versions = {
         normalize(wheel.package): wheel.version
@@ -106,23 +106,25 @@ def _kept(package: str, version: str, target: str, others: Sequence[LockedElsewh
     return f"{text}; {names[-1]} has {newest}"
 
 
-def _of_target(lock: Lock) -> dict[str, Wanted]:
+def _of_target(lock: Lock) -> dict[str, RequiredVersion]:
     return {
-        normalize(package): Wanted(spec=spec, place="the target")
+        normalize(package): RequiredVersion(spec=spec, place="the target")
         for package, spec in lock.requirements.items()
     }
 
 
-def _wanted(item: Overlay) -> dict[str, Wanted]:
+def _wanted(item: Overlay) -> dict[str, RequiredVersion]:
     """What a project's files and its row require, each with its place."""
     required = item.requirements
     wanted = {
-        package: Wanted(spec=spec, place=str(required.places.get(package, "matrix.yaml")))
+        package: RequiredVersion(spec=spec, place=str(required.places.get(package, "matrix.yaml")))
         for package, spec in required.versions.items()
     }
     row = {name: each.spec for name, each in item.row.requires.items()}
     row |= {name: f"=={version}" for name, version in item.row.pins.items()}
-    return wanted | {name: Wanted(spec=spec, place="matrix.yaml") for name, spec in row.items()}
+    return wanted | {
+        name: RequiredVersion(spec=spec, place="matrix.yaml") for name, spec in row.items()
+    }
 
 
 class RequirementSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +166,7 @@ def of_demands(
                 each.package: version for each, (version, _, _) in answers.items() if version
             },
             wanted={
-                each.package: Wanted(
+                each.package: RequiredVersion(
                     spec=each.spec,
                     place=", ".join(map(str, each.places)),
                     extras=each.extras,

@@ -11,7 +11,7 @@ from imgbuild.cache.context import Context
 from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.update import newer
-from imgbuild.update.newer import NewerVersion, VersionSet, Wanted
+from imgbuild.update.newer import NewerVersion, RequiredVersion, VersionSet
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests.support.local_index import LocalIndex, sdist_bytes
@@ -20,8 +20,8 @@ from tests.support.servers import Site, serve
 X86 = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
 ARM = Tags(python="3.11.2", glibc="2.36", arch=Arch.ARM64)
 PINNED = {
-    "torch": Wanted(spec="==2.6.0", place="the target"),
-    "engine": Wanted(spec="==1.0", place="the target"),
+    "torch": RequiredVersion(spec="==2.6.0", place="the target"),
+    "engine": RequiredVersion(spec="==1.0", place="the target"),
 }
 
 
@@ -53,7 +53,7 @@ def look(
     site: Site,
     folder: Path,
     versions: Mapping[str, str],
-    wanted: Mapping[str, Wanted] = PINNED,
+    wanted: Mapping[str, RequiredVersion] = PINNED,
     **fields: object,
 ) -> dict[str, NewerVersion]:
     """What is newer than `versions`, of which engine requires torch and helper."""
@@ -111,17 +111,17 @@ def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> N
 
 
 def test_a_range_of_the_user_is_a_reason_and_a_pin_is_none(site: Site, tmp_path: Path) -> None:
-    wanted = {"helper": Wanted(spec="<2", place="requirements.txt:3")}
+    wanted = {"helper": RequiredVersion(spec="<2", place="requirements.txt:3")}
     row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
     assert row.reasons == ("requirements.txt:3 requires helper<2",)
-    wanted = {"helper": Wanted(spec="==1.0", place="requirements.txt:3")}
+    wanted = {"helper": RequiredVersion(spec="==1.0", place="requirements.txt:3")}
     row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
     assert (row.takes, row.reasons) == ("2.0", ())
 
 
 def test_kept_packages_and_learned_constraints_stop(site: Site, tmp_path: Path) -> None:
     learned = Constraint(package="engine", versions="==1.1", needs="torch>=2.7")
-    other = {"torch": PINNED["torch"], "engine": Wanted()}
+    other = {"torch": PINNED["torch"], "engine": RequiredVersion()}
     row = look(site, tmp_path, BASIC, other, known=(learned,))["engine"]
     assert row.takes == ""  # 1.1 is stopped by the constraint, 1.2 by the pin
     kept = {"helper": "extends: small keeps 1.0"}

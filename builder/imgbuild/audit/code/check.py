@@ -11,6 +11,7 @@ from imgbuild.audit.code import (
     command_lines,
     configurations,
     hydra_files,
+    launches,
     python_code,
     variables,
 )
@@ -63,6 +64,7 @@ def check(
         *command_lines.check(sources, texts),
         *configurations.check(sources, texts),
         *hydra_files.check(sources, texts),
+        *launches.check(sources, texts),
     ]
     lines = {text.file: text for text in (*texts, *(text for fork in forks for text in fork.texts))}
     shown = [each for each in findings if not _is_accepted(each, lines[each.file])]

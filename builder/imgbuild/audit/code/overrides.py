@@ -98,7 +98,7 @@ def _option(words: Sequence[Word], names: tuple[str, ...]) -> str | None:
 def files_of(texts: Sequence[CodeText], folder: str, name: str) -> dict[str, bytes]:
     """Path in its folder → content of the user's files next to the configuration `name`.
 
-    `folder` is as on the command line, so that only its last part is known. None is returned if
+    `folder` is as on the command line, so that only its last part is known. There are none if
     several folders have such a file.
     """
     last = posixpath.basename(folder.rstrip("/"))
