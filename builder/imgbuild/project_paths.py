@@ -28,10 +28,14 @@ OWN_PROJECT = (
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with a `matrix.yaml`; `writable` is false for the catalogue."""
+    """A folder with a `matrix.yaml`; `writable` is false for the catalogue.
+
+    `staged` is the folder of locks that are not to take effect yet, in place of `folder`.
+    """
 
     matrix: Path
     writable: bool = True
+    staged: Path | None = None
 
     @property
     def root(self) -> Path:
@@ -41,7 +45,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> Path:
         """The folder of all files but the matrix: `.imgbuild` where it exists, else the root."""
-        return _folder(self.root)
+        return self.staged or _folder(self.root)
 
     @property
     def images(self) -> Path:

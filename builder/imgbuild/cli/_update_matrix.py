@@ -72,6 +72,18 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
     ] = None
     osv: Osv = None
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that differ from their defaults."""
+        values = {
+            "--axis": self.axis,
+            "--cool-down": self.cool_down != DAYS,
+            "--no-cool-down": self.no_cool_down,
+            "--pull-request": self.pull_request,
+            "--osv": self.osv,
+        }
+        return tuple(name for name, value in values.items() if value)
+
 
 class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What `--dry-run` prints of a row: versions to try by package, in the order of the trials.

@@ -1,4 +1,4 @@
-"""`imgbuild update`: newer versions of a matrix's packages, tried and written as new rows."""
+"""`imgbuild update`: a matrix or a project moved to newer versions."""
 
 from __future__ import annotations
 
@@ -8,52 +8,64 @@ from imgbuild.cli._help import command
 from imgbuild.cli._options import DRY_RUN, Jobs, processes
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._update_matrix import UpdateOptions, update_matrix
+from imgbuild.cli._update_project import MoveOptions, update_project
 from imgbuild.cli._verb import verb
 from imgbuild.errors import InputError
-from imgbuild.lock.published import Extended
-from imgbuild.pipeline.session import Options, Session, open_session
+from imgbuild.lock import published
+from imgbuild.pipeline.opened import open_project
+from imgbuild.pipeline.session import Options, open_session
 
 
 @verb
 def update(
     selection: WholeTargets,
     chosen: UpdateOptions,
+    move: MoveOptions,
     dry_run: Annotated[bool, DRY_RUN()] = False,
     jobs: Jobs = 0,
 ) -> None:
-    """Try newer versions of pinned packages, and write what works as rows.
+    """Move a project to newer versions, or try newer versions of a matrix.
 
-    Each newer version of a package that a row pins is solved, audited and locked in a temporary
-    folder, on all architectures of the row. What works becomes one new row of matrix.yaml, with
-    lock, digests and Dockerfile; the row that it is made of stays as it is. What does not is listed
-    with reasons in images/updates.json, and tried again when what caused it has changed. No image
-    is built or tested.
+    In a project: its rows move to the newest lock of the published target that they use, or with
+    --to to another target. First the difference is printed: versions, bytes to pull, and what the
+    new packages break in the project's code. Then matrix.yaml, whose comments stay, the copied
+    target and a new lock are written, all or none; the next update finishes one that was
+    interrupted. If requirements of the project exclude the target, all of them are listed, and
+    nothing is written.
 
-    Default: the recommended targets. A target that was updated before is updated from the newest
-    row that was made of it.
-
-    Exit status 1 or that of the error if a version could not be tried, such as 7 without a network.
+    In a matrix with bases and pins: each newer version of a package that a row pins is solved,
+    audited and locked in a temporary folder, on all architectures of the row. What works becomes
+    one new row of matrix.yaml, with lock, digests and Dockerfile; the original row stays as it is.
+    What does not work is listed with reasons in images/updates.json, and tried again when its cause
+    has changed. No image is built or tested. Default: the recommended targets, each from the newest
+    row that was derived from it. Exit status 1 or that of the error if a version could not be
+    tried, such as 7 without a network.
 
     Examples:
 
         imgbuild update --dry-run
 
+        imgbuild update --to cu130-vllm0.33.0
+
         imgbuild update cu130-trl --no-cool-down
 
         imgbuild update --axis vllm --axis torch --pull-request build/update.md
     """
-    session = open_session(selection.matrix, Options(jobs=processes(jobs)))
-    if isinstance(session.matrix, Extended):
-        _update_project(session)
-    else:
-        update_matrix(session, selection, chosen, dry_run=dry_run)
+    options = Options(jobs=processes(jobs))
+    project = open_project(selection.matrix)
+    if project.writable and published.is_extension(project.matrix):
+        _refuse(chosen.given, f"the rows of {project.matrix} are on published targets")
+        update_project(project, selection.named, move, options, dry_run=dry_run)
+        return
+    _refuse(move.given, f"{project.matrix} is not the matrix of a project")
+    update_matrix(open_session(selection.matrix, options), selection, chosen, dry_run=dry_run)
 
 
-def _update_project(session: Session) -> None:
-    """The form for the matrix of a project, whose rows extend published targets."""
-    message = f"{session.project.matrix}: its rows extend published targets, or are like them"
-    hint = "imgbuild init --refresh copies the newest lock of a published target"
-    raise InputError(message, hint=hint)
+def _refuse(given: tuple[str, ...], reason: str) -> None:
+    """InputError for options of the other form."""
+    if given:
+        message = f"{', '.join(given)}: {reason}"
+        raise InputError(message, hint="leave it out; imgbuild help update has both forms")
 
 
 COMMAND = command(update)

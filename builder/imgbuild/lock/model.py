@@ -10,6 +10,7 @@ from imgbuild.lock.resolution import LockedFile, Resolution
 from imgbuild.matrix.fields import (
     NAME,
     REGISTRY_IMAGE,
+    ArchiveUrl,
     CudaVersion,
     Day,
     DebianPackage,
@@ -28,6 +29,8 @@ from imgbuild.matrix.fields import (
 )
 from imgbuild.matrix.model import Drop, User
 from imgbuild.values import Arch, Digest, Sha256
+
+STANDALONE = "/opt/python"  # the folder of a standalone build of Python in an image
 
 Mode = Annotated[str, msgspec.Meta(pattern=r"^[0-7]{3,4}\Z", description="as chmod reads it")]
 Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31, description="of a user or group")]
@@ -74,7 +77,10 @@ class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the target. `hardened` and `tools` are unset for a base without."""
+    """The base of the target. `hardened`, `tools` and `standalone` are unset for a base without.
+
+    `standalone` has the URLs of a standalone build of Python, whose archives the resolutions have.
+    """
 
     name: Name
     kind: Literal["debian", "registry"]
@@ -86,6 +92,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
     image: BaseImage = ""
     hardened: bool | msgspec.UnsetType = msgspec.UNSET
     tools: tuple[DebianPackage, ...] | msgspec.UnsetType = msgspec.UNSET
+    standalone: dict[Arch, ArchiveUrl] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AddedFile(LockedFile, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement
 
 from imgbuild.cache.context import Context
-from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.errors import ImgbuildError, InputError, Problem
 from imgbuild.matrix.model import Matrix
 from imgbuild.project import fetch, read
 from imgbuild.project.model import (
@@ -131,6 +131,23 @@ def _read_files(
         copies=tuple(copies if outside else ()),
         names=names,
     )
+
+
+def declares_anything(declared: Declared) -> bool:
+    """Whether the files of a project declare requirements of its image."""
+    named = (*declared.requirements, *declared.packages, *declared.debian, *declared.unnamed)
+    return bool(named or declared.python or declared.cuda)
+
+
+def require_read(declared: Declared) -> None:
+    """InputError if the project has only files that are read if they are named."""
+    whole = [each for each in declared.not_read if each.text == each.place.file]
+    if not whole:
+        return
+    problems = tuple(Problem(file=each.place.file, message=each.reason) for each in whole)
+    message = "no file that declares the requirements of the project was read"
+    hint = "imgbuild init --from FILE reads one; --extends TARGET starts without requirements"
+    raise InputError(message, problems=problems, hint=hint)
 
 
 def _without_folders(declared: Declared) -> Declared:

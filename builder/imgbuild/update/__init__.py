@@ -1,1 +1,1 @@
-"""Newer versions of a matrix's packages: found, tried as rows, written or refused with reasons."""
+"""Newer versions: found, tried as rows of a matrix, and projects moved to them."""
