@@ -1,4 +1,4 @@
-"""`imgbuild update`: a matrix or a project moved to newer versions."""
+"""`imgbuild update`: a project moved to newer versions, or newer versions tried for a matrix."""
 
 from __future__ import annotations
 

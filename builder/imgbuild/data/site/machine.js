@@ -142,8 +142,10 @@
     var distinct = function (texts) {
       return texts.filter(function (text, index) { return texts.indexOf(text) === index; });
     };
+    var state = reasons.length ? "no" : unknown.length ? "unknown" : "fits";
     return {
-      state: reasons.length ? "no" : unknown.length ? "unknown" : "fits",
+      state: state,
+      complete: state === "fits" && !older(machine.driver, image.driverFull, data.branches),
       reasons: distinct(reasons.concat(unknown)),
       remarks: distinct(remarks),
     };

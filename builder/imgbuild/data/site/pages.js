@@ -202,7 +202,10 @@
       if (!machine.gpus.length && !machine.driver) return show(place, []);
       var judged = best(data.images, function (image) { return machines.judge(machine, image, data); },
         function (left, right) {
-          var rank = function (entry) { return states.indexOf(entry.value.state) * 2 + (data.targets[entry.image.target].retired ? 1 : 0); };
+          var rank = function (entry) {
+            return states.indexOf(entry.value.state) * 4 + (data.targets[entry.image.target].retired ? 2 : 0) +
+              (entry.value.complete ? 0 : 1);
+          };
           return rank(left) - rank(right);
         });
       var card = function (entry) {
@@ -229,7 +232,8 @@
           (cuda ? " This driver runs CUDA " + cuda.cuda + " and older." : "") }),
         element("p", { class: "verdict", text: fits.length
           ? count(fits.filter(current).length, "image") + " run" + (fits.filter(current).length === 1 ? "s" : "") + " on it" +
-            (newest ? "; the newest is " + data.targets[newest.image.target].name : "") +
+            (newest ? "; the newest " + (newest.value.complete ? "of the driver's own CUDA release or an older one " : "") +
+              "is " + data.targets[newest.image.target].name : "") +
             (suggested.length ? "; recommended: " + suggested.map(function (entry) { return data.targets[entry.image.target].name; }).join(", ") : "") + "."
           : of("unknown").length ? "Whether an image runs on it is not known." : "No image runs on it." }),
       ].concat(fits.filter(current).map(card), of("unknown").filter(current).map(card), [
