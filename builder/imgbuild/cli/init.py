@@ -42,7 +42,7 @@ ADD = "Additions"
 READ = "The project's files"
 MATRIX = "matrix.yaml"
 PYTHON = "python"  # in --relax, for the Python that the project requires
-DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
+DRIVER = re.compile(r"\d{3}(\.\d+){0,2}", re.ASCII)
 
 
 NameOption = Annotated[
@@ -287,6 +287,7 @@ def init_project(
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
+    ask = project.request(extends)
     context = Context.open(console)
     with tempfile.TemporaryDirectory() as scratch:
         files = declared_files.read_files(
@@ -304,7 +305,6 @@ def init_project(
                 console.info(line)
             _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
             return
-        ask = project.request(extends)
         started = _start(path, init.name_for(name or "."), files, ask, image, additions, context)
     answer(started, _project_report.lines(started.choice, path))
 

@@ -132,6 +132,8 @@ def _edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
 
     before = boundary.content(path)
     text = before.decode()
+    crlf = text.count("\r\n") * 2 > text.count("\n")
+    text = text.replace("\r\n", "\n")
     editor = YAML()
     editor.preserve_quotes = True
     editor.width = WIDE
@@ -145,7 +147,8 @@ def _edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
         raise InputError(message, hint="edit it by hand") from error
     written = io.StringIO()
     editor.dump(document, written)
-    codec.write_bytes(path, written.getvalue().encode())
+    changed = written.getvalue()
+    codec.write_bytes(path, (changed.replace("\n", "\r\n") if crlf else changed).encode())
     try:
         published.load(path)
     except ImgbuildError:
