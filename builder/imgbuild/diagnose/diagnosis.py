@@ -154,16 +154,19 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
 
 
 def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
-    """For a log without an exception: where its traceback is cut off, or a line with an error."""
-    if value.cut is not None and value.number - value.cut.number < NEAR:
-        event = Event(number=value.cut.number, source="", text=value.cut.code or value.cut.file)
-        yield message_reasons.cut_off(value.cut), event
-    if not value.failed or any(each.traced for each in value.exceptions):
+    """For a log without an exception: a line with an error, or where its traceback is cut off."""
+    if any(each.traced for each in value.exceptions):
         return
-    for event in value.events:
-        if event.level == "E" or (not event.level and REPORTS.match(event.text)):
-            yield message_reasons.reported(event.text), event
-            return
+    cut = value.cut
+    if value.failed or cut is not None:
+        for event in value.events:
+            reports = event.level == "E" or (not event.level and REPORTS.match(event.text))
+            if reports and not (cut is not None and event.number > cut.number):
+                yield message_reasons.reported(event.text), event
+                return
+    if cut is not None and value.number - cut.number < NEAR:
+        event = Event(number=cut.number, source="", text=cut.code or cut.file)
+        yield message_reasons.cut_off(cut), event
 
 
 def _preceded(value: Log, event: Event) -> bool:

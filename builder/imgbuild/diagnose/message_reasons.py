@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from imgbuild.diagnose import names, owners
+from imgbuild.audit.names import releases
+from imgbuild.diagnose import owners
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
@@ -58,7 +59,7 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
             cure=f"check the values at {owners.short(raised.file)}:{raised.line}; the message names"
             " what is wrong with them",
         )
-    name = names.distribution(package).partition(" ")[0]
+    name = releases.distribution(package).partition(" ")[0]
     version = facts.versions.get(name, "")
     cause = f"{message}, raised by {name}{f' {version}' if version else ''}"
     if raised is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from imgbuild.diagnose import names
+from imgbuild.audit.names import releases
+from imgbuild.audit.names.releases import Existence
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
-from imgbuild.diagnose.names import Existence
 from imgbuild.diagnose.rules import Confidence
 
 KEYWORD = re.compile(
@@ -67,7 +67,7 @@ def reason(text: str, facts: Facts) -> Reason | None:
 
 def invented(text: str) -> Reason | None:
     """The cause of a line that uses a name which exists in no release."""
-    for each in names.table().invented:
+    for each in releases.table().invented:
         if re.search(each.pattern, text):
             return Reason(code="IMG919", cause=each.cause, cure=each.cure, confidence="high")
     return None
@@ -76,7 +76,7 @@ def invented(text: str) -> Reason | None:
 def variable(text: str, facts: Facts) -> Reason | None:
     """The cause of a line that sets a variable which the package does not read."""
     match = SETS.search(text)
-    if match is None or (existence := names.variable(match["name"])) is None:
+    if match is None or (existence := releases.variable(match["name"])) is None:
         return None
     name, version = match["name"], facts.versions.get(existence.package, "")
     if version and existence.fits(version):
@@ -105,7 +105,7 @@ def _keyword(text: str, facts: Facts) -> Reason | None:
         return None
     callee, name = (match["callee"] or "").removeprefix("__main__."), match["name"]
     plain = callee.removesuffix(".__init__")
-    existence = names.argument(plain, name) if plain else _of_any(name)
+    existence = releases.argument(plain, name) if plain else _of_any(name)
     what = f"the argument {name} of {plain}" if plain else f"the argument {name}"
     if existence is None:
         target = plain or "the function called"
@@ -121,7 +121,7 @@ def _keyword(text: str, facts: Facts) -> Reason | None:
 def _of_any(name: str) -> Existence | None:
     """For an error that names no callable: the sampling parameters of vllm, or a unique class."""
     for callee in ("SamplingParams", "EngineArgs", "LLM"):
-        existence = names.argument(callee, name)
+        existence = releases.argument(callee, name)
         if existence is not None and existence.spec:
             return existence
     return None
@@ -161,10 +161,10 @@ def _import(text: str, facts: Facts) -> Reason | None:
             cure="rename files of the project that have the name of a package"
             f" ({module.split('.')[0]}.py)",
         )
-    existence = names.name_in(module, name) or names.module_in(module)
+    existence = releases.name_in(module, name) or releases.module_in(module)
     if existence is not None:
         return _of(existence, f"{module}.{name}", f"do not import {name}", "IMG902", facts)
-    package = names.distribution(module)
+    package = releases.distribution(module)
     return Reason(
         code="IMG902",
         cause=f"the installed {package} has no {name} in {module}: the importing package was"
@@ -179,11 +179,11 @@ def _module(text: str, facts: Facts) -> Reason | None:
     if match is None:
         return None
     module = match["module"].rstrip(".")
-    existence = names.module_in(module)
+    existence = releases.module_in(module)
     if existence is not None:
         return _of(existence, f"the module {module}", f"do not import {module}", "IMG903", facts)
     top = module.partition(".")[0]
-    package = names.distribution(module)
+    package = releases.distribution(module)
     if "." in module:
         return Reason(
             code="IMG903",
@@ -213,13 +213,13 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
     if owner in ("NoneType", "str", "list", "dict", "int", "tuple", "float", "function"):
         return None
     if module:
-        existence = names.name_in(module, name) or names.module_in(f"{module}.{name}")
+        existence = releases.name_in(module, name) or releases.module_in(f"{module}.{name}")
         if existence is not None:
             return _of(existence, f"{module}.{name}", f"do not use {name}", "IMG905", facts)
-        package = names.distribution(module)
+        package = releases.distribution(module)
         cause = f"the installed {package} has no {name} in {module}"
     else:
-        existence = names.member(owner, name)
+        existence = releases.member(owner, name)
         if existence is not None and existence.spec:
             return _of(existence, f"{owner}.{name}", f"do not use {name}", "IMG905", facts)
         package = "the package that defines it"
@@ -259,7 +259,7 @@ def _flag(text: str, facts: Facts) -> Reason | None:
     flag = match["flag"]
     name = flag.lstrip("-").replace("-", "_")
     for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
-        existence = names.argument(callee, name)
+        existence = releases.argument(callee, name)
         if existence is not None and existence.spec:
             return _of(existence, f"the option {flag}", f"remove {flag}", "IMG917", facts)
     return Reason(
