@@ -39,6 +39,7 @@ CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
     ("build", (TARGET, "--format=sif", "--output={out}.sif"), (0, 6)),
     ("build", (TARGET, "--on=slurm", "--no-wait"), (1, 6)),
     ("diagnose", ("matrix.yaml",), (0,)),
+    ("site", ("--output={out}",), (0,)),
     ("explain", ("IMG102",), (0,)),
     ("run", (TARGET, "--through=root", "--", "/usr/bin/nothing"), (127,)),
     ("shell", (TARGET, "--through=root", "--dry-run"), (2,)),

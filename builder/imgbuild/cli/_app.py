@@ -74,6 +74,7 @@ VERBS = {
     "update": Verb(CURRENT, "Move a project to newer versions, or try newer versions of a matrix"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
     "ci": Verb(SITES, "List jobs of CI, write them as a shell script, report their results"),
+    "site": Verb(SITES, "Write the targets of the matrix as static pages"),
     "explain": Verb(SITES, "Explain the code of a finding of diagnose or audit"),
     "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
     "help": Verb(SITES, "Show the help of a command", hidden=True),

@@ -1,4 +1,4 @@
-"""`imgbuild update` for a matrix: newer versions are tried, what works is written as new rows."""
+"""`imgbuild update` for a matrix: newer versions tried, new rows (separate: one of its forms)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from imgbuild.system import files
 from imgbuild.update import catalogue, lock_changes, run
 from imgbuild.update.advisories import Advisories
 from imgbuild.update.axes import CoolDown
-from imgbuild.update.refusals import FILE, Refusal
+from imgbuild.update.refusals import FILE, RefusedVersion
 from imgbuild.update.run import Candidates, RowUpdate
 from imgbuild.values import normalize
 
@@ -108,7 +108,7 @@ def update_matrix(
     inputs = open_inputs(session, locking=True)
     now = datetime.datetime.now(datetime.UTC)
     days = None if chosen.no_cool_down else chosen.cool_down
-    options = run.Options(
+    options = run.UpdateSettings(
         packages=tuple(normalize(package) for package in chosen.axis or ()),
         cool_down=CoolDown(days=days, today=now.date()),
         processes=session.options.jobs,
@@ -153,7 +153,7 @@ def _require_places(session: Session, text: Path | None) -> None:
 
 
 def _print_planned(
-    session: Session, starts: Sequence[Candidates], inputs: Inputs, options: run.Options
+    session: Session, starts: Sequence[Candidates], inputs: Inputs, options: run.UpdateSettings
 ) -> None:
     planned = [
         PlannedUpdate(
@@ -198,7 +198,7 @@ def _lines(item: RowUpdate) -> Iterator[str]:
     yield from _waiting(item.source, item.waiting)
 
 
-def _refusal(source: str, refusal: Refusal) -> Iterator[str]:
+def _refusal(source: str, refusal: RefusedVersion) -> Iterator[str]:
     yield f"{source}: refused {refusal.package} {refusal.version}"
     yield from (f"  {reason}" for reason in refusal.reasons[:REASONS])
     if len(refusal.reasons) > REASONS:

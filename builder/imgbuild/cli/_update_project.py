@@ -56,14 +56,14 @@ class MoveOptions(Group, frozen=True, kw_only=True):
         LOCK("With --to: a folder or URL with lock.json and digests.json. Default: where the"
              " present target was copied from."),
     ] = None  # fmt: skip
-    whole: Annotated[
+    packages: Annotated[
         bool, PACKAGES("In a project: list all that change, not only those that it requires.")
     ] = False
 
     @property
     def given(self) -> tuple[str, ...]:
         """The options that are given."""
-        values = {"--to": self.to, "--lock": self.lock, "--packages": self.whole}
+        values = {"--to": self.to, "--lock": self.lock, "--packages": self.packages}
         return tuple(name for name, value in values.items() if value)
 
 
@@ -124,7 +124,8 @@ def _update(
     rows = tuple(_moved_row.moved_row(name, before, after, planned) for name in planned.rows)
     if not console.json:  # before anything is written
         answer(
-            None, folded(line for row in rows for line in _moved_row.lines(row, whole=move.whole))
+            None,
+            folded(line for row in rows for line in _moved_row.lines(row, whole=move.packages)),
         )
     wrote: tuple[Path, ...] = ()
     if dry_run:

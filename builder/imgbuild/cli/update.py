@@ -26,7 +26,7 @@ def update(
 ) -> None:
     """Move a project to newer versions, or try newer versions of a matrix.
 
-    In a project: its rows move to the newest lock of the published target that they are on, or with
+    In a project: its rows move to the newest lock of the published target that they use, or with
     --to to another target. First the difference is printed: versions, bytes to pull, and what the
     new packages break in the project's code. Then matrix.yaml, whose comments stay, the copied
     target and a new lock are written, all or none; the next update finishes one that was
@@ -35,11 +35,11 @@ def update(
 
     In a matrix with bases and pins: each newer version of a package that a row pins is solved,
     audited and locked in a temporary folder, on all architectures of the row. What works becomes
-    one new row of matrix.yaml, with lock, digests and Dockerfile; the row that it is made of stays
-    as it is. What does not is listed with reasons in images/updates.json, and tried again when what
-    caused it has changed. No image is built or tested. Default: the recommended targets. A target
-    that was updated before is updated from the newest row that was made of it. Exit status 1 or
-    that of the error if a version could not be tried, such as 7 without a network.
+    one new row of matrix.yaml, with lock, digests and Dockerfile; the original row stays as it is.
+    What does not work is listed with reasons in images/updates.json, and tried again when its cause
+    has changed. No image is built or tested. Default: the recommended targets, each from the newest
+    row that was derived from it. Exit status 1 or that of the error if a version could not be
+    tried, such as 7 without a network.
 
     Examples:
 

@@ -36,6 +36,10 @@ POSITIONAL = re.compile(
     r"TypeError: (?P<callee>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only)"
     r" arguments?: (?P<names>.+)"
 )
+COUNTED = re.compile(
+    r"TypeError: (?P<callee>[\w.<>]+)\(\) takes (?:from \d+ to )?(?P<takes>\d+) positional"
+    r" arguments? but (?P<given>\d+) (?:was|were) given"
+)
 FLAG = re.compile(
     r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nrecognized (?:option|argument)s?:?|"
     r"unknown option) ['\"]?(?P<flag>--?[A-Za-z][\w-]*)"
@@ -228,6 +232,15 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
 
 
 def _positional(text: str, _facts: Facts) -> Reason | None:
+    if counted := COUNTED.search(text):
+        return Reason(
+            code="IMG915",
+            cause=f"{counted['callee']} of the installed version takes {counted['takes']}"
+            f" arguments, and its caller passes {counted['given']}: caller and function are of"
+            " versions that are not compatible",
+            cure="install versions of both packages that were released for each other, or correct"
+            " the call",
+        )
     match = POSITIONAL.search(text)
     if match is None:
         return None

@@ -32,7 +32,7 @@ from imgbuild.matrix.check_extensions import check_extensions
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.convert import converted, refusal
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource
-from imgbuild.matrix.fields import VERSION_LABEL
+from imgbuild.matrix.fields import STANDALONE, VERSION_LABEL
 from imgbuild.matrix.model import (
     DebianBase,
     Flashinfer,
@@ -303,7 +303,7 @@ def _check_places(
     lock = extended.lock
     for place in (*row.files, *row.links):
         field = "files" if place in row.files else "links"
-        if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/")):
+        if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/", f"{STANDALONE}/")):
             message = "packages provide everything below this folder"
             notes.note((*path, field, place), message, key=True, expected="another folder")
         elif any(f"{protected}/".startswith(f"{place}/") for protected in _protected_paths(lock)):
@@ -331,6 +331,7 @@ def _protected_paths(lock: Lock) -> tuple[str, ...]:
         settings.cache,
         settings.user.home,
         "/opt/imgbuild",
+        STANDALONE,
     )
     base = ("/etc/passwd", "/etc/group", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/local/bin")
     top = ("bin", "lib", "lib64", "sbin", "dev", "proc", "run", "sys", "tmp", "var/lib")

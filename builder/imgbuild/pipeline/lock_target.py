@@ -1,4 +1,4 @@
-"""Locks one target: solve, audit, learn, plan, digests, and files on disk (separate: one step).
+"""Locks one target: solve, audit, learn, plan, digests, and files on disk.
 
 settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
 

@@ -51,6 +51,7 @@ class ShellScript:
         self.text = reading.sources.text(file)
         self._conditions = 0
         self._cloned = ""
+        self._clones: dict[str, str] = {}  # addresses by the folders of the clones
         self._downloads: dict[str, str] = {}  # addresses by the names of their files
 
     def run(self, script: str, start: int, end: int, *, condition: str = "") -> None:
@@ -113,6 +114,8 @@ class ShellScript:
             options = itertools.pairwise(rest)
             branch = next((word for each, word in options if each in ("-b", "--branch")), "")
             self._cloned = f"{address}@{branch}" if branch else address
+            last = rest[-1] if rest[-1] != address else address.rstrip("/").removesuffix(".git")
+            self._clones[last.rpartition("/")[2]] = self._cloned
         elif (call := installer(words)) is not None:
             kind, arguments = call
             if condition:
@@ -253,6 +256,11 @@ class ShellScript:
         word = self._downloads.get(word.rpartition("/")[2], word)
         local = editable or word.startswith((".", "/"))
         if local and self.folder is None and "://" not in word:
+            self.reading.leave_out(place, f"install {word}", self._elsewhere())
+            return
+        clone = relative(self.folder or ".", word.partition("[")[0]).partition("/")[0]
+        if local and clone in self._clones and not self.reading.sources.is_folder(clone):
+            self._cloned = self._clones[clone]
             self.reading.leave_out(place, f"install {word}", self._elsewhere())
             return
         if word.startswith("/") and editable:

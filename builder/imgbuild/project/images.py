@@ -69,6 +69,8 @@ def split(image: str) -> tuple[str, str]:
 def _package(reading: Reading, repository: str, tag: str, place: Place) -> bool:
     match = re.match(VERSION, tag)
     if match is None:
+        if repository in PACKAGES and tag in ("", "latest", "nightly", "dev"):
+            reading.requirement(PACKAGES[repository], place)
         return False
     if repository in ("python", "python3") or repository.endswith("/python"):
         reading.python(f"=={'.'.join(match[1].split('.')[:2])}.*", place)

@@ -62,7 +62,8 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ` @ URL`. A folder or file of the project has its path, relative to the project, in `path`.
     `kind`: what is installed; a bound if another package requires it; what holds against METADATA.
     `locked`: from a lock file, so it decides over the ranges of other files. `hashes` are
-    "sha256:…". `no_deps`: installed with `--no-deps`.
+    "sha256:…". `no_deps`: installed with `--no-deps`. `conda`: a package of conda, which the index
+    may not have.
     """
 
     text: str
@@ -72,6 +73,7 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     path: str = ""
     locked: bool = False
     no_deps: bool = False
+    conda: bool = False
 
     @cached_property
     def requirement(self) -> Requirement:

@@ -183,10 +183,12 @@ class Reading:
         no_deps: bool = False,
         marker: str = "",
         path: str = "",
+        conda: bool = False,
     ) -> None:
         """Add the requirement `text` of PEP 508; a problem if it is none.
 
-        `marker` must hold as well, `path` is that of a folder or file of the project.
+        `marker` must hold as well, `path` is that of a folder or file of the project, `conda` is
+        true for a package of conda.
         `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
         """
         if VARIABLE.search(text) and not _parses(text):
@@ -224,6 +226,7 @@ class Reading:
             locked=locked,
             no_deps=no_deps,
             path=path,
+            conda=conda,
         )
         if added not in self.requirements:
             self.requirements.append(added)

@@ -21,7 +21,7 @@ from packaging.utils import (
 )
 
 from imgbuild.errors import InputError
-from imgbuild.project import addresses, conda_packages, fetch
+from imgbuild.project import addresses, conda_packages, fetch, submodules
 from imgbuild.project.model import DeclaredIndex, DeclaredName, Kind, Place, located
 from imgbuild.project.project_files import ProjectFiles, above, line_of, relative
 from imgbuild.project.reading import LOGIN, LocalRequest, Reading
@@ -161,7 +161,8 @@ def nested_file(reading: Reading, name: str, folder: str, place: Place, scope: L
         reading.leave_out(place, name, "a file outside the project")
         return
     if not reading.sources.exists(target) and reading.sources.inside(target):
-        reading.problem(place, "names a file that does not exist", value=target)
+        reading.problem(place, "names a file that does not exist", value=target,
+                        expected=submodules.remedy(reading.sources, target))  # fmt: skip
         return
     read_file(reading, target, scope)
 

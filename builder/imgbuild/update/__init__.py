@@ -1,1 +1,1 @@
-"""Newer versions: what there is, tried as rows of a matrix, and a project moved to them."""
+"""Newer versions: found, tried as rows of a matrix, and projects moved to them."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from imgbuild.show.image_diff import ArchDiff, Change
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.quoting import code_span
-from imgbuild.update.refusals import Refusal
+from imgbuild.update.refusals import RefusedVersion
 from imgbuild.update.run import RowUpdate
 from imgbuild.values import Arch
 
@@ -81,7 +81,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield f"| {' | '.join(code_span(cell) if cell else '' for cell in row)} |"
 
 
-def _refusals(refused: Sequence[Refusal]) -> Iterator[str]:
+def _refusals(refused: Sequence[RefusedVersion]) -> Iterator[str]:
     for refusal in refused:
         yield f"- {code_span(f'{refusal.package} {refusal.version}')}"
         yield from (f"  - {code_span(reason)}" for reason in refusal.reasons)

@@ -171,7 +171,7 @@ def _on(
     lock = new.lock
     bases = matrix.bases.values()
     base = next((each for each in bases if each.python == lock.base.python), next(iter(bases)))
-    python = python_of(base, lock.arch[arch].debs) if base.python == lock.base.python else ""
+    python = python_of(base, lock.arch[arch]) if base.python == lock.base.python else ""
     tags = Tags(python=python or lock.base.python, glibc=lock.base.glibc, arch=arch)
     required = requirements_of(row, folder, tags.markers)
     reasons = [

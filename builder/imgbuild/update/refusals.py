@@ -27,7 +27,7 @@ Text = Annotated[str, msgspec.Meta(max_length=4000)]
 Kind = Literal["solve", "audit"]
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RefusedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A version of a package that a row cannot take, and what the refusal depends on.
 
     `row` is the hash of the row without versions; "" for an entry made by hand, which always holds.
@@ -60,7 +60,7 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     version: Form = 1
     rows: dict[Name, MadeRow] = {}
-    refused: dict[Name, tuple[Refusal, ...]] = {}
+    refused: dict[Name, tuple[RefusedVersion, ...]] = {}
 
     def origin(self, name: str) -> str:
         """The row that `name` was made of, directly or through other rows; itself if none."""
@@ -80,11 +80,11 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             passed.add(name)
         return name
 
-    def of(self, origin: str) -> dict[tuple[str, str], Refusal]:
+    def of(self, origin: str) -> dict[tuple[str, str], RefusedVersion]:
         """The refusals of a row and its descendants, by package and version."""
         return {(item.package, item.version): item for item in self.refused.get(origin, ())}
 
-    def refusing(self, origin: str, refusal: Refusal) -> Updates:
+    def refusing(self, origin: str, refusal: RefusedVersion) -> Updates:
         """With one more refusal, which takes the place of an older one of the same version."""
         items = {**self.of(origin), (refusal.package, refusal.version): refusal}
         return msgspec.structs.replace(self, refused=self._refused(origin, items))
@@ -101,15 +101,15 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.structs.replace(self, rows=rows, refused=self._refused(origin, items))
 
     def _refused(
-        self, origin: str, items: Mapping[tuple[str, str], Refusal]
-    ) -> dict[str, tuple[Refusal, ...]]:
+        self, origin: str, items: Mapping[tuple[str, str], RefusedVersion]
+    ) -> dict[str, tuple[RefusedVersion, ...]]:
         """The refusals of all rows, with `items` as those of `origin`; sorted."""
         ordered = tuple(items[key] for key in sorted(items, key=_key))
         refused = {**self.refused, origin: ordered}
         return {name: each for name, each in sorted(refused.items()) if each}
 
 
-class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What a version is tried with now, to compare it with a refusal.
 
     `newest` gives the newest version of a package that could be taken, None if there is none.
@@ -122,7 +122,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     newest: Callable[[str], str | None]
 
 
-def holds(refusal: Refusal, inputs: Inputs) -> bool:
+def holds(refusal: RefusedVersion, inputs: TrialInputs) -> bool:
     """Whether nothing that caused the refusal has changed."""
     if not refusal.row:
         return True

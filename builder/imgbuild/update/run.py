@@ -26,14 +26,14 @@ from imgbuild.solve import uv
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.update import axes, catalogue, refusals, row_text, snapshots, trial
 from imgbuild.update.axes import BASE, Axis, CoolDown, Fixed, Release
-from imgbuild.update.refusals import MadeRow, Refusal, Updates
+from imgbuild.update.refusals import MadeRow, RefusedVersion, Updates
 from imgbuild.update.snapshots import Snapshot
-from imgbuild.update.trial import Refused, Row, Tried
+from imgbuild.update.trial import RefusedTrial, Row, Tried
 
 TRIAL = "update-trial"  # the name of a row during its trials
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which packages are updated (all pins if none are named), and how.
 
     `advisories` finds releases for which there is no cool-down.
@@ -79,15 +79,15 @@ class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     row: str = ""
     moves: tuple[Move, ...] = ()
-    refused: tuple[Refusal, ...] = ()
-    kept: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedVersion, ...] = ()
+    kept: tuple[RefusedVersion, ...] = ()
     waiting: dict[str, tuple[str, ...]] = {}
     diff: Diff | None = None
     unwritten: tuple[Constraint, ...] = ()
 
 
 def candidates(
-    project: Project, matrix: Matrix, names: Sequence[str], inputs: Inputs, options: Options
+    project: Project, matrix: Matrix, names: Sequence[str], inputs: Inputs, options: UpdateSettings
 ) -> list[Candidates]:
     """The newer versions for each of the rows `names`, or for the newest rows made of them.
 
@@ -113,7 +113,7 @@ def _candidates(
     source: str,
     chosen: Target,
     inputs: Inputs,
-    options: Options,
+    options: UpdateSettings,
 ) -> Candidates:
     target, indexes = matrix.targets[source], _indexes(matrix, matrix.targets[source], inputs)
     lock = None
@@ -137,7 +137,7 @@ def _candidates(
     )
 
 
-def _chosen(target: Target, options: Options) -> Target:
+def _chosen(target: Target, options: UpdateSettings) -> Target:
     """`target` with only the pins that are to be updated."""
     if not options.packages:
         return target
@@ -145,7 +145,7 @@ def _chosen(target: Target, options: Options) -> Target:
     return msgspec.structs.replace(target, pins=pins)
 
 
-def _require_pinned(targets: Mapping[str, Target], options: Options) -> None:
+def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> None:
     pinned = {package for target in targets.values() for package in target.pins}
     unknown = [package for package in options.packages if package not in {*pinned, BASE}]
     if unknown:
@@ -173,7 +173,7 @@ class Updater:
         matrix: Matrix,
         start: Candidates,
         inputs: Inputs,
-        options: Options,
+        options: UpdateSettings,
     ) -> None:
         self._project = project
         self._scratch = scratch
@@ -189,7 +189,7 @@ class Updater:
             based = msgspec.structs.replace(start.target, base=snapshot.name)
             self._row = Row(name=TRIAL, target=based, bases={snapshot.name: snapshot.base})
         self._fixes: dict[str, tuple[str, ...]] = {}
-        self._refused: dict[tuple[str, str], Refusal] = {}
+        self._refused: dict[tuple[str, str], RefusedVersion] = {}
 
     def run(self, bar: ProgressBar) -> RowUpdate:
         """Try every newer version until none is left; the new row is written."""
@@ -229,8 +229,8 @@ class Updater:
             return axis.releases[0].version if is_moved else axis.version
         return self._row.target.pins[axis.package]
 
-    def _inputs_of(self, release: Release) -> refusals.Inputs:
-        return refusals.Inputs(
+    def _inputs_of(self, release: Release) -> refusals.TrialInputs:
+        return refusals.TrialInputs(
             row=self._settings(),
             versions=self._row.target.pins,
             files=release.files,
@@ -270,7 +270,7 @@ class Updater:
             self._inputs,
             processes=self._options.processes,
         )
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, RefusedTrial):
             self._refuse(axis.package, release, outcome)
             return
         self._accepted, self._row = outcome, outcome.row
@@ -278,12 +278,12 @@ class Updater:
             self._fixes[axis.package] = axis.fixing[release.version]
         reporter.info(f"{self._start.source}: accepted {axis.package} {release.version}")
 
-    def _refuse(self, package: str, release: Release, outcome: Refused) -> None:
+    def _refuse(self, package: str, release: Release, outcome: RefusedTrial) -> None:
         """Record a refusal with what it depends on, in the file and for the result."""
         named = trial.mentioned(outcome.reasons, self._names(package))
         has = {name: pin for name, pin in self._row.target.pins.items() if name in named}
         has.pop(package, None)
-        refusal = Refusal(
+        refusal = RefusedVersion(
             package=package,
             version=release.version,
             reasons=outcome.reasons,
@@ -361,7 +361,7 @@ class Updater:
 
 
 def planned(
-    project: Project, matrix: Matrix, start: Candidates, inputs: Inputs, options: Options
+    project: Project, matrix: Matrix, start: Candidates, inputs: Inputs, options: UpdateSettings
 ) -> dict[str, tuple[str, ...]]:
     """The versions to try by package, as far as they are known; nothing is tried."""
     versions: dict[str, tuple[str, ...]] = {}
@@ -384,7 +384,7 @@ def update(
     matrix_of: Callable[[], Matrix],
     starts: Sequence[Candidates],
     inputs: Inputs,
-    options: Options,
+    options: UpdateSettings,
 ) -> tuple[list[RowUpdate], dict[str, ImgbuildError]]:
     """Update each row; the errors of rows that could not be tried, by name.
 

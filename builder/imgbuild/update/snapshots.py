@@ -1,4 +1,4 @@
-"""A newer Debian snapshot for the base of a row, if security updates of its packages exist.
+"""A newer Debian snapshot for the base of a row (separate: it is about bases, not packages).
 
 A base with `security:` takes the security updates of the day of the lock, and its archives hold
 them only from a snapshot of that day on. So a new row gets a base of its day; other rows keep

@@ -66,7 +66,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     digests: TargetDigests
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedTrial(msgspec.Struct, frozen=True, kw_only=True):
     """Why a version cannot be taken; `audited` if packages that fit by METADATA do not work."""
 
     reasons: tuple[str, ...]
@@ -101,7 +101,7 @@ def moved(target: Target, package: str, version: str, as_of: datetime.date) -> T
 
 def attempt(
     scratch: Project, matrix: Matrix, row: Row, package: str, inputs: Inputs, *, processes: int
-) -> Tried | Refused:
+) -> Tried | RefusedTrial:
     """Lock `row`, in which the version of `package` is new; FetchFailed if a server fails."""
     try:
         return locked(scratch, matrix, row, inputs, processes=processes)
@@ -200,7 +200,7 @@ def _same_or(pin: str, solved: str | None) -> str:
     return Version(solved).public
 
 
-def _refused(error: Exception) -> Refused:
+def _refused(error: Exception) -> RefusedTrial:
     """The reasons of an error in words, one line each."""
     message = getattr(error, "message", str(error))
     if isinstance(error, NoSolution) and error.reasons:
@@ -211,13 +211,13 @@ def _refused(error: Exception) -> Refused:
         audited = not isinstance(error, NoSolution)
     shown = [visible(" ".join(line.split()))[:LINE] for line in lines if line.strip()]
     more = [f"and {len(shown) - REASONS} more"] if len(shown) > REASONS else []
-    return Refused(reasons=(*shown[:REASONS], *more), audited=audited)
+    return RefusedTrial(reasons=(*shown[:REASONS], *more), audited=audited)
 
 
-def _longer(first: Refused, second: Refused) -> Refused:
+def _longer(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
     """The reasons of two attempts, those of the second, which was free to change more, last."""
     reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
-    return Refused(reasons=reasons, audited=first.audited or second.audited)
+    return RefusedTrial(reasons=reasons, audited=first.audited or second.audited)
 
 
 def mentioned(reasons: tuple[str, ...], names: Iterable[str]) -> set[str]:

@@ -53,7 +53,7 @@ def of_lock(
     target, overlay = matrix.targets.get(lock.target), project_row(matrix, lock.target)
     python = lock.base.python
     if target is not None:
-        python = python_of(matrix.bases[target.base], lock.arch[arches[0]].debs)
+        python = python_of(matrix.bases[target.base], lock.arch[arches[0]])
     by_address = lock.project.sources if lock.project is not None else {}
     versions = {
         normalize(wheel.package): wheel.version

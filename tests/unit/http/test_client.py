@@ -88,7 +88,7 @@ def test_the_end_of_a_file(http: Http, site: Site, length: int, ranges: bool, su
     assert http.part_end(site.url("x"), length) == (DATA[-length:], len(DATA))
 
 
-def test_a_broken_line_is_tried_again(http: Http, site: Site) -> None:
+def test_dropped_connection_is_retried(http: Http, site: Site) -> None:
     site.cuts = [1000]
     assert http.bytes(site.url("x")) == DATA
 

@@ -7,7 +7,7 @@ import re
 
 from imgbuild.show.image_diff import ArchDiff, Change, Diff
 from imgbuild.update import lock_changes
-from imgbuild.update.refusals import Refusal
+from imgbuild.update.refusals import RefusedVersion
 from imgbuild.update.run import Move, RowUpdate
 from imgbuild.values import Arch
 
@@ -25,7 +25,7 @@ def row_update(text="1.16.0", reason="trl 1.16.0 requires torch<2.15"):
         pull=10_000_000,
         total=3_000_000_000,
     )
-    refusal = Refusal(package="torch", version="2.15.0", reasons=(reason,), tried=DAY)
+    refusal = RefusedVersion(package="torch", version="2.15.0", reasons=(reason,), tried=DAY)
     return RowUpdate(
         source="cu130-trl",
         row="cu130-trl1.16.0",
@@ -65,7 +65,7 @@ def test_without_a_new_row_the_text_says_so():
 
 
 def test_a_long_text_is_cut_at_a_line():
-    refusal = Refusal(package="torch", version="2.15.0", reasons=("x" * 900,) * 8, tried=DAY)
+    refusal = RefusedVersion(package="torch", version="2.15.0", reasons=("x" * 900,) * 8, tried=DAY)
     text = lock_changes.markdown([RowUpdate(source="a", refused=(refusal,) * 20)])
     assert len(text) <= 65_536
     assert text.endswith(lock_changes.CUT)

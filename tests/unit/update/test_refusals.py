@@ -9,10 +9,10 @@ import pytest
 
 from imgbuild.errors import InputError
 from imgbuild.update import refusals
-from imgbuild.update.refusals import Inputs, MadeRow, Refusal, Updates
+from imgbuild.update.refusals import MadeRow, RefusedVersion, TrialInputs, Updates
 
 DAY = datetime.date(2026, 11, 28)
-REFUSED = Refusal(
+REFUSED = RefusedVersion(
     package="torch",
     version="2.15.0",
     reasons=("deepspeed 0.19.3 requires torch<2.15",),
@@ -34,7 +34,7 @@ def inputs(**changes):
         "imgbuild": "0.1.0",
         "newest": NEWEST.get,
     }
-    return Inputs(**{**values, **changes})
+    return TrialInputs(**{**values, **changes})
 
 
 def test_a_refusal_holds_while_its_causes_are_the_same():
@@ -69,7 +69,7 @@ def test_another_version_of_imgbuild_ends_what_an_audit_refused():
 
 
 def test_an_entry_made_by_hand_always_holds():
-    by_hand = Refusal(package="torch", version="2.15.0", reasons=("not yet",), tried=DAY)
+    by_hand = RefusedVersion(package="torch", version="2.15.0", reasons=("not yet",), tried=DAY)
     assert refusals.holds(by_hand, inputs(row="another", files="another", imgbuild="9"))
 
 

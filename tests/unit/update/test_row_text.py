@@ -98,8 +98,8 @@ def test_a_recommended_and_a_retired_row_give_a_plain_one(real):
 
 def test_a_new_base_is_below_the_base_that_it_is_made_of(real):
     base = real.bases["debian-13"]
-    day = "http://snapshot.debian.org/archive/debian-security/20261128T000000Z"
-    dated = msgspec.structs.replace(base, security=(day,))
+    newer = tuple(address.replace("20261124", "20261128") for address in base.security)
+    dated = msgspec.structs.replace(base, security=newer)
     row = updated(real, "cu130-vllm0.33.0", {"torch": "2.14.1"}, base="debian-13-20261128")
     row = msgspec.structs.replace(row, bases={"debian-13-20261128": dated})
     text = row_text.with_row(

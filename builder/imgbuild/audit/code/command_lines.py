@@ -66,7 +66,7 @@ def load() -> tuple[PackageProgram, ...]:
 
 def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
     """Options, subcommands and values that programs do not take, in scripts and notebooks."""
-    lines = _CommandLines(sources)
+    lines = _CommandLines(sources, texts)
     for text in texts:
         source = text.source if text.kind == "shell" else text.commands
         for command in shell.commands(source.decode(errors="replace")):
@@ -84,8 +84,9 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
 class _CommandLines:
     """Reads commands; each program's parsers are read once."""
 
-    def __init__(self, sources: PackageSources) -> None:
+    def __init__(self, sources: PackageSources, texts: Sequence[CodeText]) -> None:
         self._sources = sources
+        self._texts = texts
         self._set = sources.package_set
         self._parsers: dict[tuple[str, ...], Parser | None] = {}
 
@@ -149,7 +150,7 @@ class _CommandLines:
                 return
         if package is not None:
             for word, code, message, instead in overrides.check(
-                self._sources, package, module.text, words
+                self._sources, package, module.text, words, self._texts
             ):
                 severity = Severity.WARNING if code == overrides.TYPE else Severity.ERROR
                 yield word, code, message, instead, severity
