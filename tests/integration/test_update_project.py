@@ -167,8 +167,6 @@ def test_a_project_moves_with_its_comments_and_a_current_lock(
         ("extends: small", "extends: large"),
     ):
         expected = expected.replace(old, new)
-        "extends: small", "extends: large"
-    )
     assert (project.folder / "matrix.yaml").read_text() == expected
     names = set(content(project))
     assert {name for name in names if "published" in name} == {
