@@ -214,8 +214,8 @@ def test_the_release_that_removed_something_is_named(audit: Findings) -> None:
 
 def test_the_release_that_has_an_argument_is_named(audit: Findings) -> None:
     trl: audited.Files = {
-        "trl/__init__.py": "class SFTTrainer:\n    def __init__(self, model, processing_class=None):\n"
-        "        pass\n"
+        "trl/__init__.py": "class SFTTrainer:\n"
+        "    def __init__(self, model, processing_class=None):\n        pass\n"
     }
     code = "from trl import SFTTrainer\nSFTTrainer('m', tokenizer=None)\n"
     (finding,) = audit({"a.py": code}, {"trl==0.18.2": trl})
