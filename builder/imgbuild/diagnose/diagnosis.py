@@ -219,8 +219,9 @@ def _of_event(
         return None
     if exception is None and not failed and (not value.short or event.level in ("I", "W")):
         return None
+    caller = exception.frames[-1].package if exception and exception.frames else ""
     reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(
-        event.text, value.facts
+        event.text, value.facts, caller
     )
     if reason is None or (exception is not None and exception.traced):
         return reason

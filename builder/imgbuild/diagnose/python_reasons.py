@@ -56,8 +56,10 @@ SETS = re.compile(
 )
 
 
-def reason(text: str, facts: Facts) -> Reason | None:
-    """The cause of an error, from the names in it."""
+def reason(text: str, facts: Facts, caller: str = "") -> Reason | None:
+    """The cause of an error, from the names in it. `caller`: the package that made the call."""
+    if (overridden := _overridden(text, caller)) is not None:
+        return overridden
     for function in (_keyword, _import, _module, _attribute, _positional, _flag, _hydra):
         answer = function(text, facts)
         if answer is not None:
@@ -96,6 +98,27 @@ def variable(text: str, facts: Facts) -> Reason | None:
         cure=cure,
         confidence=confidence,
         role="symptom",
+    )
+
+
+def _overridden(text: str, caller: str) -> Reason | None:
+    """The cause if a package passes a keyword to a method of the program that does not take it."""
+    match = KEYWORD.search(text) if caller else None
+    owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
+    if (
+        match is None
+        or not owner
+        or method == "__init__"
+        or releases.argument(owner, match["name"])
+    ):
+        return None
+    package, name = releases.distribution(caller).partition(" ")[0], match["name"]
+    return Reason(
+        code="IMG904",
+        cause=f"{owner}.{method} does not take the argument {name}, which the installed {package}"
+        " passes to it",
+        cure=f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
+        f" of {package} that {owner} was written for",
     )
 
 
