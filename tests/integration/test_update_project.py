@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.project_paths import find
+from imgbuild.update import transaction
 from tests.integration.test_extend import DEBIAN
 from tests.support import sample_project
 from tests.support.sample_project import TARGET, Project
@@ -69,6 +71,28 @@ def apply(*words):
 transaction._apply = apply
 from imgbuild.cli import main
 main()
+"""
+
+
+# Writes three files, and ends the process before the Nth rename.
+WRITES = """\
+import os, signal, sys
+from pathlib import Path
+from imgbuild.project_paths import find
+from imgbuild.system.folder import OpenFolder
+from imgbuild.update import transaction
+
+before, left = OpenFolder.rename, [int(sys.argv[1])]
+
+def rename(self, name, other):
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    before(self, name, other)
+
+OpenFolder.rename = rename
+names = (".imgbuild/images/layers.json", ".imgbuild/images/packages.json", "matrix.yaml")
+transaction.commit(find(Path()), [(name, b"new") for name in names], "a row")
 """
 
 
@@ -194,12 +218,9 @@ def test_all_conflicts_are_listed_and_nothing_is_written(
     assert content(project) == before
 
 
-@pytest.mark.parametrize("files", [0, 2, 5])
-def test_a_killed_update_is_finished_by_the_next(
-    locked: Project, tmp_path: Path, files: int
-) -> None:
+def test_a_killed_update_is_finished_by_the_next(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
-    command = [sys.executable, "-c", KILLED, str(files), "update", "--to", "large"]
+    command = [sys.executable, "-c", KILLED, "3", "update", "--to", "large"]
     killed = subprocess.run(
         command, cwd=project.folder, env=project.environment(), capture_output=True, check=False
     )
@@ -226,3 +247,40 @@ def test_outdated_reads_targets_rows_and_updates(publisher: Publisher, locked: P
     assert rows["thewheel"]["reasons"] == ["extends: small keeps 1.0"]
     assert rows["gadget"]["takes"] == ""
     assert rows["gadget"]["reasons"] == ["2.0 requires thewheel>=2, not 1.0"]
+
+
+def test_outdated_solves_each_newer_version(publisher: Publisher, locked: Project) -> None:
+    target = Project(publisher.folder, locked.index_url, locked.cache)
+    (report,) = json.loads(target.run("outdated", TARGET, "--solve", "--json").stdout)
+    (solved,) = report["solved"]
+    assert (solved["package"], solved["version"], solved["reasons"]) == ("thewheel", "2.0", [])
+    assert solved["audit"] == "no error"
+    (report,) = json.loads(locked.run("outdated", "--solve", "--json").stdout)
+    (solved,) = report["solved"]
+    assert (solved["package"], solved["version"]) == ("gadget", "2.0")
+    assert any("thewheel" in reason for reason in solved["reasons"])
+
+
+def test_a_kill_before_any_write_leaves_the_old_or_the_new_files(tmp_path: Path) -> None:
+    outcomes = []
+    for number in range(20):
+        folder = tmp_path / str(number)
+        (folder / ".imgbuild/images").mkdir(parents=True)
+        (folder / "matrix.yaml").write_text("old")
+        ended = subprocess.run(
+            [sys.executable, "-c", WRITES, str(number)],
+            cwd=folder,
+            check=False,
+            capture_output=True,
+        )
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        outcomes.append(transaction.recover(find(folder)))
+        texts = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
+        whole = {"matrix.yaml": "new", "layers.json": "new", "packages.json": "new"}
+        assert texts == (whole if outcomes[-1].startswith("finished") else {"matrix.yaml": "old"})
+    # Three files and the journal are written first, then the three get their names.
+    assert [bool(outcome.startswith("finished")) for outcome in outcomes] == [False] * 4 + [
+        True
+    ] * 3
