@@ -449,3 +449,14 @@ def test_hostile_texts_stay_texts(window: Browser, tmp_path: Path) -> None:
     shown(window, output, "requirements.html", requirements=evil)
     assert window.run("return [window.pwned === undefined, document.images.length]") == [True, 0]
     assert [line for line in window.log() if "pwned" in line] == []
+
+
+def test_the_policy_of_a_page_allows_no_other_script(site: Path, window: Browser) -> None:
+    shown(window, site, "index.html")
+    added = (
+        "const added = document.createElement('script'); added.textContent = 'window.pwned = 1';"
+    )
+    window.run(f"{added} document.body.append(added)")
+    window.run("document.body.setAttribute('onclick', 'window.pwned = 2'); document.body.click()")
+    assert window.run("return window.pwned === undefined")
+    assert any("Content Security Policy" in line for line in window.log())
