@@ -169,6 +169,12 @@ def render(
         rendered = write.render(
             project, read, [(item.lock, item.arches) for item in chosen], options
         )
+    if form in write.LOCAL and not (registry or read.registry):
+        names = " ".join(item.lock.target for item in chosen)
+        console.info(
+            f"the image is that of this machine: imgbuild load {names}; --registry names it by"
+            " its digest"
+        )
     if output is not None:
         rendered = write.leave(rendered, output)
     if all(file.place for file in rendered):
