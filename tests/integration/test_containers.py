@@ -82,10 +82,10 @@ def test_compose_starts_the_image(image: str, folder: Path) -> None:
     (folder / "compose.yaml").write_text(text.replace("    init: true\n", ""))
     words = ("podman-compose", "--in-pod", "false")
     try:
-        printed = run(folder, *words, "up", "--no-color", "--no-log-prefix")
+        printed = run(folder, *words, "up", "--no-color")
     finally:
         run(folder, *words, "down", "--volumes")
-    lines = printed.splitlines()
+    lines = [line.rpartition(" |\x1b[0m ")[2] for line in printed.splitlines()]
     expected = [f"[{VALUE}] /mnt/huggingface", "/workspace", "hello", "1000"]
     assert [line for line in lines if line in expected] == expected, printed
 
@@ -122,7 +122,15 @@ def test_kubernetes_schemas_accept_jobs_and_pods(folder: Path) -> None:
     options = {"command": ("python", "train.py"), "gpus": "8", "rdma": "rdma/ib", "shared": 64}
     (folder / "job.yaml").write_text(kubernetes.job(container(image, **options), "test"))
     uv = find_uv_bin()
-    words = (uv, "tool", "run", "--from", "kubernetes-validate==1.37.0", "kubernetes-validate")
+    words = (
+        uv,
+        "tool",
+        "run",
+        "--system-certs",
+        "--from",
+        "kubernetes-validate==1.37.0",
+        "kubernetes-validate",
+    )
     assert "job.yaml" in run(folder, *words, "--strict", "job.yaml", timeout=600)
 
 
@@ -137,7 +145,16 @@ def test_skypilot_reads_the_task(folder: Path) -> None:
         "[resources] = task.resources;"
         "print(json.dumps([task.num_nodes, resources.accelerators, task.envs, task.run]))"
     )
-    words = (find_uv_bin(), "run", "--no-project", "--with", "skypilot", "--python", "3.11")
+    words = (
+        find_uv_bin(),
+        "run",
+        "--system-certs",
+        "--no-project",
+        "--with",
+        "skypilot",
+        "--python",
+        "3.11",
+    )
     printed = run(folder, *words, "python", "-c", script, timeout=600)
     nodes, accelerators, envs, command = json.loads(printed.splitlines()[-1])
     assert (nodes, accelerators, envs) == (2, {"H100": 8}, {"A": VALUE})
