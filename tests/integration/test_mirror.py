@@ -140,7 +140,7 @@ def test_every_input_of_the_lock_is_there_and_named(sample):
         assert manifest(sample, tag) == manifest(sample, f"{TARGET}-{item['arch']}-inputs")
 
 
-def test_a_second_push_writes_nothing(sample):
+def test_second_push_writes_nothing(sample):
     before = len(sample.registry.received_requests())
     done = sample.project.run(*MIRROR, "push", TARGET, sample.place, "--json")
     again = json.loads(done.stdout)

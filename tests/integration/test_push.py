@@ -233,7 +233,7 @@ def test_layers_are_mounted_and_pushes_at_once_share_them(shop):
     assert layers(shop.digests_of()).isdisjoint(sent(shop.registry.writes(before)))
 
 
-def test_pushes_at_once_send_each_blob_once(shop):
+def test_concurrent_pushes_send_each_blob_once(shop):
     before = len(shop.registry.received_requests())
     words = [("push", target, f"{shop.registry.host}/at-once") for target in (*TARGETS, TARGET)]
     with ThreadPoolExecutor() as threads:

@@ -71,7 +71,7 @@ def test_an_image_of_another_target_is_not_tested(project: Project) -> None:
     assert not (project.folder / "images" / OTHER / "smoke.json").exists()
 
 
-def test_several_processes_record_at_once(project: Project, tmp_path: Path) -> None:
+def test_concurrent_processes_record_runs(project: Project, tmp_path: Path) -> None:
     (report,) = json.loads((project.folder / "answer.json").read_text())
     count = 6
     for number in range(count):

@@ -129,7 +129,7 @@ def test_pull(client, repository, tmp_path):
     assert (tmp_path / "blob").read_bytes() == LARGE.open(0).read()
 
 
-def test_what_is_not_there(client, repository):
+def test_missing_manifest_is_not_found(client, repository):
     push(client, repository, "one")
     other = Repository(repository.host, "client/nobody")
     zeros = f"sha256:{'0' * 64}"
@@ -268,7 +268,7 @@ def test_a_catalog_of_more_than_one_page(client, tmp_path):
 
 
 @pytest.mark.parametrize("host", ["docker-registry"], indirect=True)
-def test_deleting(client, repository):
+def test_manifests_and_tags_are_deleted(client, repository):
     pushed = push(client, repository, "one")
     assert client.delete(repository, pushed.digest)
     assert not client.delete(repository, pushed.digest)
