@@ -57,7 +57,7 @@ class VerbCommand(TyperCommand):
 
 
 class RunCommand(VerbCommand):
-    """A verb after whose target a command begins, which has options of its own."""
+    """A verb after whose target a command begins, which has its own options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; options after the command's name are its own, as in `docker run`."""
@@ -352,7 +352,7 @@ def _prose(words: str) -> Iterator[str]:
 
 
 def _folded(example: str) -> Iterator[str]:
-    """A command to copy; one that is too long continues on a line of its own."""
+    """A command to copy; one that is too long continues on the next line."""
     while len(example) > _width():
         cut = example.rfind(" ", 4, _width() - 1)
         if cut < 0:

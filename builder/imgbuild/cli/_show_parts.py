@@ -17,6 +17,7 @@ from imgbuild.plan.plan import (
     AddedFilesRecipe,
     DebianRecipe,
     Plan,
+    PythonRecipe,
     Recipe,
     WheelsRecipe,
     plan,
@@ -123,6 +124,8 @@ def _contents(name: str, recipe: Recipe) -> str:
     match recipe:
         case DebianRecipe() | AddedDebsRecipe():
             return count(len(recipe.debs), "package")
+        case PythonRecipe():
+            return f"CPython {recipe.archive.version}"
         case AddedFilesRecipe():
             return count(len(recipe.files), "file")
         case WheelsRecipe() if len(recipe.wheels) > 1:

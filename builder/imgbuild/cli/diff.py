@@ -78,7 +78,7 @@ def compare_files(
 def _of_files(
     names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
 ) -> Compared:
-    arch = at_most_one(arches, "two images are compared on one architecture")
+    arch = at_most_one(arches, "images are compared on one architecture")
     left, right = (image.read(Path(name), arch) for name in names)
     comparison = compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
     return Compared(name=f"{names[0]} {names[1]}", arch=arch, comparison=comparison)

@@ -153,8 +153,8 @@ def doctor(
     ):  # the answer has been given; an error of its own would be a second one
         raise typer.Exit(WorkFailed.exit_code)
     if unfit:
-        message = f"{', '.join(unfit)} does not fit {host.phrase}"
-        hint = f"{diagnosis.best} fits" if diagnosis.best else None
+        message = f"{', '.join(unfit)} is not compatible with {host.phrase}"
+        hint = f"{diagnosis.best} is compatible" if diagnosis.best else None
         raise WorkFailed(message, hint=hint)
 
 
@@ -209,9 +209,9 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
     if diagnosis.best:
         yield f"use: {diagnosis.best}"
     elif not comparable(diagnosis.host):
-        yield "without a GPU and its driver the target to use is unknown"
+        yield "no recommendation without a GPU and its driver"
     else:
-        yield f"no target fits {diagnosis.host.phrase}"
+        yield f"no target is compatible with {diagnosis.host.phrase}"
 
 
 def _style(line: str) -> list[tuple[str, str]]:

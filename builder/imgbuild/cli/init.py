@@ -107,7 +107,8 @@ RelaxOption = Annotated[
     list[str] | None,
     option(
         "--relax",
-        "Take the target's version of a package, whatever the project demands; repeatable.",
+        "Take the target's version of a package, regardless of the project's requirement;"
+        " repeatable.",
         metavar="PACKAGE",
         panel=READ,
     ),
@@ -148,7 +149,9 @@ FileOption = Annotated[
 ]
 RefreshOption = Annotated[
     bool,
-    option("--refresh", "Copy the locks of published targets again, from where the matrix says."),
+    option(
+        "--refresh", "Copy the locks of published targets again, from their source in the matrix."
+    ),
 ]
 
 
@@ -171,7 +174,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends name more than one target"
             raise InputError(message, hint="name one of them")
-        arch = at_most_one(self.arch, "a project starts on one")
+        arch = at_most_one(self.arch, "a project starts from one target")
         arch = arch or Arch.parse(platform.machine())
         return ChoiceRequest(
             host=self._host(arch),
@@ -211,7 +214,7 @@ class Additions(Group, frozen=True, kw_only=True):
 class Started(msgspec.Struct, frozen=True, kw_only=True):
     """A project that was started: its row, and the files that were written.
 
-    `read` and `choice` are None for one without files that say what it needs.
+    `read` and `choice` are None for a project without files that declare requirements.
     """
 
     name: str
@@ -265,6 +268,7 @@ def init_project(
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
+    ask = project.request(extends)
     context = Context.open(console)
     with tempfile.TemporaryDirectory() as scratch:
         files = declared_files.read_files(
@@ -275,12 +279,13 @@ def init_project(
             extras=project.extra or (),
             groups=project.group or (),
         )
-        if lock is not None or not files.declared.files:
+        if lock is not None or not declared_files.declares_anything(files.declared):
+            if extends is None and lock is None:
+                declared_files.require_read(files.declared)
             for line in _project_report.read_lines(files):
                 console.info(line)
             _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
             return
-        ask = project.request(extends)
         started = _start(path, init.name_for(name or "."), files, ask, image, additions, context)
     answer(started, _project_report.lines(started.choice, path))
 
@@ -367,11 +372,11 @@ def _refuse(
 ) -> None:
     """NoSolution with every requirement that cannot be met, and what can be done.
 
-    `failures` are those of git repositories; the only one is raised if there is nothing else.
+    `failures` are those of git repositories, raised as they are if there is nothing else.
     """
     chosen = choice.chosen
     if ask.extends and chosen.changed:
-        message = f"{chosen.target} has other versions than the project demands"
+        message = f"{chosen.target} has other versions than the project requires"
         hint = (
             f"imgbuild init --target {chosen.target} changes them; --relax PACKAGE takes the"
             " target's version"
@@ -391,12 +396,12 @@ def _refuse(
         f"Debian has no package {name}" + (f"; nearest: {near}" if near else "")
         for name, near in lacking.items()
     ]
-    if len(failures) == 1 and not reasons:
-        raise failures[0]
+    if failures and not reasons:
+        raise repositories.refusal(failures)
     reasons += repositories.reasons(failures)
     if reasons:
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
-        message = f"{number} of the project cannot be met on Python {chosen.python}"
+        message = f"{number} of the project cannot be met with Python {chosen.python}"
         hint = "change them in the project's files, leave one out with --exclude PACKAGE, or take"
         hint += " the target's version with --relax PACKAGE"
         raise NoSolution(message, reasons=tuple(reasons), hint=hint)
@@ -411,7 +416,7 @@ def _row(
 ) -> WantedExtension:
     """The row of the project's image."""
     chosen = choice.chosen
-    relaxed = "asked for with imgbuild init --relax; the project names another version"
+    relaxed = "relaxed with imgbuild init --relax; the project requires another version"
     minor = ".".join(chosen.python.split(".")[:2])
     return WantedExtension(
         name=name,

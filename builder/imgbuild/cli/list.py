@@ -33,6 +33,7 @@ from imgbuild.pipeline.code_at_hand import Fit
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project_paths import Project
 from imgbuild.report import Severity
+from imgbuild.resolve import python_support
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system import quoting
@@ -144,6 +145,9 @@ class Filters(Group, frozen=True, kw_only=True):
             words = " ".join(quoting.word(part) for each in machine for part in each.split(" ", 1))
             nearest = f"reasons: imgbuild doctor {words}; {nearest}"
         message = f"no target matches {' '.join(given) or 'the selection'}"
+        pythons = {base.python for base in matrix.bases.values()}
+        if self.python and ".".join(self.python.split(".")[:2]) not in pythons:
+            nearest = f"{python_support.bases_text(pythons)}; {nearest}"
         return NothingSelected(message, hint=f"{nearest}leave out a filter")
 
 

@@ -16,7 +16,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
 from imgbuild.cli._help import command
-from imgbuild.cli._options import OUTPUT_PATH
+from imgbuild.cli._options import OUTPUT_PATH, PACKAGES
 from imgbuild.cli._output import GAP, aligned, answer, count, folded, put, terminal_width
 from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._sessions import select_targets
@@ -44,7 +44,7 @@ from imgbuild.values import Arch, Condition, Digest, digest_of
 VARIABLES_WIDTH = 80
 INDENT = "    "
 WORDS = {
-    "entry point": "set by the image's entry point, where what is there does not fit",
+    "entry point": "set by the image's entry point, where the current value is unsuitable",
     "SIF": "set under Apptainer, by the SIF that imgbuild build --format sif makes",
     "slurm": "set by the job scripts of imgbuild slurm",
     "smoke": "set by imgbuild smoke, for each of its cases",
@@ -208,9 +208,7 @@ Variables = Annotated[
         "--variables", "The environment variables, with the reason and source of each.", often=True
     ),
 ]
-Packages = Annotated[
-    bool, option("--packages", "The wheels and Debian packages, with versions.", often=True)
-]
+Packages = Annotated[bool, PACKAGES()]
 GuideFlag = Annotated[
     bool,
     option("--guide", "How to use the image: its README, sizes, test results.", often=True),
@@ -222,12 +220,16 @@ Sbom = Annotated[
 
 
 class PackageList(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of an image: wheels and Debian packages, each name → version."""
+    """The packages of an image: wheels and Debian packages, each name → version.
+
+    `cpython` is the version of a standalone Python, "" where the base's own is used.
+    """
 
     target: str
     arch: Arch
     wheels: dict[str, str]
     debs: dict[str, str]
+    cpython: str = ""
 
 
 @verb
@@ -250,8 +252,8 @@ def show(
     --packages, --guide, --history, --tests and --sbom shows that part instead.
 
     --layers draws bars of what a pull downloads in a terminal. Elsewhere it has the columns
-    position, name, MB to pull, MB unpacked (- if a registry does not say), contents, first digits
-    of the digest; with --json the whole digest and every file of each layer.
+    position, name, MB to pull, MB unpacked (- if a registry does not report it), contents, first
+    digits of the digest; with --json the whole digest and every file of each layer.
 
     --history lists the commits of the checkout that gave the target another digest. --tests lists
     the latest run of each tier of smoke tests on each kind of GPU, for the current digest.
@@ -381,6 +383,7 @@ def _packages(selection: Selection) -> None:
                 arch=arch,
                 wheels=dict(sorted(locked.versions.items())),
                 debs={deb.package: deb.version for deb in locked.debs},
+                cpython=locked.python.version if locked.python else "",
             )
             rows: list[Sequence[str]] = [HEAD]
             files = {each.package: each.file for each in locked.wheels}
@@ -389,6 +392,8 @@ def _packages(selection: Selection) -> None:
                 (package, version, Path(files[package]).name)
                 for package, version in package_list.wheels.items()
             ]
+            if locked.python:
+                rows.append(("cpython", locked.python.version, locked.python.file))
             rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
             lines += _with_files(rows)
             package_lists.append(package_list)
@@ -400,7 +405,7 @@ def _packages(selection: Selection) -> None:
 
 
 def _with_files(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as a table; if it is too wide, each file on a line of its own, to be copied."""
+    """The rows as a table; if it is too wide, each file on a separate line, to be copied."""
     table = aligned(rows, width=sys.maxsize)
     if max(map(len, table)) <= terminal_width():
         return table

@@ -20,7 +20,7 @@ from imgbuild.system import process, programs
 from imgbuild.values import Arch, Bytes
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (asked for its size, nothing is written there)
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (read for its size; nothing is written there)
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 # Drivers before 510 do not know compute_cap, and answer nothing if they are asked for it.
 QUERIES = (
@@ -32,7 +32,7 @@ _VERSION = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
 
 
 class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU; `capability` is its compute capability ("9.0"), "" if the driver does not say."""
+    """A GPU; `capability` is its compute capability ("9.0"), "" if the driver reports none."""
 
     name: str
     memory: Bytes = 0
@@ -40,7 +40,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that runs containers here; `gpus` says whether it can give them GPUs."""
+    """Something that runs containers here; `gpus`: whether it can give them GPUs."""
 
     name: str
     version: str

@@ -223,7 +223,7 @@ def has_code(able: Collection[str], capability: str) -> bool:
 
     On a Tegra only code for itself runs.
 
-    Floors are computed for each capability that the data knows (code of an "a" suffix runs on its
+    Floors are computed for each capability in the data (code of an "a" suffix runs on its
     own alone): of these, what they leave out does not run.
     """
     if capability in able:
@@ -245,7 +245,7 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
             and not _runs_any(floors.gpu, gpu.capability)
             and _runs_any(floors.gpu_ptx, gpu.capability)
         ):
-            yield f"some kernels for {gpu.name} are compiled by the driver at their first use"
+            yield f"the driver compiles some kernels for {gpu.name} at first use"
 
 
 def _glibc_remarks(host: Host, floors: Floors) -> Iterable[str]:
@@ -269,12 +269,12 @@ def _remarks(host: Host) -> Iterable[str]:
         checked = "architecture and driver are" if host.driver else "the architecture is"
         yield f"no GPU was found{driver}: only {checked} checked"
     if not host.engines:
-        yield "no docker, podman or apptainer answers; `imgbuild run` uses a root folder"
+        yield "no docker, podman or apptainer is running; `imgbuild run` uses a root folder"
     for container_engine in host.engines:
         if host.gpus and not container_engine.gpus:
             cure = _cure(container_engine.name)
             name = f"{container_engine.name} {container_engine.version}"
-            yield f"{name} cannot hand GPUs to containers: {cure}"
+            yield f"{name} cannot give GPUs to containers: {cure}"
     if not host.igzip and any(
         container_engine.name == "docker" for container_engine in host.engines
     ):

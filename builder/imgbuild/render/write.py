@@ -95,7 +95,7 @@ def keep(
 def keep_new(
     project: Project, matrix: Matrix, names: Iterable[str], reporter: Reporter = SILENT
 ) -> None:
-    """Write the Dockerfiles of targets that were just locked, or say why one has none.
+    """Write the Dockerfiles of targets that were just locked, or report why one has none.
 
     Then those of an earlier lock are removed too.
     """

@@ -64,11 +64,13 @@ def _on_disk(path: Path, name: str) -> DiffSide:
         message = f"{path} has no {LOCK}"
         raise InputError(message, hint=hint)
     lock = lock_file.decode_lock(
-        boundary.content(file), str(file), hint=hint, remedy="lock it anew"
+        boundary.content(file), str(file), hint=hint, remedy="lock it again"
     )
     place = file.with_name(DIGESTS_FILE)
     if not place.is_file():
-        message = f"{place}: no such file, and a lock alone does not say how large its layers are"
+        message = (
+            f"{place}: no such file, and a lock alone does not contain the sizes of its layers"
+        )
         raise InputError(message, hint=hint)
     return image_diff.side(lock, image_digests.read_digests_at(place, lock, hint=hint), name)
 

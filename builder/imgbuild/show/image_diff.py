@@ -22,7 +22,7 @@ WHEEL = "wheel"  # packages of this kind come first
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One package that was added, removed or changed; then `before` or `after` may be empty."""
 
-    kind: str  # "wheel" or "deb"
+    kind: str  # "wheel", "deb" or "interpreter"
     package: str
     before: str
     after: str
@@ -155,7 +155,10 @@ def versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
     wheels = {
         ("wheel", wheel.package): wheel.version for wheel in installed_wheels(lock.arch[arch])
     }
-    return wheels | {("deb", deb.package): deb.version for deb in lock.arch[arch].debs}
+    python = lock.arch[arch].python
+    interpreter = {("interpreter", "cpython"): python.version} if python else {}
+    debs = {("deb", deb.package): deb.version for deb in lock.arch[arch].debs}
+    return wheels | interpreter | debs
 
 
 def _layers(names: Sequence[str]) -> str:

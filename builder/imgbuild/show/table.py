@@ -22,7 +22,7 @@ from imgbuild.system import quoting
 from imgbuild.system.quoting import Quoted
 from imgbuild.values import Arch, Bytes, Digest
 
-# The packages that have a column of their own, where any shown target pins them; the rest of the
+# The packages that have their own column, where any shown target pins them; the rest of the
 # pins stand together in the column "also".
 COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
 MARK = " *"  # after the name of a recommended target
@@ -37,8 +37,8 @@ NONE = "-"
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
     """A locked image: its manifest's digest, what a pull downloads in bytes, its test records.
 
-    `driver` is the oldest that runs it, "" if that is not known.
-    `runs` are those that count, of each tier on each kind of GPU the latest; `tested` says the same
+    `driver` is the oldest that runs it, "" if unknown.
+    `runs` are those that count, of each tier on each kind of GPU the latest; `tested` has the same
     in words, or that there is not a test record.
     """
 
