@@ -24,6 +24,7 @@ COLUMN = 26  # where the text of an option begins, at most
 NO_TARGET = ""  # in place of a target: the only one of the project
 ACTIVE = "active"  # the value of --environment without one
 EXAMPLES = ("Example:", "Examples:")
+WORDS = "imgbuild.command"  # the words after `--`, in the meta data of a context
 FEW = 12  # options that fit one screen
 MORE = "More options"
 LAST = (OUTPUT,)  # panels at the end; others are in the order in which options are declared
@@ -66,6 +67,16 @@ class RunCommand(VerbCommand):
             mark = args.index("--")
             words = [*args[:mark], NO_TARGET, *args[mark:]]
         return super().parse_args(ctx, words)
+
+
+class RenderCommand(VerbCommand):
+    """A verb that takes any number of targets, and a command after `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words before `--`; those after it are in `ctx.meta`."""
+        place = args.index("--") if "--" in args else len(args)
+        ctx.meta[WORDS] = tuple(args[place + 1 :])
+        return super().parse_args(ctx, args[:place])
 
 
 class AuditCommand(VerbCommand):

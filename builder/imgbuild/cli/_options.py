@@ -163,8 +163,10 @@ CHECK = Definition(
 )
 GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
                   parser=_count, setting=True)  # fmt: skip
-GPU = Definition("--gpu", "A GPU by its compute capability or name: 9.0, H100.", metavar="GPU",
-                 panel=SELECT, often=True)  # fmt: skip
+GPU = Definition("--gpu", "A GPU by its name or compute capability: A100, RTX 4090, 9.0.",
+                 metavar="GPU", panel=SELECT, often=True)  # fmt: skip
+DRIVER = Definition("--driver", "An NVIDIA driver: 580.65.06, or 535 for the newest of its branch.",
+                    metavar="VERSION", panel=SELECT, often=True)  # fmt: skip
 ENV = Definition(
     "--env -e", "Set an environment variable; NAME alone passes your shell's value. Repeatable.",
     metavar="NAME[=VALUE]", often=True,
@@ -184,6 +186,8 @@ REQUIREMENTS = Definition(
     " folder. Repeatable.",
     metavar="FILE", panel=SELECT, often=True,
 )  # fmt: skip
+SOLVE = Definition("--solve", "Solve for versions.", often=True)
+PACKAGES = Definition("--packages", "The wheels and Debian packages, with versions.", often=True)
 PYTHON = Definition("--python", "The Python version.", metavar="X.Y", panel=SELECT)
 CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
                   often=True)  # fmt: skip
@@ -215,6 +219,11 @@ KernelCache = Annotated[
     option("--kernel-cache/--no-kernel-cache", "Keep what the image compiles while it runs (Triton,"
            " torch.compile, FlashInfer, vLLM) in imgbuild's cache, for its next run.",
            panel=CONTAINER),
+]  # fmt: skip
+Osv = Annotated[
+    str | None,
+    option("--osv", "The server with OSV's API. Default: $IMGBUILD_OSV, else"
+           " https://api.osv.dev.", metavar="URL"),
 ]  # fmt: skip
 Offline = Annotated[
     bool, option("--offline", "Use the cache only; fail if a file is missing from it.", often=True)

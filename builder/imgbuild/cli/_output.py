@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,19 @@ PIECE = re.compile(r"[^\s,/@-]*[,/@-]|[^\s,/@-]+")  # of a word that is too long
 BELOW = "    "  # before what continues a line
 
 
-def answer(value: Any, lines: Sequence[str]) -> None:
+Style = Callable[[str], Sequence[tuple[str, str]]]  # a line → its parts, with rich's styles
+
+
+def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None:
     """Write the result of a verb: with `--json` canonical JSON of `value`, else `lines`.
 
-    Control characters are escapes in both: texts come from locks, servers and file names.
+    Control characters are escapes in both: texts come from locks, servers and file names. `style`
+    applies in a terminal.
     """
     if console.json:
         put(ascii_controls(codec.encode(value).decode()))
+    elif style is not None and lines and sys.stdout.isatty():
+        console.styled(map(style, lines))
     elif lines:
         put(visible("\n".join(lines)))
 

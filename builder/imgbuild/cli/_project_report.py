@@ -11,6 +11,7 @@ from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.choose_target import Choice
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.project.model import Declared
+from imgbuild.resolve import python_support
 from imgbuild.resolve.choose import Candidate
 from imgbuild.system import boundary
 from imgbuild.values import normalize
@@ -61,6 +62,7 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
                 f"Python {each.python}: {there} of {count(each.pinned, 'pinned package')}"
                 f" can be installed{missing}"
             )
+    lines.append(python_support.OTHER)
     return ["\n  ".join(lines)]
 
 

@@ -205,11 +205,14 @@ def diff(
         work = Options(jobs=processes(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)
         return
-    if accept or selection.arches:
-        message = "--accept and --arch need --files or --builder docker"
-        raise InputError(message, hint="add --files, or leave them out")
+    if accept:
+        message = "--accept needs --files or --builder docker"
+        raise InputError(message, hint="add --files, or leave it out")
     client = Client(plain_http=plain_http or (), reporter=console)
-    old, new = (diff_sides.side(name, client, selection.matrix, console) for name in all_names)
+    old, new = (
+        diff_sides.only(diff_sides.side(name, client, selection.matrix, console), selection.arches)
+        for name in all_names
+    )
     changes = image_diff.between(old, new)
     answer(changes, folded(image_diff.words(changes)))
 

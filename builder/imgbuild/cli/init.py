@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +13,10 @@ import typer
 from packaging.requirements import InvalidRequirement
 
 from imgbuild import project_paths
-from imgbuild.audit.binaries import gpus
 from imgbuild.cache.context import Context
-from imgbuild.cli import _project_report
+from imgbuild.cli import _machine, _project_report
 from imgbuild.cli._help import command
-from imgbuild.cli._options import CUDA, FROM, GPU, LOCK, SYSTEM, TARGET, OneArch
+from imgbuild.cli._options import CUDA, DRIVER, FROM, GPU, LOCK, SYSTEM, TARGET, OneArch
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import SELECT, Group, option, verb
@@ -42,7 +40,6 @@ ADD = "Additions"
 READ = "The project's files"
 MATRIX = "matrix.yaml"
 PYTHON = "python"  # in --relax, for the Python that the project requires
-DRIVER = re.compile(r"\d{3}(\.\d+){0,2}", re.ASCII)
 
 
 NameOption = Annotated[
@@ -86,16 +83,7 @@ ImageOption = Annotated[
     ),
 ]
 CudaOption = Annotated[str | None, CUDA("Only targets of this release.")]
-DriverOption = Annotated[
-    str | None,
-    option(
-        "--driver",
-        "The NVIDIA driver that the image must run on: 535, 580.65. Default: this machine's.",
-        metavar="VERSION",
-        panel=SELECT,
-        often=True,
-    ),
-]
+DriverOption = Annotated[str | None, DRIVER("Default: this machine's.")]
 GpuOption = Annotated[
     list[str] | None,
     GPU("Only targets that run on it; repeatable. Default: this machine's."),
@@ -204,22 +192,15 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
         if here.arch != arch:
             here = Host(arch=arch)
         if self.driver is not None:
-            if not DRIVER.fullmatch(self.driver):
-                message = f"--driver {self.driver}: expected a version such as 535 or 580.65.06"
-                raise InputError(message, hint="nvidia-smi shows it")
-            here = msgspec.structs.replace(here, driver=self.driver, gpus=())
+            named = _machine.driver(self.driver)
+            here = msgspec.structs.replace(here, driver=named, gpus=())
         if self.gpu:
-            gpus_here = tuple(HostGpu(name=text, capability=_capability(text)) for text in self.gpu)
+            models = {text: _machine.gpu(text) for text in self.gpu}
+            gpus_here = tuple(
+                HostGpu(name=text, capability=model.capability) for text, model in models.items()
+            )
             here = msgspec.structs.replace(here, gpus=gpus_here)
         return here
-
-
-def _capability(text: str) -> str:
-    capability = gpus.capability_of(text)
-    if capability is None:
-        message = f"--gpu {text}: not a compute capability, nor the name of a GPU"
-        raise InputError(message, hint="such as 9.0, sm_90 or H100")
-    return capability
 
 
 class Additions(Group, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ from imgbuild.cli._verb import CONTAINER, Definition, Group, RunOutput, option, 
 from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount, process_ids
 from imgbuild.container.run_in_image import PROJECT_COMMIT, CommandConfig
+from imgbuild.container.settings import MODELS, MODELS_VARIABLE, TOKEN, TRACKING, WORKDIR
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.pipeline import code_at_hand, run_target
 from imgbuild.pipeline.session import Options, open_session
@@ -43,8 +44,6 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, is_number
 
 ENTRYPOINT = "/opt/imgbuild/entrypoint"  # finds a home if HOME cannot be written
-FOLDER = "/workspace"  # for the current folder, if the image has no working folder
-CACHE = "/mnt/huggingface"
 NOTICE = "notice"  # the kind of fact for what is reported once a day
 SELINUX = Path("/sys/fs/selinux/enforce")
 NAME = re.compile(r"[^\s=]+")
@@ -118,14 +117,14 @@ class RunOptions(Group, frozen=True, kw_only=True):
         files = {path.absolute(): read_env_file(path) for path in self.env_file or []}
         named = {name for values in files.values() for name in values}
         given = dict(_variable(text) for text in self.env or [])
-        workdir = config.workdir if config.workdir not in ("", "/") else FOLDER
+        workdir = config.workdir if config.workdir not in ("", "/") else WORKDIR
         commit = config.labels.get(PROJECT_COMMIT, "")
         mounts = {mount.target: mount for mount in _folder(workdir, commit)}
         env: dict[str, str | None] = dict.fromkeys(_by_name())
         cache = hugging_face_cache() if self.hf_cache else None
         if cache is not None:
-            mounts[CACHE] = Mount(source=cache, target=CACHE)
-            env["HF_HOME"] = CACHE
+            mounts[MODELS] = Mount(source=cache, target=MODELS)
+            env[MODELS_VARIABLE] = MODELS
         volumes = {mount.target: mount for mount in map(_volume, self.volume or [])}
         typed = {*named, *(name for name, value in given.items() if value is not None)}
         paths = path_variables.passed(
@@ -237,7 +236,7 @@ def _by_name() -> Iterable[str]:
     """The variables that are passed if they are set, without those whose value is a path."""
     paths = path_variables.names()
     for name in sorted(os.environ):
-        if name == "HF_TOKEN" or (name.startswith("WANDB_") and name not in paths):
+        if name == TOKEN or (name.startswith(TRACKING) and name not in paths):
             yield name
 
 

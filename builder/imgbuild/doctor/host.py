@@ -50,7 +50,8 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """One machine. `driver` is that of the GPU ("580.65.06"), "" if there is none.
 
-    `igzip`: whether containerd, and so Docker, finds this program to inflate layers.
+    `igzip`: whether containerd, and so Docker, finds this program to inflate layers. `described`:
+    another machine, of which only architecture, driver and GPUs were given.
     """
 
     arch: Arch | None
@@ -61,6 +62,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     engines: tuple[Runs, ...] = ()
     shared_memory: Bytes = 0
     igzip: bool = False
+    described: bool = False
+
+    @property
+    def phrase(self) -> str:
+        """What messages call the machine."""
+        return "the machine" if self.described else "this machine"
 
 
 def read_host() -> Host:

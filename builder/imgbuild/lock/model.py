@@ -10,6 +10,7 @@ from imgbuild.lock.resolution import LockedFile, Resolution
 from imgbuild.matrix.fields import (
     NAME,
     REGISTRY_IMAGE,
+    ArchiveUrl,
     CudaVersion,
     Day,
     DebianPackage,
@@ -74,7 +75,10 @@ class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the target. `hardened` and `tools` are unset for a base without."""
+    """The base of the target. `hardened`, `tools` and `standalone` are unset for a base without.
+
+    `standalone` has the URLs of a standalone build of Python, whose archives the resolutions have.
+    """
 
     name: Name
     kind: Literal["debian", "registry"]
@@ -86,6 +90,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
     image: BaseImage = ""
     hardened: bool | msgspec.UnsetType = msgspec.UNSET
     tools: tuple[DebianPackage, ...] | msgspec.UnsetType = msgspec.UNSET
+    standalone: dict[Arch, ArchiveUrl] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AddedFile(LockedFile, frozen=True, kw_only=True):

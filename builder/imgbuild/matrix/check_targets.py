@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from imgbuild.matrix import flashinfer, settings
 from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.fields import VERSION_LABEL
-from imgbuild.matrix.model import Drop, Matrix, Target
+from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target
 from imgbuild.matrix.notes import Notes, Path
 from imgbuild.matrix.settings import folder, link_text, relative
 
@@ -66,6 +66,13 @@ def check_row(notes: Notes, path: Path, row: Target | Extension) -> None:
 
 def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
     notes.choice((*path, "base"), target.base, matrix.bases, "base", of=("bases",))
+    base = matrix.bases.get(target.base)
+    source = base.standalone if isinstance(base, DebianBase) else None
+    for number, arch in enumerate(target.arch if source is not None else ()):
+        if source is not None and arch not in source.archives:
+            message = f"the base {target.base} has no archive of Python for {arch}"
+            have = f"one of {', '.join(source.archives)}" if source.archives else None
+            notes.note((*path, "arch", number), message, value=arch.value, expected=have)
     notes.once((*path, "extras"), target.extras)
     for number, name in enumerate(target.extras):
         here: Path = (*path, "extras", number)

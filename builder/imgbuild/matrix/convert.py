@@ -180,8 +180,11 @@ class _Reader:
         if kind(node) == "null" and len(types) < len(expected_type.types):
             return None
         structs = {str(item.tag): item for item in types if isinstance(item, inspect.StructType)}
+        plain = [item for item in types if not isinstance(item, inspect.StructType)]
         if len(types) == 1 or not isinstance(node, yaml.MappingNode):
-            return self.read(node, types[0], path, expected)
+            return self.read(node, (plain or types)[0], path, expected)
+        if plain:  # a scalar, or a mapping for more
+            return self.read(node, next(iter(structs.values())), path)
         field = next(item.tag_field or "" for item in structs.values())
         tag = next((child for key, child in node.value if key.value == field), None)
         choices = "one of " + ", ".join(structs)

@@ -123,7 +123,7 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, ask: ChoiceRequest) -> 
         target=lock.target,
         arch=ask.arch,
         versions=resolution.versions,
-        python=python_of(matrix.bases[target.base], resolution.debs),
+        python=python_of(matrix.bases[target.base], resolution),
         cuda=lock.cuda,
         as_of=lock.as_of,
         tested=recording.tested(project, lock, [ask.arch]) or "",

@@ -270,12 +270,11 @@ def base_digest(target_digests: TargetDigests, plans: Iterable[Plan]) -> Digest:
 
 
 def _base(lock: Lock, target_digests: TargetDigests, plans: Iterable[Plan]) -> DockerfileBase:
-    count = len(next(iter(lock.arch.values())).debs)
-    contents = (
-        f"{count} Debian packages of {lock.base.suite}"
-        if lock.base.kind == "debian"
-        else lock.base.image
-    )
+    first = next(iter(lock.arch.values()))
+    contents = lock.base.image
+    if lock.base.kind == "debian":
+        python = f", CPython {first.python.version}" if first.python else ""
+        contents = f"{len(first.debs)} Debian packages of {lock.base.suite}{python}"
     return DockerfileBase(
         name=lock.base.name, digest=base_digest(target_digests, plans), contents=contents
     )

@@ -7,11 +7,14 @@ is a target of the project, as it is or at a git revision.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from imgbuild import project_paths
 from imgbuild.attest import bundle
-from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.errors import ImgbuildError, InputError, NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.fields import VERSION_LABEL
@@ -25,7 +28,7 @@ from imgbuild.show import image_diff, revisions
 from imgbuild.show.image_diff import DiffLayer, DiffSide, SideContent
 from imgbuild.system import boundary
 from imgbuild.system.reporter import SILENT, Reporter
-from imgbuild.values import Digest
+from imgbuild.values import Arch, Digest
 
 MADE = re.compile(r"imgbuild layer (.+)")
 LOCK = "lock.json"
@@ -41,6 +44,17 @@ def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SI
     if "/" not in name and ":" not in name and not revision.startswith("sha256:"):
         return _of_target(name, revision, text, matrix) if at else _locked(name, matrix)
     return _in_registry(client, parse(text, default_tag="latest"), reporter)
+
+
+def only(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
+    """`side` with the named architectures alone, or all if none is; NothingSelected without any."""
+    if not arches:
+        return side
+    kept = {arch: content for arch, content in side.arch.items() if arch in arches}
+    if not kept:
+        message = f"{side.name} has no {' or '.join(arches)}; it has {', '.join(side.arch)}"
+        raise NothingSelected(message, hint="name another architecture, or leave --arch out")
+    return msgspec.structs.replace(side, arch=kept)
 
 
 def _on_disk(path: Path, name: str) -> DiffSide:

@@ -54,6 +54,7 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
         files=published.base_files,
         security=published.security,
         tools=published.tools,
+        python=published.python,
     )
 
 

@@ -299,7 +299,7 @@ def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], result: s
 def test_no_engine_answers(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     error(imgbuild, ["load", TARGET], 6, "no container engine found", "start Docker or podman")
-    error(imgbuild, ["load", TARGET, "--through", "podman"], 6, "podman does not answer")
+    error(imgbuild, ["load", TARGET, "--through", "podman"], 6, "cannot connect to podman")
 
 
 def test_a_folder_that_cannot_be_written(imgbuild: Command, tmp_path: Path) -> None:

@@ -53,6 +53,42 @@ SHARED = {
         "packages: [python3, g++, §python3]",
         ("bases.debian-12.packages[2]", "python3 is listed twice", None, "once", None),
     ),
+    "a secret in the URL of an archive": (
+        'python: "3.11"',
+        (
+            'python: {version: "3.12", from: standalone, archives:'
+            " {x86_64: §'https://me:hunter2@example.org/a.tar.gz'}}"
+        ),
+        (
+            "bases.debian-12.python.archives.x86_64",
+            "user name or password",
+            None,
+            "netrc or keyring",
+            None,
+        ),
+    ),
+    "an archive of another kind": (
+        'python: "3.11"',
+        (
+            'python: {version: "3.12", from: standalone, archives:'
+            " {x86_64: §'https://example.org/a.tar.zst'}}"
+        ),
+        (
+            "bases.debian-12.python.archives.x86_64",
+            "expected form",
+            "https://example.org/a.tar.zst",
+            "NAME.tar.gz",
+            None,
+        ),
+    ),
+    "a checksum without an archive": (
+        'python: "3.11"',
+        (
+            'python: {version: "3.12", from: standalone, archives: {x86_64: '
+            f"'https://example.org/a.tar.gz'}}, sha256: {{§arm64: {'a' * 64}}}}}"
+        ),
+        ("bases.debian-12.python.sha256.arm64", "no archive for arm64", None, "archives:", None),
+    ),
     "a text that is no Debian package": (
         "packages: [python3, g++]",
         "packages: [python3, §G++ 12]",
@@ -388,3 +424,20 @@ def test_the_prefix_is_a_path() -> None:
         column,
         "venv",
     )
+
+
+def test_a_standalone_python_has_an_archive_for_each_architecture_of_its_targets() -> None:
+    source = "{version: '3.12', from: standalone, archives: {arm64: 'https://a.example/b.tar.gz'}}"
+    (problem,) = problems(RIGHT.replace('python: "3.11"', f"python: {source}"))
+    assert (problem.path, problem.value) == (f"{TARGET}.arch[0]", "x86_64")
+    assert "debian-12 has no archive of Python for x86_64" in problem.message
+    assert problem.expected == "one of arm64"
+
+
+@pytest.mark.parametrize("folder", ["/opt/python", "/opt/python/venv", "/opt"])
+def test_nothing_of_the_image_is_where_the_standalone_python_is(folder: str) -> None:
+    source = "{version: '3.12', from: standalone, archives: {x86_64: 'https://a.example/b.tar.gz'}}"
+    text = RIGHT.replace('python: "3.11"', f"python: {source}")
+    (problem,) = problems(text.replace("workdir: /workspace", f"workdir: {folder}"))
+    assert (problem.path, problem.value) == ("image.workdir", folder)
+    assert "/opt/python is the folder of the standalone Python" in problem.message

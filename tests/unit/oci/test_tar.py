@@ -75,7 +75,7 @@ def test_links(kind: MemberKind, target: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 8**11 - 1, 8**11, 1 << 40])
-def test_sizes(size: int) -> None:
+def test_valid_sizes_are_parsed(size: int) -> None:
     member = Member(path="a", size=size)
     assert read_back(member).size == size
     assert len(header(member)) == (BLOCK if size < 8**11 else 3 * BLOCK)

@@ -260,7 +260,7 @@ def test_a_plain_tar_is_a_layer_too(tmp_path, root):
     assert (root / "a").read_text() == "x"
 
 
-def test_zstd_is_refused_in_words(tmp_path, root):
+def test_zstd_compression_is_refused_with_hint(tmp_path, root):
     (tmp_path / "blob").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
     with pytest.raises(InputError, match="zstd"):
         unpacked([tmp_path / "blob"], root)

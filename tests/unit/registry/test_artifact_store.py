@@ -103,7 +103,7 @@ def test_manifest_is_what_the_specification_says(client: Client, registry: Regis
     assert titles == ["a.bin", "b.json"]
 
 
-def test_second_time_nothing_moves(client: Client, registry: Registry):
+def test_second_push_changes_nothing(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
     first = artifact_store.attach(client, repository, subject, KIND, FILES)
     before = len(registry.requests)

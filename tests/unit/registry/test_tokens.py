@@ -237,7 +237,7 @@ def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
     patient.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
     output = caplog.text + "".join(capfd.readouterr())
     console.configure(verbosity=0, json=False)
-    assert "trying again" in output
+    assert "retrying" in output
     secrets = (SECRET, LOGIN[1], base64.b64encode(":".join(LOGIN).encode()).decode())
     assert [word for word in (*secrets, *registry.tokens) if word in output] == []
 
