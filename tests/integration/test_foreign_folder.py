@@ -47,6 +47,8 @@ CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
     ("remove", ("helper",), (2,)),
     ("init", ("new", "--extends=small", *LOCKED), (0,)),
     ("lock", (TARGET,), (0,)),
+    ("outdated", (TARGET,), (0,)),
+    ("update", ("--to=other",), (2,)),
     ("resolve", ("torch==2.6.0", "--cuda=12.4", "--solve"), (8,)),
     ("audit", (TARGET,), (0,)),
     ("audit", ("--environment",), (2,)),

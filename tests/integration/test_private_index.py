@@ -133,7 +133,7 @@ def test_a_certificate_for_another_host_is_refused(
         impatient().bytes(f"https://127.0.0.1:{site.port}/files/trl.whl")
 
 
-def test_a_login_from_netrc(
+def test_credentials_from_netrc(
     bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))

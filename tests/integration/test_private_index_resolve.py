@@ -133,7 +133,7 @@ def test_a_private_index_with_tls_and_a_password(private, default, tmp_path, mon
     assert str(site.port) not in msgspec.json.encode(lock).decode()
 
 
-def test_a_login_from_netrc(private, default, tmp_path, monkeypatch):
+def test_credentials_from_netrc(private, default, tmp_path, monkeypatch):
     site, authority = private
     netrc = tmp_path / "netrc"
     netrc.write_text("machine localhost login reader password s3cret-word\n")

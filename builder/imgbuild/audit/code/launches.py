@@ -107,7 +107,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
 
 
 def _launch(command: Command) -> tuple[str, Command] | None:
-    """The launcher that a command starts, also behind srun and similar programs, and its words."""
+    """The launcher that a command starts, also after a wrapper, and its words."""
     for at, word in enumerate(command):
         name = word.text.rpartition("/")[2]
         if name == "accelerate" and (len(command) <= at + 1 or command[at + 1].text != "launch"):
