@@ -1,4 +1,4 @@
-"""An image on a standalone Python: locked from a server, built, run.
+"""An image on a standalone Python: locked from a server, built, run; sdists are built with it.
 
 The archive has the interpreter of this machine; its Debian packages do not. The long test does the
 same with each version of pyenv that is installed, and compiles an extension in the image.
@@ -18,6 +18,7 @@ from imgbuild.container.root_folder import root_folder
 from imgbuild.oci import layout
 from imgbuild.values import Arch
 from tests.support import ci_repository, needs, sample_project, smoke_environment, standalone_python
+from tests.support.local_index import sdist_bytes
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
@@ -26,9 +27,9 @@ ARCHIVE = "cpython-{}+20260101-x86_64-unknown-linux-gnu-install_only.tar.gz"
 LIBRARIES = ["libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libncursesw6", "libreadline8",
              "libsqlite3-0", "libssl3", "libuuid1", "zlib1g"]  # fmt: skip
 LOOK = """\
-import json, sys, sysconfig, os, thewheel
+import json, sys, sysconfig, os, sourced, thewheel
 print(json.dumps([
-    thewheel.VALUE, sys.prefix, sys.base_prefix, os.path.realpath(sys.executable),
+    thewheel.VALUE, sourced.BUILT_BY, sys.prefix, sys.base_prefix, os.path.realpath(sys.executable),
     sysconfig.get_config_var("CC").split()[0], os.path.exists("/usr/bin/python3"),
 ]))
 """
@@ -44,6 +45,31 @@ compiler = sysconfig.get_config_var("LDSHARED").split()
 include = "-I" + sysconfig.get_paths()["include"]
 subprocess.run([*compiler, "-fPIC", include, str(source), "-o", module], check=True)
 subprocess.run(["python", "-c", "import demo; print(demo.__name__)"], check=True, cwd="/tmp")
+"""
+
+
+# A build backend of an sdist: the wheel says which Python built it.
+PYPROJECT = b"""\
+[build-system]
+requires = []
+build-backend = "own"
+backend-path = ["."]
+"""
+BACKEND = b"""\
+import sys, sysconfig, zipfile
+
+def build_wheel(folder, settings=None, metadata=None):
+    info = "sourced-1.0.dist-info/"
+    files = {
+        "sourced.py": f"BUILT_BY = {[sys.base_prefix, sysconfig.get_config_var('prefix')]}",
+        info + "METADATA": "Metadata-Version: 2.1\\nName: sourced\\nVersion: 1.0\\n",
+        info + "WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+        info + "RECORD": "",
+    }
+    with zipfile.ZipFile(f"{folder}/sourced-1.0-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    return "sourced-1.0-py3-none-any.whl"
 """
 
 
@@ -65,15 +91,21 @@ def run(folder: Path, code: str) -> str:
 
 @pytest.fixture(name="project")
 def _project(tmp_path: Path) -> Iterator[Project]:
-    """A project with the packed interpreter of this machine."""
+    """A project with the packed interpreter of this machine, and a package without a wheel."""
     needs.user_namespaces()
-    files = sample_project.index().site_files()
+    index = sample_project.index()
+    source = sdist_bytes("sourced", "1.0", {"pyproject.toml": PYPROJECT, "own.py": BACKEND})
+    index.add("sourced", "sourced-1.0.tar.gz", source)
+    files = index.site_files()
     name = ARCHIVE.format("3.11.2")
     files[f"archives/{name.replace('+', '%2B')}"] = standalone_python.of_debian()
     with serve(Site(files=files)) as site:
         project = Project(tmp_path / "project", site.url("simple"), cache=None)
         url = site.url(f"archives/{name.replace('+', '%2B')}")
         project.write(base("3.11", url, ["usr-is-merged", *LIBRARIES]), user="imgbuild", uid=1000)
+        path = project.folder / "matrix.yaml"
+        text = path.read_text().replace("pins: {", 'pins: {sourced: "1.0", ')
+        path.write_text(f"{text}sdists: {{sourced: {{reason: it has no wheel}}}}\n")
         yield project
 
 
@@ -86,7 +118,7 @@ def test_an_image_on_the_archive_of_a_server(project: Project, tmp_path: Path) -
     project.run("build", TARGET, "--output", str(tmp_path / "one"))
     prefix = "/opt/python"
     assert json.loads(run(tmp_path / "one", LOOK)) == [
-        42, "/opt/venv", prefix, f"{prefix}/bin/python3.11", "cc", False
+        42, [prefix, prefix], "/opt/venv", prefix, f"{prefix}/bin/python3.11", "cc", False
     ]  # fmt: skip
     shown = project.run("show", TARGET, "--layers").stdout
     assert f"CPython {locked['version']}" in shown

@@ -151,6 +151,14 @@ def render(
         form=form, online=online, registry=registry, container=container.options(words)
     )
     _refuse(options, output, check=check, arches=selection.arches)
+    _render(selection, options, output, check=check)
+
+
+def _render(
+    selection: Selection, options: RenderOptions, output: Path | None, *, check: bool
+) -> None:
+    """Write the selected targets, or compare what is committed."""
+    form = options.form
     project = selection.project()
     if form in WITH_TEMPLATE:
         report_templates(project)
@@ -168,6 +176,12 @@ def render(
     else:
         rendered = write.render(
             project, read, [(item.lock, item.arches) for item in chosen], options
+        )
+    if form in write.LOCAL and not (options.registry or read.registry):
+        names = " ".join(item.lock.target for item in chosen)
+        console.info(
+            f"the image is that of this machine: imgbuild load {names}; --registry names it by"
+            " its digest"
         )
     if output is not None:
         rendered = write.leave(rendered, output)

@@ -56,11 +56,12 @@ class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A container of an image, independent of what runs it.
 
-    `name` is a label of DNS. `image` is its reference, by digest if it is in a registry. `arch` is
-    set if the image is for one architecture. `gpus` is a number for each node, True for all, None
-    for the format's default. `secrets` are names of variables; their values are nowhere. `cache` is
-    the image's folder for what it compiles, whose content is of use to the image `digest` alone.
-    `ray` is Ray's version, "" if the image has no server for Ray's jobs.
+    `name` is a label of DNS, `account` the name of the image's user. `image` is its reference, by
+    digest if it is in a registry. `arch` is set if the image is for one architecture. `gpus` is a
+    number for each node, True for all, None for the format's default. `secrets` are names of
+    variables whose values are supplied elsewhere, `passed` those of them that were named. `cache`
+    is the image's folder for what it compiles, of use to the image `digest` alone. `ray` is Ray's
+    version, "" if the image has no server for Ray's jobs.
     """
 
     target: str
@@ -72,6 +73,7 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     cache: str
     user: tuple[int, int]
+    account: str
     python: str
     gpus: bool | int | None
     gpu: str
@@ -107,6 +109,7 @@ def settings(
         workdir=lock.settings.workdir if lock.settings.workdir not in ("", "/") else WORKDIR,
         cache=lock.settings.cache,
         user=(lock.settings.user.uid, lock.settings.user.gid),
+        account=lock.settings.user.name,
         python=f"{lock.settings.prefix}/bin/python",
         gpus=None if options.gpus is None else options.gpus == "all" or int(options.gpus),
         gpu=options.gpu or "",

@@ -13,9 +13,9 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.lock import addresses
-from imgbuild.lock.model import STANDALONE, Extends, Lock, LockedProject
+from imgbuild.lock.model import Extends, Lock, LockedProject
 from imgbuild.matrix import flashinfer, settings
-from imgbuild.matrix.fields import SDIST, WHEEL
+from imgbuild.matrix.fields import SDIST, STANDALONE, WHEEL
 from imgbuild.matrix.notes import Notes, Path
 
 TAG = 128  # characters of a tag, which a target's name is

@@ -12,7 +12,6 @@ from imgbuild import codec
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.lock import check, drift
 from imgbuild.lock.model import (
-    STANDALONE,
     AddedFile,
     AddedFolder,
     AddedInputs,
@@ -24,7 +23,7 @@ from imgbuild.lock.model import (
 )
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.fields import VERSION_LABEL
+from imgbuild.matrix.fields import STANDALONE, VERSION_LABEL
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.project_paths import CATALOGUE
 from imgbuild.system import boundary

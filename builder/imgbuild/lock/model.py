@@ -30,8 +30,6 @@ from imgbuild.matrix.fields import (
 from imgbuild.matrix.model import Drop, User
 from imgbuild.values import Arch, Digest, Sha256
 
-STANDALONE = "/opt/python"  # the folder of a standalone build of Python in an image
-
 Mode = Annotated[str, msgspec.Meta(pattern=r"^[0-7]{3,4}\Z", description="as chmod reads it")]
 Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31, description="of a user or group")]
 Suite = Annotated[

@@ -20,7 +20,6 @@ from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import default_index_of, matrix_of, versions_of
-from imgbuild.lock.model import STANDALONE
 from imgbuild.lock.project_requirements import (
     ProjectRequirements,
     refuse_contradictions,
@@ -33,7 +32,7 @@ from imgbuild.matrix.check_extensions import check_extensions
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.convert import converted, refusal
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource
-from imgbuild.matrix.fields import VERSION_LABEL
+from imgbuild.matrix.fields import STANDALONE, VERSION_LABEL
 from imgbuild.matrix.model import (
     DebianBase,
     Flashinfer,

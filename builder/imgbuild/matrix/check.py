@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from imgbuild.matrix import settings
 from imgbuild.matrix.check_targets import check_drops, check_target, environment, labels, specifier
 from imgbuild.matrix.extension import Extension
-from imgbuild.matrix.fields import ARCHIVE_URL, DEBIAN_PACKAGE
+from imgbuild.matrix.fields import ARCHIVE_URL, DEBIAN_PACKAGE, STANDALONE
 from imgbuild.matrix.model import (
     Base,
     DebianBase,
@@ -44,6 +44,8 @@ def check_matrix(notes: Notes, matrix: Matrix) -> None:
     for name, base in matrix.bases.items():
         _base(notes, ("bases", name), base)
     _image(notes, matrix.image)
+    if any(isinstance(base, DebianBase) and base.standalone for base in matrix.bases.values()):
+        _outside_python(notes, matrix.image)
     extras = [package for group in matrix.extras.values() for package in group]
     rows = row_packages(matrix.targets.values())
     names = dict.fromkeys([*matrix.requires, *matrix.sdists, *extras, *rows])
@@ -161,6 +163,19 @@ def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
             message = f"there is no archive for {arch}"
             expected = f"archives: {{{arch}: https://…}}"
             notes.note((*path, "sha256", arch), message, key=True, expected=expected)
+
+
+def _outside_python(notes: Notes, image: Image) -> None:
+    """Note a folder of the image that is in that of the standalone Python, or contains it."""
+    for field, folder_path in (
+        ("prefix", image.prefix),
+        ("workdir", image.workdir),
+        ("cache", image.cache),
+    ):
+        both = (f"{folder_path}/", f"{STANDALONE}/")
+        if both[0].startswith(both[1]) or both[1].startswith(both[0]):
+            message = f"{STANDALONE} is the folder of the standalone Python of a base"
+            notes.note(("image", field), message, value=folder_path, expected="another folder")
 
 
 def _image(notes: Notes, image: Image) -> None:

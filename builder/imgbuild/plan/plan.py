@@ -13,7 +13,6 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
 from imgbuild.lock.lock_file import AddedFile, AddedFolder, Lock, published_part
-from imgbuild.lock.model import STANDALONE
 from imgbuild.lock.resolution import (
     Deb,
     LockedFile,
@@ -22,6 +21,7 @@ from imgbuild.lock.resolution import (
     Resolution,
     Wheel,
 )
+from imgbuild.matrix.fields import STANDALONE
 from imgbuild.matrix.model import Drop, User
 from imgbuild.plan.cut import cut_wheels
 from imgbuild.values import Arch, Digest, Sha256, digest_of

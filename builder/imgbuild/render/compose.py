@@ -97,6 +97,7 @@ def devcontainer(container: ContainerSettings) -> str:
             f"source={home},target={MODELS},type=bind",
             f"source={volume},target={container.cache},type=volume",
         ],
+        "remoteUser": container.account,
         "initializeCommand": ["mkdir", "-p", home],
         "containerEnv": container.env,
         "remoteEnv": {name: f"${{localEnv:{name}}}" for name in container.secrets},

@@ -15,8 +15,8 @@ from imgbuild.container.root_folder import TREE
 from imgbuild.cpython import python_archive
 from imgbuild.deb import apt, debian_root
 from imgbuild.errors import InputError
-from imgbuild.lock.model import STANDALONE
 from imgbuild.lock.resolution import Deb, PythonArchive
+from imgbuild.matrix.fields import STANDALONE
 from imgbuild.matrix.model import Base, DebianBase, User
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, MemberKind

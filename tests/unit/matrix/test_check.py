@@ -75,7 +75,7 @@ SHARED = {
         ),
         (
             "bases.debian-12.python.archives.x86_64",
-            "another form",
+            "expected form",
             "https://example.org/a.tar.zst",
             "NAME.tar.gz",
             None,
@@ -432,3 +432,12 @@ def test_a_standalone_python_has_an_archive_for_each_architecture_of_its_targets
     assert (problem.path, problem.value) == (f"{TARGET}.arch[0]", "x86_64")
     assert "debian-12 has no archive of Python for x86_64" in problem.message
     assert problem.expected == "one of arm64"
+
+
+@pytest.mark.parametrize("folder", ["/opt/python", "/opt/python/venv", "/opt"])
+def test_nothing_of_the_image_is_where_the_standalone_python_is(folder: str) -> None:
+    source = "{version: '3.12', from: standalone, archives: {x86_64: 'https://a.example/b.tar.gz'}}"
+    text = RIGHT.replace('python: "3.11"', f"python: {source}")
+    (problem,) = problems(text.replace("workdir: /workspace", f"workdir: {folder}"))
+    assert (problem.path, problem.value) == ("image.workdir", folder)
+    assert "/opt/python is the folder of the standalone Python" in problem.message
