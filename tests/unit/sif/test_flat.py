@@ -16,7 +16,7 @@ from imgbuild.oci.tar import END, Member, MemberKind, header
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.values import sha256
 from tests.support.layer_files import layer_file
-from tests.unit.oci import test_paths_are_merged_below_usr as merging
+from tests.unit.oci import test_merged as merging
 
 Facts = tuple[object, ...]
 
