@@ -296,7 +296,7 @@ class Chooser:
         return releases[-1] if other else ""
 
     def _excluded(self) -> dict[str, str]:
-        """Excluded packages with reasons: those named by the user, and those with only CUDA source."""
+        """Excluded packages with reasons: named by the user, or available only as CUDA source."""
         declared = {item.package for item in self._declared.requirements}
         named = sorted(declared.intersection(self._ask.exclude))
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
