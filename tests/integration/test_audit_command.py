@@ -104,7 +104,7 @@ def test_pins_are_read_from_arguments_or_stdin(
     machine = ("--python", "3.11", "--arch", "x86_64")
     named = project.run("audit", "trl==9.0", "vllm==9.0+cu130", *machine, status=4)
     assert "trl 9.0 imports Gone from vllm, which vllm 9.0 does not have there" in named.stdout
-    unread = "not looked at: vllm==9.0+cu130: not on the index; vllm==9.0 was read instead\n"
+    unread = "not looked at: vllm==9.0+cu130: not on the index; read vllm==9.0 instead\n"
     assert unread in named.stdout
     piped = project.run("audit", "-r", "-", *machine, status=4, stdin="trl==9.0\nvllm==9.0\n")
     assert "imports Gone from vllm" in piped.stdout

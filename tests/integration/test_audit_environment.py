@@ -124,7 +124,7 @@ def test_environment_audit_is_cached_until_file_changes(machine: Machine) -> Non
     first = machine.audit("--environment", str(root), status=4)
     assert "audited before" not in first.stderr
     second = machine.audit("--environment", str(root), status=4)
-    assert "audited before; --again audits it again" in second.stderr
+    assert "using the cached report; use --again to repeat the audit" in second.stderr
     assert second.stdout == first.stdout
     program = str(root / "bin" / "python")
     other = machine.audit("--environment", program, status=4)

@@ -89,7 +89,7 @@ def test_credential_helper_may_return_identity_token(tmp_path):
     [
         ("echo credentials not found in native keychain; exit 1", ""),
         ("echo no session of my-secret >&2; exit 1", "gives no login for h:1"),
-        ("echo my-secret", "returned an invalid login for h:1"),
+        ("echo my-secret", "returned invalid credentials for h:1"),
         ("echo '{}'", ""),
     ],
 )
@@ -138,7 +138,7 @@ def test_credential_helper_with_tls_registry(tmp_path, capfd):
         with pytest.raises(FetchFailed, match="401") as caught:
             Client(attempts=1).has(repository, BLOB.digest)
         assert caught.value.hint == (
-            f"docker login {repository.host}, with an account that may do this"
+            f"docker login {repository.host}, with an account that has this permission"
         )
         configure(tmp_path, credHelpers={repository.host: "one"})
         program(tmp_path, "one", answer(*LOGIN))

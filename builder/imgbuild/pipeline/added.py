@@ -1,4 +1,4 @@
-"""What `imgbuild add` and `remove` change: which row, and whether what is added exists."""
+"""`imgbuild add` and `remove`: the row to change, and whether additions exist."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def row_of(session: Session, names: Sequence[str], verb: str) -> str:
     session.project.require_writable(verb)
     if len(names) > 1:
         message = f"one target is expected, not {' and '.join(names)}"
-        raise InputError(message, hint="name one of them")
+        raise InputError(message, hint="select one of them")
     chosen = session.select(names)
     if len(chosen) > 1:
         message = f"several targets match: {', '.join(item.name for item in chosen)}"
-        raise InputError(message, hint="name one of them with --target")
+        raise InputError(message, hint="select one of them with --target")
     name = chosen[0].name
     if project_row(session.matrix, name) is None:
         message = f"{session.project.matrix}: {name} is not a row of a project"
@@ -41,7 +41,7 @@ def row_of(session: Session, names: Sequence[str], verb: str) -> str:
 
 
 def with_names(session: Session, requirements: Sequence[str]) -> list[str]:
-    """The requirements, addresses of git repositories with the names of their packages."""
+    """The requirements, with package names for URLs of git repositories."""
     context = open_inputs(session).context
     return [repository_name.with_name(text, context) for text in requirements]
 
@@ -51,7 +51,7 @@ def problems(
 ) -> list[str]:
     """Why requirements and Debian packages cannot be added to row `name`, one line each.
 
-    FetchFailed if an index or an archive does not answer.
+    FetchFailed if an index or an archive does not respond.
     """
     item = project_row(session.matrix, name)
     if item is None:
@@ -73,7 +73,7 @@ def problems(
         versions = item.published.lock.arch[arch].versions if item.row.extends else {}
         below = item.row.extends
         reasons += [
-            f"{each}: {below} has {each.package} {versions[each.package]}, which it cannot change"
+            f"{each}: {below} has {each.package} {versions[each.package]}, which cannot be changed"
             for each in asked
             if each.package in versions and not each.allows(versions[each.package])
         ]

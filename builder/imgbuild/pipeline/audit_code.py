@@ -1,4 +1,4 @@
-"""Audits a user's code against the packages of a lock, of pins or of an environment.
+"""Audits a user's code against the packages of a lock, pins or an environment.
 
 Reports are cached by the contents of all files and the package set.
 """
@@ -48,15 +48,15 @@ FORM = "git+https://HOST/PATH@REV"
 KEPT = "code-report"
 JUDGING = "imgbuild.audit.code.check"
 COMMAND_LINE = "command line"
-NO_SOURCES = "its sources are not in the cache: options and variables were not compared with it"
-SECONDS = 0.8  # that `findings_of_run` may take
+NO_SOURCES = "its sources are not in the cache: options and variables were not checked"
+SECONDS = 0.8  # time limit of `findings_of_run`
 SMALL = 400_000  # bytes of code that can be read in that time
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
     """The user's files, read once for all package sets; `again` ignores cached reports.
 
-    `forks` take the place of packages of locked targets.
+    `forks` replace packages of locked targets.
     """
 
     texts: tuple[CodeText, ...]
@@ -70,10 +70,10 @@ def read_code(paths: Iterable[Path], *, again: bool = False, forks: Iterable[For
 
 
 def read_fork(text: str, context: Context) -> Fork:
-    """The fork that `NAME=PATH` or `NAME=git+URL@REV` names; InputError for other texts."""
+    """The fork in `NAME=PATH` or `NAME=git+URL@REV`; InputError for other texts."""
     name, _, place = text.partition("=")
     if not name or not place:
-        message = f"--replace {text}: not of the form NAME=PATH or NAME={FORM}"
+        message = f"--replace {text}: expected NAME=PATH or NAME={FORM}"
         hint = f"for example: --replace verl=../verl, --replace verl={FORM}"
         raise InputError(message, hint=hint)
     package = normalize(name)
@@ -98,9 +98,9 @@ def read_fork(text: str, context: Context) -> Fork:
 
 
 def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeReport:
-    """The findings in `code` for the packages that `lock` has for `arch`.
+    """The findings in `code` for the packages of `lock` on `arch`.
 
-    LockStale if it holds nothing for `arch`; FetchFailed if code of a package is not available.
+    LockStale if the lock is not for `arch`; FetchFailed if the code of a package is not available.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
@@ -110,7 +110,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
     ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
     store = inputs.store
     with Library(store, Blocks(ranges)) as library:
-        # A package that would have to be built first is not read: that can take an hour.
+        # A package that would have to be built first is not read, because a build can take an hour.
         at_hand = Library(store, published=library.published, ahead=False)
         built = {build.wheel.sha256 for build in resolution.built}
         unread = [
@@ -139,18 +139,18 @@ def _forks(lock: Lock, wheels: Iterable[Wheel], code: Code) -> tuple[Fork, ...]:
     for fork in code.forks:
         if fork.package not in versions:
             message = f"--replace {fork.package}: {lock.target} does not have this package"
-            raise InputError(message, hint="name a package of the target; imgbuild show lists them")
+            raise InputError(message, hint="use a package of the target; imgbuild show lists them")
     return tuple(
         msgspec.structs.replace(fork, version=versions[fork.package]) for fork in code.forks
     )
 
 
 class CodePackages(msgspec.Struct, frozen=True, kw_only=True):
-    """A package set that is opened only if there is no report for it yet.
+    """A package set that is opened only if there is no cached report.
 
-    `installed` is package → sha256, `machine` the Python, the architecture and what else decides.
-    `others` are sets that are read for what fits instead; `others_key` changes with them. `unread`
-    are packages that are installed and were not read.
+    `installed` is package → sha256, `machine` is the Python, the architecture and other relevant
+    properties. `others` are sets in which alternatives are searched; `others_key` changes with
+    them. `unread` are installed packages that were not read.
     """
 
     installed: Mapping[str, str]
@@ -212,7 +212,7 @@ def _place(store: Store, wheel: Wheel) -> Path | str:
 
 
 def _address(wheel: Wheel) -> str:
-    """The address of a wheel without a search for its file, which cached facts do not need."""
+    """The URL of a wheel without a lookup of its file, which cached facts do not need."""
     return f"{LATER}{wheel.sha256}"
 
 
@@ -239,19 +239,19 @@ def _open(
     )
 
 
-# -- targets of which only facts at hand are read
+# -- targets, read only from cached facts
 
 
 class PackagesAtHand(PackageSet):
-    """A package set of which no file is fetched: a module whose facts are missing is unknown.
+    """A package set for which no file is fetched: a module without cached facts is unknown.
 
-    After `deadline`, of `time.monotonic`, it raises TimeoutError.
+    Raises TimeoutError after `deadline` (of `time.monotonic`).
     """
 
     deadline = math.inf
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """As of a `PackageSet`."""
+        """As in `PackageSet`."""
         if time.monotonic() > self.deadline:
             raise TimeoutError
         try:
@@ -260,14 +260,14 @@ class PackagesAtHand(PackageSet):
             return Opaque(name, "unknown")
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """As of a `PackageSet`; NotAtHandError where sources would be searched."""
+        """As in `PackageSet`; NotAtHandError if sources would be searched."""
         try:
             return super().mentioning(package, word)
         except FetchFailed as error:
             raise NotAtHandError(self.owner(package) or package) from error
 
     def read(self, package: str, path: str) -> bytes | None:
-        """As of a `PackageSet`; NotAtHandError for a file that would be fetched."""
+        """As in `PackageSet`; NotAtHandError if a file would be fetched."""
         try:
             return super().read(package, path)
         except FetchFailed as error:
@@ -278,7 +278,7 @@ class PackagesAtHand(PackageSet):
 
 
 class NotAtHandError(Exception):
-    """The facts of a package that a check needs as a whole are not in the cache."""
+    """The complete facts of a package, which a check needs, are not in the cache."""
 
 
 def findings_at_hand(
@@ -289,7 +289,7 @@ def findings_at_hand(
     deadline: float = math.inf,
     only: Collection[str] | None = None,
 ) -> tuple[list[CodeFinding], list[str]]:
-    """All findings from facts at hand, and the packages that the code imports and that lack them.
+    """All findings from cached facts, and the imported packages without cached facts.
 
     Nothing is fetched. With `only` other packages are not read. TimeoutError after `deadline`, of
     `time.monotonic`.
@@ -319,9 +319,9 @@ def findings_at_hand(
 def findings_of_run(
     session: Session, name: str, arch: Arch, command: str, *, project: bool
 ) -> list[CodeFinding]:
-    """What is wrong in a command line and, with `project`, the errors in the project's code.
+    """The errors in a command line and, with `project`, in the project's code.
 
-    Only what is known within a second from facts at hand.
+    Only those found within a second from cached facts.
     """
     texts: tuple[CodeText, ...] = ()
     if command:
@@ -337,7 +337,7 @@ def findings_of_run(
         only = None if project else check.compared_packages()
         every, _ = findings_at_hand(lock, arch, Store.open(), Code(texts=texts), deadline, only)
     except (ImgbuildError, OSError, TimeoutError):
-        return []  # the command itself reports other errors
+        return []  # the command reports other errors
     return [
         each
         for each in every
@@ -346,11 +346,11 @@ def findings_of_run(
     ]
 
 
-# -- what other targets have
+# -- other targets
 
 
 def _projects() -> list[Project]:
-    """The catalogue and the project, which are one in a checkout of imgbuild."""
+    """The catalogue and the project, which are the same in a checkout of imgbuild."""
     both = (project_paths.catalogue(), project_paths.find(None))
     return list({project.images.resolve(): project for project in both}.values())
 
@@ -366,9 +366,9 @@ def _others_key() -> str:
 
 
 def other_sets(target: str, library: Library) -> list[OtherSet]:
-    """The locked targets of the project and of the catalogue but `target`, of this machine.
+    """The locked targets of project and catalogue for this machine, except `target`.
 
-    Each has the packages that users' code is about, as far as their facts are at hand.
+    Each has the packages used by users' code, if their facts are cached.
     """
     library = Library(library.store, published=library.published, ahead=False)
     sets = {}
@@ -394,7 +394,7 @@ def _other(lock: Lock, library: Library) -> OtherSet:
 
     @functools.cache
     def _opened() -> PackageSet:
-        """The package set of the wheels whose facts are at hand."""
+        """The package set of the wheels with cached facts."""
         here = [wheel for wheel in wheels if _at_hand(library, wheel)]
         return _open(lock, Arch.X86_64, here, library, partial_set=True)
 

@@ -1,7 +1,7 @@
-"""Audits a lock: which files it needs, the package set, and the kept report.
+"""Audits a lock: required files, the package set, and the cached report.
 
-Facts of a wheel are kept by its hash, and the report by everything that it depends on: a second
-audit reads no wheel and fetches nothing.
+Facts of a wheel are cached by its hash, and the report by all its inputs: a second audit reads no
+wheel and fetches nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from imgbuild.wheel.tags import Tags
 
 KEPT = "audit-lock"
 # The code that a report depends on: the checks, what reads the base, and what finds removed
-# attributes. Code that only locates and fetches files, which are locked by hash, is left out.
+# attributes. Code that only locates and fetches files, which are locked by hash, is excluded.
 JUDGING = (
     "imgbuild.audit.judge",
     "imgbuild.audit.packages.base",
@@ -64,10 +64,10 @@ def audit_target(
     drop: bool = False,
     again: bool = False,
 ) -> Report:
-    """The audit of target `name` as it is locked, under the matrix's waivers.
+    """The audit of target `name` according to its lock and the matrix's waivers.
 
-    `drop` takes wheels that were fetched for it out of the cache again; `again` ignores a report of
-    an earlier audit. LockStale without a lock.
+    `drop` removes wheels fetched for it from the cache; `again` ignores a cached report. LockStale
+    without a lock.
     """
     lock = lock_file.read_lock(project.images, name)
     learned = constraints.read(project.images)
@@ -84,9 +84,9 @@ def audit_lock(
     drop: bool = False,
     again: bool = False,
 ) -> Report:
-    """The audit of what `lock` holds for `arch`; FetchFailed if a file of it is not available.
+    """The audit of `lock` on `arch`; FetchFailed if a file is not available.
 
-    LockStale if it holds nothing for `arch`.
+    LockStale if the lock is not for `arch`.
     """
     resolution = lock.arch.get(arch)
     if resolution is None:
@@ -149,7 +149,7 @@ class _Audit:
         self._turn = threading.Lock()  # threads read the base
 
     def run(self, terms: Terms, checks: Sequence[str]) -> Report:
-        """Fetch what is missing, read it and check it."""
+        """Fetch missing files, read them and run the checks."""
         try:
             return self._judged(terms, checks)
         finally:
@@ -185,7 +185,7 @@ class _Audit:
     def _past(
         self, package_set: PackageSet, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
-        """As `past_of`; an error of fetching names this target."""
+        """As `past_of`; fetch errors name this target."""
         http, pins = self._inputs.context.http, self._resolution.versions
         extends = self._lock.extends
         added = extends.arch[self._arch].wheels if extends is not None else ()
@@ -202,7 +202,7 @@ class _Audit:
         return _past
 
     def _place(self, wheel: Wheel) -> Path | str:
-        """Where a wheel is: in the cache, else on a server, from which code is read by ranges."""
+        """The location of a wheel: in the cache, else on a server, for reads by ranges."""
         return self._store.file(wheel.sha256) or f"{LATER}{wheel.sha256}"
 
     def _read_elf_facts(self, library: Library) -> None:
@@ -218,7 +218,7 @@ class _Audit:
             library.prefetch_elf_facts(here)
             if self._drop:
                 for library_wheel in here:
-                    _ = library_wheel.files  # its directory, while it is here
+                    _ = library_wheel.files  # read its directory while the file is available
                 self._inputs.drop(fetched)
 
     def _libraries(self) -> Sequence[ElfFacts]:
@@ -230,7 +230,7 @@ class _Audit:
         return [*links, *debs, *read_standalone(archive, python, self._file, self._store)]
 
     def _file(self, item: Wheel | Deb | PythonArchive) -> Path:
-        """The file of `item`; if it is missing, it is fetched with all others of its kind."""
+        """The file of `item`; if missing, it is fetched with all others of its type."""
         with self._turn:
             rest = self._resolution.debs if isinstance(item, Deb) else (item,)
             return self._supply.path(item, rest)
@@ -239,7 +239,7 @@ class _Audit:
 class LockFiles:
     """The files of a lock, fetched into the store when an audit needs them.
 
-    `used_up` are files that were fetched for builds of sdists, and are not needed after these.
+    `used_up` are files that were fetched for builds of sdists and are not needed afterwards.
     """
 
     def __init__(self, lock: Lock, inputs: Inputs) -> None:
@@ -253,7 +253,7 @@ class LockFiles:
         return wheel.sha256 in self._built
 
     def path(self, item: LockedFile, rest: Iterable[LockedFile] = ()) -> Path:
-        """The file of `item`; if it is missing, it is fetched together with `rest`."""
+        """The file of `item`; if missing, it is fetched together with `rest`."""
         store = self._inputs.store
         path = store.file(item.sha256)
         if path is None:
@@ -267,7 +267,7 @@ class LockFiles:
         return path
 
     def fetch_missing(self, items: Iterable[LockedFile]) -> set[Sha256]:
-        """Fetch and build the missing ones of `items`; returns the hashes of what was fetched."""
+        """Fetch and build the missing ones of `items`; returns the hashes of the fetched files."""
         missing = self._lacking(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(missing)
         self.used_up |= self._lacking(located.ingredients)
@@ -279,10 +279,10 @@ class LockFiles:
 
 
 class LockedRanges(LookedUp):
-    """`Ranges` of wheels that a lock names: the address of each is looked up when it is read.
+    """`Ranges` of locked wheels: the URL of each is looked up on the first read.
 
-    One that no index has, since it is built from its sdist, is built then. An address that names no
-    locked wheel is asked as it is.
+    A wheel that no index has, since it is built from an sdist, is built then. A URL of no locked
+    wheel is used unchanged.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class LockedRanges(LookedUp):
         self._opening = threading.Lock()
 
     def indexes(self) -> Indexes:
-        """The indexes that the lock names, opened when they are first needed."""
+        """The indexes of the lock, opened when first needed."""
         with self._opening:
             return self._sources.indexes
 
@@ -308,7 +308,7 @@ class LockedRanges(LookedUp):
         return self._listed(wheel)
 
     def _listed(self, wheel: Wheel) -> str:
-        """The address of a wheel in its index; FetchFailed if it is not there any more."""
+        """The URL of a wheel in its index; FetchFailed if it was removed."""
         indexes = self.indexes()
         if self._inputs.offline and not indexes.place(wheel.package).local:
             message = f"{wheel.file} of {self._lock.target} is not in {self._inputs.store.root}"
@@ -329,9 +329,9 @@ def past_of(
     *,
     published: Collection[str] = (),
 ) -> Callable[[MainPath], list[Finding]]:
-    """Attributes that a class has no longer, from other releases of the packages.
+    """Attributes that a class no longer has, from other releases of the packages.
 
-    The indexes are opened, and `http` is asked, only if something is read that may be gone.
+    The indexes are opened, and `http` is used, only if an attribute may have been removed.
     `published` as in `removed_attributes.check`.
     """
 

@@ -1,7 +1,7 @@
 """Audits packages without a lock: pins of an index, or an installed environment.
 
-Reports are kept by everything that they depend on, as those of locks are: pins until the next day,
-when an index may have other files; an environment until a file of it changes.
+Reports are cached by all their inputs, like those of locks: for pins until the next day, because an
+index may have other files then; for an environment until one of its files changes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from imgbuild.wheel.tags import Tags
 
 KEPT = "audit-set"
 FILE = "audit-file"  # the sha256 of a local wheel, by its path, size and time
-# As of audit_lock, and what lists the files. It is not imported here: a report that is kept needs
-# nothing of it.
+# As of audit_lock, and what lists the files. It is not imported here: a cached report does not need
+# it.
 JUDGING = (
     "imgbuild.audit.judge",
     "imgbuild.learn.removed_attributes",
@@ -54,15 +54,15 @@ JUDGING = (
     "imgbuild.audit.packages.pinned",
     "imgbuild.audit.packages.sdist_code",
 )
-LARGEST = 128 << 20  # bytes of a wheel that is downloaded for its shared objects
+LARGEST = 128 << 20  # size limit of a wheel that is downloaded for its shared objects
 _CUDA = re.compile(rb"^cuda(?:: [\w\[\]]+)? = ['\"](\d+\.\d+)", re.MULTILINE)
 
 
 class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a package set: wheels, where each is, and packages that have none.
+    """The files of a package set: wheels, their locations, and packages without wheels.
 
     `known` are the versions of packages without a readable file. `partial`: others may be installed
-    too. `unread` is what the audit does not look at.
+    too. `unread` lists parts that the audit does not check.
     """
 
     wheels: tuple[Wheel, ...]
@@ -80,9 +80,8 @@ class PackageFiles(msgspec.Struct, frozen=True, kw_only=True):
 class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How a package set is audited.
 
-    `index` returns the address of the default index, `indexes` has others that files name. `again`:
-    not from the cache, even if it was audited before. With `code`, which makes a report of the
-    opened package set, that is audited.
+    `index` returns the URL of the default index, `indexes` has others declared in files. `again`
+    ignores cached reports. `code`, if given, creates the report for the opened package set.
     """
 
     machine: Tags
@@ -99,9 +98,9 @@ class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
 def audit_pins(
     listed: PinList, request: SetRequest, *, partial: bool = False, matrix: Matrix | None = None
 ) -> Report:
-    """The audit of a set of pins; wheels on the index stay there, files of this machine are read.
+    """The audit of a set of pins; remote wheels are not downloaded, local files are read.
 
-    `partial`: packages that the pins require and that are not among them are not errors. `matrix`
+    `partial`: requirements missing from the pins are not errors. `matrix`
     has the indexes of builds for one CUDA release (`torch==2.10.0+cu130`).
     """
     context = request.context
@@ -134,7 +133,7 @@ def audit_pins(
 
 
 def audit_environment(environment: InstalledEnvironment, request: SetRequest) -> Report:
-    """The audit of the files that are installed in an environment."""
+    """The audit of the files installed in an environment."""
     wheels = tuple(package.wheel for package in environment.packages)
     files = PackageFiles(
         wheels=wheels,
@@ -154,9 +153,9 @@ def audit_environment(environment: InstalledEnvironment, request: SetRequest) ->
 def _cached_report(
     key: Sequence[object], request: SetRequest, make: Callable[[], tuple[Report, bool]]
 ) -> Report:
-    """The report from the cache, else a new one, which is kept.
+    """The cached report, else a new one, which is cached.
 
-    One that an index would complete is found again only with `offline`.
+    An incomplete one, for lack of an index, is reused only with `offline`.
     """
     store = request.context.store
     terms = msgspec.structs.replace(request.terms, target="")
@@ -168,7 +167,9 @@ def _cached_report(
         data = store.fact(KEPT, name)
         report = unpack(data, Report) if data is not None else None
         if report is not None:
-            request.context.reporter.info("audited before; --again audits it again")
+            request.context.reporter.info(
+                "using the cached report; use --again to repeat the audit"
+            )
             return msgspec.structs.replace(report, target=request.terms.target)
     report, whole = make()
     if whole or request.offline:
@@ -180,7 +181,7 @@ def _cached_report(
 
 
 def _path(pin: Pin) -> Path | None:
-    """The wheel of this machine that a pin names, if it is there."""
+    """The local wheel of a pin, if it exists."""
     parts = urlsplit(pin.url)
     path = Path(unquote(parts.path))
     return path if parts.scheme == "file" and path.suffix == ".whl" and path.is_file() else None
@@ -228,19 +229,21 @@ def _pinned_files(
     for pin in picked.lacking:
         package = pin.partition("==")[0]
         reason = f"; {sdists.refused[package]}" if package in sdists.refused else ""
-        why = f"no wheel of the index fits this machine{reason}; only its version was compared"
+        why = f"no compatible wheel on the index{reason}; only its version was checked"
         if package in sdists.packages:
             why = "read from its sdist, without what a build adds"
         unread.append(Unread(what=pin, why=why, required=package not in sdists.packages))
     for pin in picked.public:
-        why = f"not on the index; {pin.partition('+')[0]} was read instead"
+        why = f"not on the index; read {pin.partition('+')[0]} instead"
         unread.append(Unread(what=pin, why=why))
     for package, pinned in listed.pins.items():
         if package in failed:
-            why = f"{pinned.url} was not read ({failed[package]}), but this version on the index"
+            why = (
+                f"could not read {pinned.url} ({failed[package]}); read this version from the index"
+            )
             unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
         elif pinned.url and package not in local and package not in by_address:
-            why = f"{pinned.url} was not read, but this version on the index"
+            why = f"could not read {pinned.url}; read this version from the index"
             unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
     lacking = {name.partition("==")[0] for name in picked.lacking} - sdists.packages
     here = (*local.values(), *sdists.wheels)
@@ -257,7 +260,7 @@ def _pinned_files(
 def indexes_of(
     request: SetRequest, by_address: Mapping[str, tuple[IndexFile, ...]] = pages.NO_FILES
 ) -> Indexes:
-    """The default index, the others of the request, and the wheels that have an address."""
+    """The default index, the others of the request, and the wheels with a URL."""
     place = IndexAddress(name="default index", address=request.index())  # no file's has a space
     others = request.indexes
     places = {place.name: place, **others.addresses}
@@ -267,7 +270,7 @@ def indexes_of(
 def _by_address(
     listed: PinList, local: Mapping[str, object], request: SetRequest
 ) -> tuple[dict[str, tuple[IndexFile, ...]], dict[str, str]]:
-    """Package → the wheel of `NAME @ https://….whl`; and why one could not be fetched."""
+    """Package → the wheel of `NAME @ https://….whl`; and the reasons for failed downloads."""
     files: dict[str, tuple[IndexFile, ...]] = {}
     failed: dict[str, str] = {}
     for package, pin in listed.pins.items():
@@ -307,7 +310,7 @@ def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[Indexe
 
 
 def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> tuple[Report, bool]:
-    """The report, and whether it is complete: all indexes answered that were asked."""
+    """The report, and whether it is complete: all queried indexes responded."""
     from imgbuild.pipeline import audit_lock
 
     http = Blocks(request.context.http)
@@ -370,7 +373,7 @@ def _open(files: PackageFiles, library: Library, request: SetRequest) -> Package
 def _fetched(
     package_set: PackageSet, files: PackageFiles, request: SetRequest
 ) -> dict[Sha256, Path]:
-    """Wheels of an index of which the shared objects are read, too; downloaded.
+    """Download wheels of an index whose shared objects are read.
 
     These are torch and the compiled packages that require it, since torch's C++ symbols differ
     from release to release, and with numpy 2 compiled packages of up to LARGEST that require
@@ -393,7 +396,8 @@ def _fetched(
     selected = [
         wheel for wheel in selected if package_set.wheels[wheel.package].stored_elf_facts() is None
     ]
-    requests = [FileRequest(wheel, lambda url=urls[wheel.sha256]: [url]) for wheel in selected]  # type: ignore[misc]
+    # type: ignore[misc]
+    requests = [FileRequest(wheel, lambda url=urls[wheel.sha256]: [url]) for wheel in selected]
     return fetch_all(requests, request.context, title="packages compiled against torch or numpy")
 
 
@@ -405,7 +409,7 @@ def _requiring(name: str, wheels: Mapping[str, Wheel], package_set: PackageSet) 
 
 
 def cuda_of(package_set: PackageSet) -> str:
-    """The CUDA release that torch is built for ("12.8"); "" if it is for none, or unknown."""
+    """The CUDA release that torch is built for ("12.8"); "" if none or unknown."""
     version = package_set.version("torch")
     if version is None:
         return ""
@@ -424,7 +428,7 @@ def _cuda_tag(version: str) -> str:
 def _unread_binaries(
     package_set: PackageSet, files: PackageFiles, checks: Sequence[str]
 ) -> list[Unread]:
-    """What was not read of compiled packages: on an index all of it, else what no lock names."""
+    """The unread parts of compiled packages: all on an index, otherwise those that need a lock."""
     if not {"elf", "cuda"} & set(checks):
         return []
     compiled = [
@@ -445,5 +449,5 @@ def _unread_binaries(
         unread.append(Unread(what=f"shared objects of {shown}", why=why))
     if len(remote) < len(compiled):
         what = "GPU code, and libraries outside of the packages"
-        unread.append(Unread(what=what, why="only a locked target names GPUs and a base"))
+        unread.append(Unread(what=what, why="only a locked target has GPUs and a base"))
     return unread

@@ -65,10 +65,12 @@ def build_all(
 
 
 def native(item: Selected) -> Selected:
-    """The target for this machine's architecture alone, if it is one of several."""
+    """The target restricted to this machine's architecture, if it is one of several."""
     arches = of_machine(item.arches)
     if len(arches) < len(item.arches):
-        console.info(f"{item.name}: building for {arches[0]}, as this machine; see --arch")
+        console.info(
+            f"{item.name}: building for {arches[0]}, the architecture of this machine; see --arch"
+        )
     return msgspec.structs.replace(item, arches=arches)
 
 
@@ -76,11 +78,11 @@ def refuse_one_file(selected: Sequence[Selected], output: Path | None, form: str
     """InputError if several targets would be written to one file."""
     if output is not None and form != "oci" and len(selected) > 1:
         message = f"--output {output} is one file, {len(selected)} targets are selected"
-        raise InputError(message, hint="name one target, or leave --output out")
+        raise InputError(message, hint="select one target, or omit --output")
 
 
 def placed(own: Path, name: str, output: Path | None, *, several: bool, form: str) -> Path:
-    """The place of the image of `name`: beside `own`, `output`, or a folder in it for several."""
+    """The location of the image of `name`: `output` or a folder in it for several; else `own`."""
     suffix = "" if form == "oci" else f".{form}.tar"
     if output is None:
         return own.with_name(own.name + suffix)

@@ -1,6 +1,6 @@
-"""The target that a project starts from: read its files → compare with all locked targets → check.
+"""Selects the target for a project: read its files → compare with all locked targets → check.
 
-What the index cannot give is known before anything is written, all of it at once.
+Packages missing on the index are all reported before anything is written.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` l
 class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `imgbuild init` that select a target.
 
-    `target`: this one and no other; `extends`: unchanged. `host` has the driver and GPUs that
-    targets must fit. `relax` are packages of which any version will do, `exclude` those that are
-    left out.
+    `target`: only this one; `extends`: unchanged. `host` has the driver and GPUs that targets must
+    support. `relax` are packages for which any version is accepted, `exclude` those to omit.
     """
 
     host: Host
@@ -74,7 +73,7 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the pinned packages of a project: how many have a wheel for a Python, and which do not."""
+    """The number of a project's pinned packages with a wheel for a Python, and those without."""
 
     python: str
     pinned: int
@@ -82,11 +81,11 @@ class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A target for a project, the others in order, and what its image has to leave out or build.
+    """A target for a project, alternatives in order, and packages to exclude or build.
 
-    `excluded` maps packages to reasons; `sdists` are built; `relaxed` maps packages to the version
-    that is taken. `indexes` are those of the project's files that are used. `as_of` is None where
-    the target's own day will do.
+    `excluded` maps packages to reasons; `sdists` are built; `relaxed` maps packages to the selected
+    version. `indexes` are the used indexes of the project's files. `as_of` is None if the target's
+    cut-off suffices.
     """
 
     candidates: tuple[Candidate, ...]
@@ -103,7 +102,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts_of(project: Project, matrix: Matrix, ask: ChoiceRequest) -> list[LockedFacts]:
-    """What is known of each locked target on the requested architecture."""
+    """The facts of each locked target on the requested architecture."""
     facts = []
     for name in project.locked_targets():
         lock = lock_file.read_lock(project.images, name)
@@ -137,22 +136,24 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, ask: ChoiceRequest) -> 
 
 
 def selected(facts: Sequence[LockedFacts], ask: ChoiceRequest) -> list[LockedFacts]:
-    """The targets that may be taken; NothingSelected, with what there is, if there are none."""
+    """The eligible targets; NothingSelected, with the available ones, if there are none."""
     if ask.target is not None:
         named = [each for each in facts if each.target == ask.target]
         if named:
             return named
         message = f"no locked target {ask.target} for {ask.arch}"
-        raise NothingSelected(message, hint=f"it has {', '.join(each.target for each in facts)}")
+        raise NothingSelected(
+            message, hint=f"available: {', '.join(each.target for each in facts)}"
+        )
     of_cuda = [each for each in facts if ask.cuda in (None, each.cuda)]
     if not of_cuda:
         have = sorted({each.cuda for each in facts}, key=gpus.numbers)
         message = f"no locked target for {ask.arch} has CUDA {ask.cuda}"
-        raise NothingSelected(message, hint=f"there are targets with CUDA {', '.join(have)}")
+        raise NothingSelected(message, hint=f"available CUDA versions: {', '.join(have)}")
     fitting = [each for each in of_cuda if not each.unfit]
     if not fitting:
         message = f"no target runs on this machine: {of_cuda[0].unfit[0]}"
-        raise NothingSelected(message, hint="name another machine's --driver and --gpu")
+        raise NothingSelected(message, hint="specify another machine with --driver and --gpu")
     return fitting
 
 
@@ -177,7 +178,7 @@ class Chooser:
         self._advice: list[Advice] = []
 
     def demands(self, python: str) -> tuple[PackageDemand, ...]:
-        """What the project demands on a Python, without what is excluded, relaxed where asked."""
+        """The project's requirements for a Python, without excluded and with relaxed packages."""
         if python not in self._demands:
             every = demands(self._declared, self._tags(python).markers)
             excluded = {
@@ -231,7 +232,7 @@ class Chooser:
         return build.version.public, build.cuda or facts.cuda
 
     def cuda(self) -> tuple[str, ...]:
-        """The CUDA releases that the project's files mean."""
+        """The CUDA releases implied by the project's files."""
         python = next(iter(self._matrix.bases.values())).python
         return cuda_named(self._declared, self._tags(python).markers)
 
@@ -272,12 +273,12 @@ class Chooser:
             advice, sdists = self._of_source(blocked, nearest, folder)
             if not advice:
                 break
-            self._advice += advice  # what is left out may make another target the nearest
+            self._advice += advice  # exclusions may make another target the nearest
             self._demands.clear()
         of_conda = {each.package: OF_CONDA for each in blocked if each.conda}
         settled = {*(each.package for each in self._advice), *sdists, *of_conda}
         chosen = order[0]
-        if self._ask.extends and not chosen.changed:  # as selected, tested or not
+        if self._ask.extends and not chosen.changed:  # as selected, even if untested
             chosen = msgspec.structs.replace(chosen, form="extends")
         return Choice(
             candidates=(chosen, *order[1:]),
@@ -300,7 +301,7 @@ class Chooser:
         )
 
     def _read_indexes(self, published: Collection[str], folder: Path) -> None:
-        """Look for packages in the indexes that the project's files name."""
+        """Look for packages in the indexes declared in the project's files."""
         if not self._declared.indexes:
             return
         tags = self._tags(next(iter(self._matrix.bases.values())).python)
@@ -327,20 +328,20 @@ class Chooser:
         return cuda if cuda != chosen.cuda else ""
 
     def _excluded(self) -> dict[str, str]:
-        """What is left out, and why: what the user named, and what only exists as CUDA source."""
+        """Excluded packages with reasons: named by the user, or available only as CUDA source."""
         declared = {item.package for item in self._declared.requirements}
         named = sorted(declared.intersection(self._ask.exclude))
-        return dict.fromkeys(named, "left out with imgbuild init --exclude") | {
+        return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
         }
 
     def _open(self, facts: LockedFacts) -> list[PackageDemand]:
-        """What a target does not meet, as much of it as is looked up."""
+        """The requirements that a target does not satisfy, up to the lookup limit."""
         demands_left = [each for each in self.demands(facts.python) if not _met(each, facts)]
         return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
 
     def _read_pages(self, order: Sequence[Candidate], facts: Mapping[str, LockedFacts]) -> None:
-        """Fetch the pages of what is open in the nearest target, and of pins that others lack."""
+        """Fetch index pages of open requirements of the nearest target, and of pins others lack."""
         nearest = facts[order[0].target]
         names = {
             demand.package
@@ -360,7 +361,7 @@ class Chooser:
     def _conflicts(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> Sequence[TargetChange]:
-        """What pins and ranges that the target lacks require and it has in another version."""
+        """Conflicts between the target's versions and requirements of missing pins and ranges."""
         changes: dict[str, TargetChange] = {}
         overrides = {r.package for r in self._declared.requirements if r.kind == "override"}
         for demand, requirements in self._required(facts, asked):
@@ -381,7 +382,7 @@ class Chooser:
     def _required(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[tuple[PackageDemand, list[Requirement]]]:
-        """The pins that the target lacks, with what their METADATA requires."""
+        """The pins missing in the target, with the requirements in their METADATA."""
         tags = self._tags(facts.python)
         pins = [
             demand
@@ -407,7 +408,7 @@ class Chooser:
     def _of_source(
         self, blocked: Sequence[Obstacle], facts: LockedFacts, folder: Path
     ) -> tuple[list[Advice], dict[str, str]]:
-        """Of the packages that only exist as source: what compiles CUDA, and what can be built."""
+        """The packages with only an sdist: those that compile CUDA, and those that can be built."""
         cuda, sdists = source_packages.split(blocked, self.pages, self._context)
         torch, release = self._torch(facts)
         needs = WheelNeeds(
@@ -432,7 +433,7 @@ class Chooser:
         tags: Tags,
         settled: Collection[str],
     ) -> datetime.date | None:
-        """The cut-off of the row: for `extends` the target's, or the day that additions need."""
+        """The cut-off of the row: for `extends` that of the target, or the date for additions."""
         if chosen.form == "like":
             return self.as_of
         days = [
@@ -446,7 +447,7 @@ class Chooser:
         return latest if latest > datetime.date.fromisoformat(facts.as_of) else None
 
     def _wheel_counts(self) -> tuple[WheelCount, ...]:
-        """The pinned wheels for each base's Python, if the project does not accept them all."""
+        """The pinned wheels for each base's Python, if the project does not accept all of them."""
         pythons = sorted({base.python for base in self._matrix.bases.values()}, key=Version)
         if all(choose.python_accepted(self._declared, f"{each}.2") for each in pythons):
             return ()
@@ -471,7 +472,7 @@ class Chooser:
 
 
 def _weight(package: str) -> tuple[bool, int, str]:
-    """Sorts what is most likely to have no wheel first, then what most depends on."""
+    """Sort key: packages most likely to have no wheel, then those with the most dependents."""
     known = source_only.is_source_project(package)
     return (not known, -choose.WEIGHTS.get(package, 1), package)
 
@@ -490,9 +491,9 @@ def unknown_debs(
         return {}
     if not isinstance(debian, DebianBase):
         message = f"the base {base} is an image of a registry: Debian packages cannot be added"
-        raise InputError(message, hint="leave --system out")
+        raise InputError(message, hint="omit --system")
     try:
         return apt.unknown(debian, arch, names, context)
     except ToolMissing as error:
-        console.warn(f"Debian packages are not checked: {error.message}")
+        console.warn(f"could not check Debian packages: {error.message}")
         return {}

@@ -1,6 +1,6 @@
-"""Audits of a user's code with facts in the cache: which targets run it, and warnings.
+"""Audits a user's code with cached facts: compatible targets, and warnings.
 
-The audit is imported only where there is code, so that `run` and `list` start without it.
+The audit is imported only if there is code, so that `run` and `list` start without it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from imgbuild.audit.code.model import CodeFinding
 
 SHOWN = 3  # errors that `warn` prints
-# Programs whose command lines are not read, but for `-m`.
+# Programs whose command lines are not read, except for `-m`.
 INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the packages of a target run a user's code, by the facts in the cache.
+    """Whether a user's code is compatible with the packages of a target, by cached facts.
 
-    `unread` are packages that the code imports and that were not read.
+    `unread` are imported packages that were not read.
     """
 
     target: str
@@ -46,7 +46,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 def fits(
     session: Session, names: Sequence[str], arches: Sequence[Arch], paths: Sequence[Path]
 ) -> list[Fit]:
-    """For each locked target of `names` whether it runs the code at `paths`, best first.
+    """For each locked target of `names`, whether the code at `paths` is compatible, best first.
 
     Nothing is fetched.
     """
@@ -92,7 +92,7 @@ def warn(
 ) -> None:
     """Warn about errors in a command, its variables and a project's code.
 
-    Only those that can be found within a second.
+    Only those found within a second.
     """
     project = published.project_row(session.matrix, name) is not None
     settings = [f"{key}={value}" for key, value in env.items()]
@@ -106,4 +106,4 @@ def warn(
     for finding in errors[:SHOWN]:
         console.warn(f"{finding.where}: {finding.code} {finding.message}")
     if errors[SHOWN:]:
-        console.warn(f"{len(errors) - SHOWN} more: imgbuild audit {name}")
+        console.warn(f"{len(errors) - SHOWN} more: run imgbuild audit {name}")

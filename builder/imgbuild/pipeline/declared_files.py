@@ -1,4 +1,4 @@
-"""The files of a project that say what it needs: those of its folder, of another, or of git."""
+"""The files that declare a project's requirements: in its folder, another one, or git."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ COPIES = f"{FOLDER}/read"
 
 
 class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """What the files of a project declare, and where they lie.
+    """The declarations of a project's files, and their locations.
 
-    `extras` and `groups` are those that were chosen. `copies` are files from elsewhere with the
-    place that they have below the project, `names` packages of git repositories by their address.
-    `failures` are those of repositories whose name could not be read.
+    `extras` and `groups` are the selected ones. `copies` are external files with their new location
+    in the project, `names` packages of git repositories by URL. `failures` are those of
+    repositories whose name could not be read.
     """
 
     declared: Declared
@@ -65,7 +65,7 @@ def read_files(
     extras: Sequence[str],
     groups: Sequence[str],
 ) -> ReadFiles:
-    """What `places` declare, with the names of packages that only their repositories have.
+    """The declarations of `places`, with package names read from repositories.
 
     See `_read_files`.
     """
@@ -85,11 +85,11 @@ def _read_files(
     groups: Sequence[str],
     names: Mapping[str, str],
 ) -> ReadFiles:
-    """What `places` declare, or without them `folder`, the project.
+    """The declarations of `places`, or by default of `folder`, the project.
 
-    A place is a file, a folder, or a git address, which is cloned into `scratch`. Those outside of
-    the project are read where they are, and are named as copies: the matrix can only name files
-    below its own folder. InputError for a place that does not exist.
+    A place is a file, a folder, or a git URL, which is cloned into `scratch`. Places outside of the
+    project are read in place and listed as copies: the matrix can only refer to files in its
+    folder. InputError for a place that does not exist.
     """
     inside: list[str] = []
     outside: list[Path] = []
@@ -101,7 +101,7 @@ def _read_files(
         path = expanded(place)
         if not path.exists():
             message = f"--from {place}: no such file or folder"
-            raise InputError(message, hint="name a file or a folder of the project")
+            raise InputError(message, hint="use a file or a folder of the project")
         led = path.resolve()
         if not led.is_relative_to(folder.resolve()):
             outside.append(led)
@@ -114,8 +114,8 @@ def _read_files(
         else:
             inside.append(led.relative_to(folder.resolve()).as_posix())
     if outside and (inside or len(outside) > 1):
-        message = "--from: the files are of several projects"
-        raise InputError(message, hint="name files of one project")
+        message = "--from: the files belong to several projects"
+        raise InputError(message, hint="use files of one project")
     top, files = folder, tuple(dict.fromkeys(inside))
     for place_ in outside:
         top = place_ if place_.is_dir() else place_.parent
@@ -152,7 +152,7 @@ def require_read(declared: Declared) -> None:
 
 
 def _without_folders(declared: Declared) -> Declared:
-    """`declared` without indexes that are folders of its project, which the matrix cannot name."""
+    """`declared` without indexes that are folders outside the reach of the matrix."""
     folders = [each for each in declared.indexes if each.url.startswith("file:")]
     notes = [
         NotRead(place=each.place, text=each.url, reason="a folder of another project")
@@ -166,7 +166,7 @@ def _without_folders(declared: Declared) -> Declared:
 
 
 def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
-    """What files and folders, wherever they are, declare together with requirement `lines`.
+    """The declarations of files and folders, combined with requirement `lines`.
 
     InputError for a place that does not exist, and for a broken file.
     """
@@ -174,9 +174,7 @@ def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
     for place, path in zip(places, paths, strict=True):
         if not path.exists():
             message = f"{place}: no such file or folder"
-            raise InputError(
-                message, hint="name a requirements file, or a project's file or folder"
-            )
+            raise InputError(message, hint="use a requirements file, or a project's file or folder")
     if len(paths) == 1 and paths[0].is_dir():
         return with_added(_located(read.read(paths[0]), paths[0]), lines)
     tops = [path if path.is_dir() else path.parent for path in paths]
@@ -196,15 +194,15 @@ def _located(declared: Declared, folder: Path) -> Declared:
 
 
 def named(files: ReadFiles) -> tuple[str, ...]:
-    """The files as a row of the matrix names them, without those that others of them name.
+    """The files as listed in a row of the matrix, without those included by others.
 
-    What is at the root of the project is named, but for requirements files.
+    Files at the root of the project are listed, except for requirements files.
     """
     every = {(each.text, each.place) for each in files.declared.requirements}
     nested = set()
     for file in files.declared.files if len(files.declared.files) > 1 else ():
         alone = _read_alone(files, file)
-        # Of a Dockerfile less is taken with other files than without them.
+        # With other files, less is read from a Dockerfile.
         if alone is not None and every.issuperset((r.text, r.place) for r in alone.requirements):
             nested |= {*alone.files} - {file}
     top = [
@@ -217,12 +215,12 @@ def named(files: ReadFiles) -> tuple[str, ...]:
 
 
 def _read_alone(files: ReadFiles, file: str) -> Declared | None:
-    """What is read if `file` alone is named; None if it cannot be."""
+    """The declarations of `file` alone; None if it is unreadable."""
     try:
         return read.read(
             files.folder, (file,), extras=files.extras, groups=files.groups, names=files.names
         )
-    except InputError:  # an extra is another file's, or the file is a part of one
+    except InputError:  # an extra belongs to another file, or the file is a part of one
         with contextlib.suppress(InputError):
             return read.read(files.folder, (file,), names=files.names)
     return None
@@ -240,21 +238,21 @@ def copy(files: ReadFiles, folder: Path) -> list[Path]:
 
 
 def with_added(declared: Declared, lines: Sequence[str]) -> Declared:
-    """`declared` with requirements of the command line; InputError for one that is none."""
+    """`declared` with requirements of the command line; InputError for an invalid one."""
     added = []
     for line in lines:
         try:
             text = str(parse_requirement(line))
         except InvalidRequirement as error:
             message = f"invalid requirement: {line!r}"
-            hint = "write NAME, NAME[EXTRA], 'NAME>=LOW,<HIGH' or 'NAME @ URL'"
+            hint = "use NAME, NAME[EXTRA], 'NAME>=LOW,<HIGH' or 'NAME @ URL'"
             raise InputError(message, hint=hint) from error
         added.append(DeclaredRequirement(text=text, place=Place("--add")))
     return msgspec.structs.replace(declared, requirements=(*declared.requirements, *added))
 
 
 def summary(declared: Declared) -> list[str]:
-    """How much each file declares, one line each."""
+    """A summary of each file's declarations, one line each."""
     lines = []
     for file in declared.files:
         counts: dict[str, int] = {}
@@ -278,8 +276,8 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
 
 
 def left_out(declared: Declared) -> list[str]:
-    """What was not read, one line each, with the reason."""
-    reason = "has no name: write it as `NAME @ git+https://…`, or add #egg=NAME"
+    """The unread entries with the reason, one line each."""
+    reason = "has no name: use `NAME @ git+https://…`, or add #egg=NAME"
     return [
         *(_left_out(each) for each in declared.not_read),
         *(f"{each.place}: {each.name}: {reason}" for each in declared.unnamed),
@@ -295,9 +293,10 @@ def find_indexes(
     *,
     published: Collection[str] = (),
 ) -> ProjectIndexes:
-    """The indexes of files that `demands` need; reports what comes from each, and what fails.
+    """The declared indexes that `demands` need; reports the packages and failures of each.
 
-    `published` are packages that come from one only if the default index does not meet the demand.
+    `published` are packages that use one only if the default index does not satisfy the
+    requirement.
     """
     pages = IndexPages(matrix, context, today())
     of_files = project_indexes.find(

@@ -1,6 +1,6 @@
 """Builds the committed Dockerfile of a target with Docker: the same files, other bytes.
 
-The OCI layout goes to `build/docker/TARGET`, so that it is not mistaken for imgbuild's own.
+The OCI layout is written to `build/docker/TARGET`, separate from the one built by imgbuild.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OUTPUT = "type=oci,tar=false,oci-mediatypes=true,compression=gzip,compression-le
 def build_all(
     session: Session, selected: Sequence[Selected], output: Path | None
 ) -> list[BuiltImage]:
-    """Build each target with Docker into a layout; LockStale if what is committed is stale."""
+    """Build each target with Docker into a layout; LockStale if the committed files are stale."""
     refuse_one_file(selected, output, "oci")
     images = []
     for item in selected:
@@ -43,8 +43,8 @@ def build_all(
             digest = layout.write(place, _images(built, item.arches), item.name, reporter=console)
         images.append(_summary(layout.read(place)))
         console.info(
-            f"{item.name}: {images[-1].size / 1e9:.2f} GB in {place}, {digest}; the files are those"
-            f" of imgbuild's image, the bytes are Docker's own (imgbuild diff --builder docker)"
+            f"{item.name}: {images[-1].size / 1e9:.2f} GB in {place}, {digest}; it has the files "
+            "of imgbuild's image, but other layers (imgbuild diff --builder docker)"
         )
     return images
 
@@ -54,8 +54,8 @@ def temporary(session: Session, item: Selected, *, dated: bool = False) -> Itera
     """A layout of the image of a target, built with Docker; removed at the end.
 
     Unless `dated`, files have the time at which they were written, which saves BuildKit from
-    compressing each layer a second time. LockStale if what is committed does not follow from the
-    lock, InputError in the catalogue, which has no Dockerfiles.
+    compressing each layer a second time. LockStale if the committed files do not match the lock,
+    InputError in the catalogue, which has no Dockerfiles.
     """
     project, target = session.project, item.name
     project.require_writable(COMMAND)

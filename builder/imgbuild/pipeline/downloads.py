@@ -1,4 +1,4 @@
-"""What locking targets downloads, computed before the first request, for the progress bar."""
+"""The downloads of `lock`, computed before the first request, for the progress bar."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imgbuild.values import Digest, Sha256
 
 
 class Downloads(msgspec.Struct, frozen=True, kw_only=True):
-    """The downloads for several locks: all of them, and by target what later ones read again."""
+    """The downloads for several locks: all files, and by target those that later ones reread."""
 
     transfer: Transfer
     missing: frozenset[Sha256]
@@ -34,15 +34,16 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
     """All downloads that locking `locks` in this order needs; each file is counted once."""
     named: dict[Sha256, Input] = {}
     needed: dict[str, set[Sha256]] = {}
-    seen: set[Digest] = set()  # layers that an earlier one of `locks` reads
+    seen: set[Digest] = set()  # layers read for an earlier one of `locks`
     for lock in locks:
         lock_inputs = inputs_of_all(lock)
         added = lock.extends.files.values() if lock.extends is not None else ()
-        for file in added:  # the user's own, beside the matrix
+        for file in added:  # the user's files next to the matrix
             lock_inputs.pop(file.sha256, None)
         layers = [layer for layer in _layers(project, lock, inputs) if layer.id not in seen]
         seen.update(layer.id for layer in layers)
-        # What an earlier lock reads of a whole file is kept, so that only layers read it again.
+        # Facts read from a complete file for an earlier lock are cached, so that only layers reread
+        # it.
         once = _unread(lock, inputs).difference(*needed.values())
         read = {file.sha256 for layer in layers for file in layer.recipe.inputs}
         needed[lock.target] = (read | once) & lock_inputs.keys()
@@ -59,9 +60,9 @@ def downloads(project: Project, locks: Sequence[Lock], inputs: Inputs) -> Downlo
 
 
 def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> Records:
-    """The records of the project, and those that the cache has of the bases of `lock`.
+    """The records of the project, and cached ones of the base of `lock`.
 
-    Those of a published target are in its lock.
+    Records of a published target are in its lock.
     """
     project_records = records.read_records(project.images)
     others = {*project_records.layers, *published_layers(lock)}
@@ -75,7 +76,7 @@ def recorded_layers(project: Project, lock: Lock, inputs: Inputs) -> Records:
 
 
 def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[Layer], list[Layer]]:
-    """The layers of `lock` whose digests are not known, and others whose files are not known."""
+    """The layers of `lock` with unknown digests, and others with unknown file tables."""
     layers = {layer.id: layer for arch in lock.arch for layer in plan(lock, arch).layers}
     recorded = {*recorded_layers(project, lock, inputs).layers, *published_layers(lock)}
     unknown = [layer for layer in layers.values() if layer.id not in recorded]
@@ -84,7 +85,7 @@ def layers_to_read(project: Project, lock: Lock, inputs: Inputs) -> tuple[list[L
 
 
 def _layers(project: Project, lock: Lock, inputs: Inputs) -> list[Layer]:
-    """The layers of `lock` whose inputs are read."""
+    """The layers of `lock` whose inputs have to be read."""
     unknown, rest = layers_to_read(project, lock, inputs)
     return [*unknown, *rest, *folders.unread(lock, inputs.store)]
 

@@ -1,4 +1,4 @@
-"""Requirements that no file of the index can meet, all at once (separate: before a solve)."""
+"""Reports all requirements that no file of the index satisfies (separate: before resolving)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imgbuild.wheel.tags import Tags
 def refuse(matrix: Matrix, name: str, context: Context) -> None:
     """ImpossibleRequirements, with file, line and reason of each, for a row of a project.
 
-    Packages that `extends` keeps, and those of another index than the default, are not looked up.
+    Packages kept by `extends`, and those of other indexes than the default, are not looked up.
     """
     row = published.project_row(matrix, name)
     if row is None:
@@ -51,16 +51,16 @@ def refuse(matrix: Matrix, name: str, context: Context) -> None:
     reasons += repositories.reasons(failures)
     if not reasons:
         return
-    message = f"{name} requires what the index does not have for Python {lock.base.python}"
+    message = f"{name} has requirements that are not on the index for Python {lock.base.python}"
     hint = (
-        "change them in the project's files, or leave one out in matrix.yaml:"
+        "change them in the project's files, or exclude one in matrix.yaml:"
         " exclude: {PACKAGE: REASON}"
     )
     raise ImpossibleRequirements(message, reasons=tuple(reasons), hint=hint)
 
 
 def _unnamed(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
-    """The repositories that are required without a name, with what to write into the row."""
+    """The repositories required without a name, with the entries for the row."""
     return [
         f"{each.place}: {address} has no name: write it as {names[address]} @ …, or into the row:"
         f' names: {{"{address}": {names[address]}}}'

@@ -1,4 +1,4 @@
-"""Where a session takes the inputs of locks and builds from."""
+"""The sources of inputs of locks and builds in a session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imgbuild.system.console import console
 
 
 def open_inputs(session: Session, *, locking: bool = False) -> Inputs:
-    """The cache and the ways to fill it; InputError if the setting of a mirror cannot be read.
+    """The cache and its sources; InputError if a mirror setting is unreadable.
 
     A lock is made from the indexes: for it a mirror is never the only source.
     """

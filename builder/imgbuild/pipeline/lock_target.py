@@ -4,9 +4,9 @@ settle → lock → plan → fetch → assemble (digests only) → conflicts →
 
 `settle_target` ends with the lock, so that the downloads of several targets can be added up.
 
-Shared objects and GPU code need whole files: they are audited after the download. If a constraint
-is learned from that, the target starts again; an error that teaches nothing fails it, and nothing
-is written.
+Shared objects and GPU code need whole files: they are audited after the download. If this yields a
+new constraint, the target is resolved again; an error that yields none fails the target, and
+nothing is written.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def settle_target(project: Project, matrix: Matrix, name: str, inputs: Inputs) -
 def lock_target(
     project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
 ) -> tuple[Lock, TargetDigests]:
-    """Write the digests of `lock`, made by `settle_target`; settle again if more was learned.
+    """Write the digests of `lock` from `settle_target`; settle again after new constraints.
 
-    Its files are written only when all of it succeeded. `drop` takes each downloaded file out of
-    the cache again once its layer's digests are known.
+    Files are written only on success. `drop` removes each downloaded file from the cache once its
+    layer's digests are known.
     """
     name = lock.target
     while True:
@@ -102,10 +102,10 @@ def lock_target(
 def _audited(
     project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, drop: bool
 ) -> list[Report] | None:
-    """Clean reports of the audit; None if it taught something new, AuditFailed if not.
+    """Reports of the audit without errors; None if it yielded new constraints, else AuditFailed.
 
-    Of an extension only what needs whole files is left to check: the published packages were
-    audited with their corners, and the rest was, together with what is added, in `settle_target`.
+    For an extension only checks that need complete files remain: the published packages were
+    audited before, and the others in `settle_target`.
     """
     recorded = published.known_constraints(matrix, project.images)
     checks = [check for check in CHECKS if lock.extends is None or check not in READABLE]
@@ -127,14 +127,14 @@ def _audited(
 
 
 def refuse_mode(lock: Lock) -> None:
-    """InputError if an image would be labelled with kernels of a FlashInfer it does not have."""
+    """InputError if an image would be labelled with kernels of a missing FlashInfer."""
     for arch, resolution in lock.arch.items():
         if flashinfer.contradicted(lock.flashinfer, resolution.versions):
             message = (
-                f"{lock.target}: the matrix has flashinfer: {lock.flashinfer}, and no"
-                f" {flashinfer.PACKAGE} is among its packages on {arch}"
+                f"{lock.target}: the matrix has flashinfer: {lock.flashinfer}, but "
+                f"{flashinfer.PACKAGE} is not among its packages on {arch}"
             )
-            hint = 'write mode: "off"; if something else needs a compiler, add it to requires:'
+            hint = 'set mode: "off"; if another package needs a compiler, add it to requires:'
             raise InputError(message, hint=hint)
 
 
@@ -166,8 +166,8 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
         file_conflicts = conflicts.find(tables)
         if file_conflicts:
             lines = "\n  ".join(str(conflict) for conflict in file_conflicts)
-            message = f"{lock.target} {arch}: packages disagree about files:\n  {lines}"
-            hint = "say in matrix.yaml, under `drop:`, which package loses the path, and why"
+            message = f"{lock.target} {arch}: packages have conflicting files:\n  {lines}"
+            hint = "add the package whose file is dropped to `drop:` in matrix.yaml, with a reason"
             raise FilesDisagree(message, hint=hint)
 
 
@@ -178,13 +178,13 @@ def _input_size(layer: Layer) -> int:
 def _locked_layers(
     project: Project, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
 ) -> Records:
-    # What is learned is saved batch by batch: an interrupted run goes on where it stopped.
+    # Records are saved after each batch: an interrupted run can be resumed.
     saved_records = _save(project, downloads.recorded_layers(project, lock, inputs), inputs)
     given = current.published_records(published.overlay(inputs.matrix, lock.target))
     unrecorded, unread = downloads.layers_to_read(project, lock, inputs)
     for batch in batches(unrecorded, _input_size, bounded=drop):
         fetched = inputs.fetch(lock, batch)
-        # A base takes longest for its size, and a build of any of its targets needs it.
+        # A base takes longest for its size, and builds of all its targets need it.
         jobs = [
             LayerJob(layer=layer, record=None, keep=isinstance(layer.recipe, DebianRecipe))
             for layer in batch
@@ -195,7 +195,7 @@ def _locked_layers(
             wheels={key: fact for item in batch_layers for key, fact in item.wheels.items()},
         )
         saved_records = _save(project, records.merge(saved_records, [batch_records]), inputs)
-        inputs.file_tables(lock, batch)  # read while the files are here
+        inputs.file_tables(lock, batch)  # read while the files are available
         if drop:
             read_whole(batch, inputs)
             inputs.drop(fetched)
@@ -219,7 +219,7 @@ def _save(project: Project, added: Records, inputs: Inputs) -> Records:
 
 
 def read_whole(layers: Sequence[Layer], inputs: Inputs) -> None:
-    """Read what needs whole files while they are available: for the audit, and for the SBOM."""
+    """Read facts from complete files while these are available, for audit and SBOM."""
     read_elf_facts(layers, inputs)
     files = [file for layer in layers for file in layer.recipe.contents]
     packages.look(

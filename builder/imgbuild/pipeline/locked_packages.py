@@ -1,4 +1,4 @@
-"""Requirements of locked packages that no record has: METADATA is all that is read of them."""
+"""Requirements of locked packages without a record, read only from METADATA."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from imgbuild.values import Sha256
 
 
 def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Package]:
-    """The records of `wheels`, which `lock` names, from the cache or the index.
+    """The records of `wheels` of `lock`, from the cache or the index.
 
-    FetchFailed if METADATA is not available, offline included. A wheel that would have to be built
-    first is left out, with a warning.
+    FetchFailed if METADATA is not available, also offline. A wheel that would have to be built
+    first is skipped with a warning.
     """
     files = {wheel.sha256: wheel for wheel in wheels}
     records = packages.look(files.items(), inputs.store)
@@ -36,14 +36,14 @@ def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Pa
         records |= packages.look(((wheel.sha256, wheel) for wheel in far), inputs.store)
     for key, wheel in files.items():
         if key not in records:
-            message = f"{wheel.package} of {lock.target} is not built: what it needs is unknown"
+            message = f"{wheel.package} of {lock.target} is not built: its requirements are unknown"
             console.warn(message)
     return records
 
 
 def _fetch(lock: Lock, wheels: Sequence[Wheel], http: Ranges, inputs: Inputs) -> None:
     """Read METADATA of `wheels` on their indexes; the cache keeps it."""
-    title = f"reading what {count(len(wheels), 'package')} of {lock.target} require"
+    title = f"reading requirements of {count(len(wheels), 'package')} of {lock.target}"
     with console.progress(title, len(wheels), unit="packages") as bar:
 
         def _metadata_task(wheel: Wheel, stop: threads.Stop) -> None:

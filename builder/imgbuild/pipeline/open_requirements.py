@@ -1,7 +1,7 @@
-"""Versions for requirements that have none, so that they can be audited: uv's choice.
+"""Resolves requirements without versions with uv, so that they can be audited.
 
-They are the newest that fit, as an installation of today takes them: no rule of a matrix and no
-learned constraint counts, so that the audit finds what an installation would have.
+The result is that of an installation now: matrix rules and learned constraints are ignored, so that
+the audit reports problems of such an installation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from imgbuild.system.amounts import count
 
 
 class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
-    """Exact versions of all packages, and the CUDA release that the files mean, "" for none.
+    """Exact versions of all packages, and the CUDA release implied by the files, "" for none.
 
     `indexes` are those of the files that packages come from. `exempt` are packages that the files
     override, with the place.
@@ -43,7 +43,7 @@ class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_indexes(listed: PinList, request: SetRequest, matrix: Callable[[], Matrix]) -> SetRequest:
-    """The request with the indexes of the pins' files that have what the default index lacks.
+    """The request with declared indexes that have packages missing on the default index.
 
     A local version (`+cu124`) counts as its public version.
     """
@@ -70,9 +70,9 @@ def _of_files(
 
 
 def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix]) -> SolvedPins:
-    """A version for each package that `declared` requires, and for what these require.
+    """A version for each package required by `declared`, including dependencies.
 
-    What has an address is not solved: a wheel's version is that of its name. `matrix` is read if
+    URL requirements are not resolved: a wheel's version is that of its name. `matrix` is read if
     files name indexes. NoSolution if no set
     of versions is possible with the wheels of the index.
     """
@@ -80,12 +80,12 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
     demands = split(declared, markers)
     if not demands.named and not demands.addressed:
         message = f"{', '.join(declared.files)}: no package is required"
-        raise InputError(message, hint="name a file that requires packages")
+        raise InputError(message, hint="use a file that requires packages")
     day = declared.cut_off.day if declared.cut_off is not None else today()
     opened = [item for item in demands.named if item.pin is None]
     request.context.reporter.info(
-        f"{len(opened)} of {count(len(demands.named), 'package')} have no exact version: all are"
-        f" solved first, from files uploaded before {day}"
+        f"{len(opened)} of {count(len(demands.named), 'package')} have no exact version: resolving "
+        f"all of them from files uploaded before {day}"
     )
     of_files = _of_files(declared.indexes, demands.named, request, matrix)
     indexes = indexes_of(msgspec.structs.replace(request, indexes=of_files))
@@ -102,12 +102,12 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
         ),
     )
     try:
-        with request.context.reporter.step("solving for versions"):
+        with request.context.reporter.step("resolving versions"):
             chosen = uv.ask(catalogue, [str(item) for item in demands.named], bounds, store)
     except uv.Unsolvable as error:
         message = f"no versions fit Python {request.machine.python} on {request.machine.arch}"
         reasons = refusal.of_resolver(str(error))
-        hint = "change the requirements, or name another --python; only wheels are considered"
+        hint = "change the requirements, or use another --python; only wheels are considered"
         raise NoSolution(message, reasons=reasons, hint=hint) from error
     extras = {item.package: item.extras for item in demands.named}
     solved = {
@@ -129,7 +129,7 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
 
 
 def _addressed(items: Sequence[PackageDemand]) -> tuple[dict[str, Pin], tuple[Unread, ...]]:
-    """The pins of wheels by address, and what has no known version."""
+    """The pins of wheels by URL, and the requirements without a known version."""
     pins, unread = {}, []
     for item in items:
         version = addresses.wheel_version(item.source)

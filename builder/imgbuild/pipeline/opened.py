@@ -1,4 +1,4 @@
-"""Finds the project that a verb works on, and reports if it is the catalogue of imgbuild."""
+"""Finds the project of a command, and reports if it is the catalogue of imgbuild."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from imgbuild.system.console import console
 
 
 def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
-    """The project of `matrix`, see `project_paths.find`; with -v it says which catalogue.
+    """The project of `matrix`, see `project_paths.find`; with -v it reports the catalogue.
 
-    In a project of the user's own that has none of the targets `names` (or patterns), the catalogue
-    if that has each of them, unless `matrix` names a file.
+    If a user's project has none of the targets `names` (or patterns), the catalogue if it has all
+    of them, unless `matrix` is a file.
     """
     opened_project = project_paths.find(matrix)
     if matrix is None and names and opened_project.writable:
@@ -43,17 +43,17 @@ def _holding(project: Project, names: Sequence[str]) -> Project:
 
 def targets(project: Project) -> list[str]:
     """The targets of a project's matrix, locked or not."""
-    from imgbuild.lock import published  # reads YAML, which most verbs need not
+    from imgbuild.lock import published  # reads YAML, which most commands do not need
 
     return list(published.load(project.matrix).targets)
 
 
 def report_templates(project: Project) -> None:
-    """Name the templates of the project that replace imgbuild's, for verbs that render them."""
+    """Report templates of the project that replace imgbuild's, for commands that render them."""
     names = templates.project_templates(project.images)
     if names:
         folder = project.images / templates.FOLDER
-        console.info(f"templates of this project are used: {', '.join(names)} in {folder}")
+        console.info(f"using templates of this project: {', '.join(names)} in {folder}")
 
 
 @functools.cache

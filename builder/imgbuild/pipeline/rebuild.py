@@ -1,6 +1,6 @@
-"""Builds an image again from the lock that is attached to it, without a checkout.
+"""Rebuilds an image from its attached lock, without a checkout.
 
-published image or folder → the lock that is attached → fetch → assemble → OCI layout
+published image or folder → attached lock → fetch → assemble → OCI layout
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from imgbuild.values import Arch, Digest, of_machine
 
 
 class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """What to build again: an attached lock, the architectures, and where it was found.
+    """The source of a rebuild: an attached lock, the architectures, and its location.
 
-    `folder` is where folders of wheels are looked for that the lock names as indexes.
+    Folders of wheels that the lock uses as indexes are relative to `folder`.
     """
 
     lock_bundle: LockBundle
@@ -44,7 +44,7 @@ class RebuildOrigin(msgspec.Struct, frozen=True, kw_only=True):
 def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) -> RebuildOrigin:
     """The lock in the folder `text`, else the one attached to the image of that reference.
 
-    NothingSelected if there is none, IntegrityError if it is another image's.
+    NothingSelected if there is none, IntegrityError if it belongs to another image.
     """
     folder = Path(text)
     if folder.is_dir():
@@ -54,10 +54,10 @@ def find(text: str, *, plain_http: Collection[str] = (), offline: bool = False) 
         )
     if text.startswith((".", "/")):
         message = f"{text}: no such folder"
-        raise InputError(message, hint="name a folder with a lock.json, or HOST/REPOSITORY:TAG")
+        raise InputError(message, hint="use a folder with a lock.json, or HOST/REPOSITORY:TAG")
     reference = parse(text)
     if not reference.target:
-        message = f"{text} does not name an image in the repository"
+        message = f"{text} has no tag or digest"
         raise InputError(message, hint=f"add a tag or a digest: {text}:TARGET")
     return _published(reference, Client(plain_http=plain_http, offline=offline, reporter=console))
 
@@ -70,9 +70,9 @@ def build(
     *,
     form: str = "oci",
 ) -> BuiltImage:
-    """Build what `origin` says, without `output` below build/.
+    """Build the image of `origin`, by default in build/.
 
-    `arches` is None for this machine's, empty for all that it has.
+    `arches` is None for that of this machine, empty for all available ones.
     """
     lock_bundle = origin.lock_bundle
     name = lock_bundle.lock.target
@@ -80,14 +80,14 @@ def build(
     absent = [arch for arch in arches if arch not in origin.arches]
     if absent:
         message = f"{origin.place} is not for {', '.join(absent)}, but {', '.join(origin.arches)}"
-        raise NothingSelected(message, hint="leave --arch out, or name another image")
+        raise NothingSelected(message, hint="omit --arch, or use another image")
     chosen = tuple(arch for arch in origin.arches if not arches or arch in arches)
     layout = require_below(Path.cwd(), Path.cwd() / "build" / name)
     place = placed(layout, name, output, several=False, form=form)
     folder = place if form == "oci" else layout
     inputs = _inputs(origin, options)
     bundle.store_added_files(lock_bundle, inputs.store)
-    with console.step(f"building {name} for {', '.join(chosen)} as {origin.place} says"):
+    with console.step(f"building {name} for {', '.join(chosen)} from {origin.place}"):
         built = image_layout.build(
             lock_bundle.lock,
             lock_bundle.target_digests,
@@ -106,7 +106,7 @@ def build(
 
 
 def _published(reference: Reference, client: Client) -> RebuildOrigin:
-    """The lock attached to a published image, which must be that image's."""
+    """The lock attached to a published image, which must belong to that image."""
     descriptor = client.resolve(reference)
     if descriptor is None:
         message = f"{reference}: no such image"
@@ -122,7 +122,7 @@ def _published(reference: Reference, client: Client) -> RebuildOrigin:
                 {name: part.data for name, part in artifact.files.items()}, place
             )
             arches = _arches(lock_bundle, descriptor.digest, place)
-        except ImgbuildError as error:  # anybody may attach: another one may be the right one
+        except ImgbuildError as error:  # anyone may attach a lock: another one may be correct
             refused = error
             continue
         return RebuildOrigin(
@@ -135,7 +135,7 @@ def _published(reference: Reference, client: Client) -> RebuildOrigin:
 
 
 def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, ...]:
-    """The architectures of `lock_bundle` that `digest` is for; IntegrityError if of none."""
+    """The architectures of `lock_bundle` in the image `digest`; IntegrityError if there is none."""
     every = tuple(lock_bundle.lock.arch)
     for arches in (every, *((arch,) for arch in every)):
         if (
@@ -144,7 +144,7 @@ def _arches(lock_bundle: LockBundle, digest: Digest, place: str) -> tuple[Arch, 
         ):
             return arches
     locked = lock_bundle.target_digests.digest
-    message = f"{place} is the lock of {locked}, not of {digest}, which it is attached to"
+    message = f"{place} is the lock of {locked}, but is attached to {digest}"
     raise IntegrityError(message, hint="another image's lock was attached: do not trust it")
 
 

@@ -1,7 +1,7 @@
-"""The image of a target for `imgbuild run`: present, or built first; the command run in it.
+"""The image of a target for `imgbuild run`: found or built first; runs the command in it.
 
-What builds or converts an image is imported when there is something to build: most runs find the
-image, and start in a third of the time.
+Modules that build or convert an image are imported only for a build: most runs find the image, and
+start in a third of the time.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Locked(msgspec.Struct, frozen=True):
     target_digests: TargetDigests
 
 
-# Folders of the image directly below that of its caches.
+# Subfolders of the image's cache folder.
 BELOW_CACHE = ("PYTHONPYCACHEPREFIX", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 
 
 class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The image of the target `name` in the layout `place`, or what builds it.
+    """The image of the target `name` in the layout `place`, or the data to build it.
 
     `layout` is None if the image is not built, or is not that of the lock.
     """
@@ -56,7 +56,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> tuple[Arch, ...]:
-        """The architectures that can be run: of the lock, else of the layout."""
+        """The available architectures: of the lock, else of the layout."""
         if self.locked is not None:
             return tuple(self.locked.target_digests.arch)
         return tuple(self.layout.images) if self.layout is not None else ()
@@ -66,7 +66,7 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
         return self.layout if self.layout is not None and arch in self.layout.images else None
 
     def config(self, arch: Arch) -> CommandConfig:
-        """How the image on `arch` runs a command, built or not."""
+        """The command configuration of the image on `arch`, built or not."""
         built_layout = self.built(arch)
         if built_layout is not None or self.locked is None:
             return run_in_image.running(built_layout or layout.read(self.place), arch)
@@ -82,9 +82,9 @@ class RunTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(session: Session, name: str, folder: Path | None) -> RunTarget:
-    """The image of `name` in the layout `folder`, or in the usual one; builds nothing.
+    """The image of `name` in the layout `folder`, or in the default one; builds nothing.
 
-    An image without a current lock is used as it is. LockStale if it is not built either.
+    An image without a current lock is used unchanged. LockStale if it is not built either.
     """
     if folder is not None:
         built = built_layout(session, name, folder)
@@ -95,7 +95,7 @@ def find(session: Session, name: str, folder: Path | None) -> RunTarget:
     except ImgbuildError as error:
         if not place.exists():
             raise
-        console.detail(f"{error.message}; using the image that is built")
+        console.detail(f"{error.message}; using the existing image")
         return RunTarget(name=name, place=place, layout=layout.read(place), locked=None)
     digests = [target_digests.digest, *(image.manifest for image in target_digests.arch.values())]
     current = any(layout.check(place, digest) for digest in digests)
@@ -108,7 +108,7 @@ def find(session: Session, name: str, folder: Path | None) -> RunTarget:
 
 
 def built(session: Session, target: RunTarget, arch: Arch) -> Layout:
-    """The layout with the image on `arch`, which is built if it is missing or out of date."""
+    """The layout with the image on `arch`, which is built if missing or out of date."""
     there = target.built(arch)
     if there is not None or target.locked is None:
         return there or built_layout(session, target.name, target.place)
@@ -127,7 +127,7 @@ def built(session: Session, target: RunTarget, arch: Arch) -> Layout:
 
 
 def download_size(lock: Lock, target_digests: TargetDigests, arch: Arch, store: Store) -> int:
-    """The bytes of the inputs that a build on `arch` needs and `store` lacks, parts excepted."""
+    """The bytes of the inputs of a build on `arch` missing in `store`, less partial downloads."""
     from imgbuild.assemble.mirror_items import inputs, lacking
     from imgbuild.cache.transfer import begun
 
@@ -153,9 +153,9 @@ def run(
     capture: bool,
     kernel_cache: bool,
 ) -> CommandResult:
-    """Run the command of `request` in the image, which is built and loaded if it is missing.
+    """Run the command of `request` in the image, which is built and loaded if missing.
 
-    With `kernel_cache` what the image compiles is kept in the cache, for the next run.
+    With `kernel_cache` compiled kernels are kept in the cache for the next run.
     """
     store = Store.open(reporter=console)
     if through == "apptainer":
@@ -166,7 +166,9 @@ def run(
         return run_in_image.run_sif(image, request, capture=capture)
     chosen = run_in_image.choose(through, reporter=console)
     if chosen is not None and not engine.local(chosen):
-        console.warn(f"{chosen.kind} is on another machine: mounts are folders of that machine")
+        console.warn(
+            f"{chosen.kind} is on another machine: mounts refer to folders of that machine"
+        )
     layout_built = built(session, target, arch)  # before the folder is made: this prunes the cache
     if kernel_cache and (chosen is None or engine.local(chosen)):
         request = _with_kernel_cache(target, arch, request, store, make=True)
@@ -186,10 +188,11 @@ def run(
 def _with_kernel_cache(
     target: RunTarget, arch: Arch, request: ContainerRequest, store: Store, *, make: bool
 ) -> ContainerRequest:
-    """`request` with a folder of the cache mounted where the image on `arch` keeps its caches.
+    """`request` with a folder of the cache mounted at the cache path of the image on `arch`.
 
-    Nothing is mounted over another mount; where neither lock nor image has the path; or for another
-    user, who could not write there. With `make` the folder is made, else its absence is reported.
+    Nothing is mounted over another mount; if neither lock nor image has the path; or for another
+    user, who could not write there. With `make` the folder is created, otherwise its absence is
+    reported.
     """
     if request.user is not None:
         return request
@@ -209,7 +212,7 @@ def _with_kernel_cache(
         return request
     folder = store.kernels(manifest, make=make)
     if not folder.exists():
-        console.info(f"the mounted kernel cache needs its folder first: mkdir -p {folder}")
+        console.info(f"create the folder of the mounted kernel cache first: mkdir -p {folder}")
     mount = Mount(source=folder, target=place)
     return msgspec.structs.replace(request, mounts=(*request.mounts, mount))
 
@@ -222,13 +225,14 @@ def command(
     through: str | None,
     kernel_cache: bool,
 ) -> EngineCommand:
-    """The command line of the engine: without `through` the one that runs, else Docker.
+    """The command line of the engine: by default the running one, else Docker.
 
-    InputError for a root folder, which a single command cannot make.
+    InputError for a root folder, which needs more than one command.
     """
     if through == "root":
         message = (
-            "--dry-run --through root: no single command does this. imgbuild unpacks the layers,"
+            "--dry-run --through root: there is no equivalent single command. imgbuild unpacks the "
+            "layers,"
             " runs the command in its own namespaces, and removes the root folder at the end"
         )
         hint = (
@@ -240,7 +244,7 @@ def command(
     if through == "apptainer":
         _report_ignored(request, through)
         if not _sif_path(target).exists():
-            console.info(f"make the image first: imgbuild build {target.name} --format sif")
+            console.info(f"create the image first: imgbuild build {target.name} --format sif")
         return arguments.apptainer(request, "apptainer", _sif_path(target))
     chosen = engine.find(through, reporter=console)
     kind: Kind = (
@@ -248,7 +252,7 @@ def command(
     )
     if chosen is None and through is None:
         console.info(
-            "no engine is running, so without --dry-run a root folder is used (--through root)"
+            "no engine is running: without --dry-run a root folder is used (--through root)"
         )
     _report_ignored(request, kind)
     rootless = chosen is not None and chosen.rootless
@@ -256,7 +260,7 @@ def command(
     if chosen is None or engine.inspect(chosen, reference) is None:
         steps = [*(() if target.layout else ("build",)), "load"]
         first = "; ".join(f"imgbuild {step} {target.name}" for step in steps)
-        console.info(f"{kind} needs the image first: {first}")
+        console.info(f"the image for {kind} is missing; create it with: {first}")
     return run_in_image.engine_command(kind, kind, request, reference, rootless=rootless)
 
 
@@ -273,7 +277,7 @@ def _sif_path(target: RunTarget) -> Path:
 
 
 def _sif(session: Session, target: RunTarget, arch: Arch) -> Path:
-    """The SIF of the image beside its layout; it is made unless it is there and current."""
+    """The SIF of the image next to its layout, created unless current."""
     from imgbuild.sif import convert, files
 
     source, path = built(session, target, arch), _sif_path(target)

@@ -1,4 +1,4 @@
-"""Audits pins that an index has as an sdist only, from their code (separate: one kind of pin)."""
+"""Audits the code of pins that are available only as an sdist (separate: one kind of pin)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.index.remote_wheel import lock_file
 from imgbuild.lock.resolution import LockedFile, Wheel
 
-FACT = "sdist-code-1"  # the sha256 of the wheel that was made of an sdist; raise with its content
+# the sha256 of the wheel built from an sdist; increase the number with its content
+FACT = "sdist-code-1"
 
 
 class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheels made of sdists, where each is, and why others were not read, by package."""
+    """The wheels built from sdists, their locations, and errors of others, by package."""
 
     wheels: tuple[tuple[Wheel, Path], ...] = ()
     refused: dict[str, str] = {}
@@ -34,14 +35,15 @@ class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_sdists(pins: Iterable[str], indexes: Indexes, context: Context) -> SdistPins:
-    """The code of pins (`name==version`) from their sdists; those without one are left out."""
+    """The code of pins (`name==version`) from their sdists; those without one are skipped."""
     sdists: dict[str, tuple[str, LockedFile, str]] = {}
     for pin in pins:
         package, _, version = pin.partition("==")
         file = _sdist(indexes.files(package), Version(version))
         if file is not None:
             sdists[package] = version, lock_file(file, context.http), file.url
-    requests = [FileRequest(locked, lambda url=url: [url]) for _, locked, url in sdists.values()]  # type: ignore[misc]
+    # type: ignore[misc]
+    requests = [FileRequest(locked, lambda url=url: [url]) for _, locked, url in sdists.values()]
     paths = fetch_all(requests, context, title="sdists")
     wheels = []
     refused = {}
@@ -65,7 +67,7 @@ def _sdist(files: Iterable[IndexFile], version: Version) -> IndexFile | None:
 def _code_wheel(
     package: str, version: str, locked: LockedFile, sdist: Path, context: Context
 ) -> tuple[Wheel, Path]:
-    """The wheel of an sdist, from the cache if it was made before."""
+    """The wheel of an sdist, cached if it was built before."""
     store = context.store
     digest = (store.fact(FACT, locked.sha256) or b"").decode()
     path = store.file(digest) if digest else None

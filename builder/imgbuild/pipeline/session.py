@@ -22,10 +22,10 @@ from imgbuild.values import Arch
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to work: processes, whether the network may be used, whether to check everything again.
+    """Options of a session: processes, network access, repeated checks.
 
-    `mirror` names one for this run, `mirror_only` asks no other server; otherwise both are as set.
-    `plain_http` are registries without TLS.
+    `mirror` is the mirror for this run, `mirror_only` uses no other server; both default to the
+    settings. `plain_http` are registries without TLS.
     """
 
     jobs: int = 1
@@ -44,7 +44,10 @@ def select_in(
     everything: bool = False,
     arches: Sequence[Arch] = (),
 ) -> list[Selected]:
-    """As `select` in the matrix of `own`; NothingSelected names it, and what the catalogue has."""
+    """Like `select` in the matrix of `own`.
+
+    NothingSelected names it and matches in the catalogue.
+    """
     try:
         return select(matrix, patterns, everything=everything, arches=arches)
     except NothingSelected as error:
@@ -66,7 +69,7 @@ def select_in(
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A project with its matrix read, and how to work on it."""
+    """A project with its matrix read, and the options."""
 
     project: Project
     matrix: Matrix
@@ -75,10 +78,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     def select(
         self, patterns: Sequence[str], *, everything: bool = False, arches: Sequence[Arch] = ()
     ) -> list[Selected]:
-        """The targets that the patterns name, with their architectures; NothingSelected if none.
+        """The targets that match the patterns, with their architectures; NothingSelected if none.
 
-        A target without a lock that needs more than the default index is left out with a message,
-        unless it is named itself.
+        A target without a lock that needs more than the default index is skipped with a message,
+        unless it is named explicitly.
         """
         chosen = select_in(
             self.project, self.matrix, patterns, everything=everything, arches=arches
@@ -93,7 +96,7 @@ def open_session(
 ) -> Session:
     """Find and read the matrix; InputError with every problem of it.
 
-    It is that of the catalogue for targets `names` that it alone has, see `open_project`.
+    The matrix of the catalogue is used for `names` that only it has, see `open_project`.
     """
     project = open_project(named, names)
     if project.writable and project.half_updated:

@@ -1,7 +1,6 @@
 """Packages without wheels: those that compile CUDA code, and those that can be built.
 
-For `init`, `add` and `lock`: which wheel by URL is compatible, what requires the package, and the
-alternatives to it.
+For `init`, `add` and `lock`: compatible wheels by URL, requiring packages, and alternatives.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from imgbuild.system import threads
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
-LOOKED_UP = 100  # packages whose METADATA is read for what requires a package
-LEFT_OUT = "leave it out in matrix.yaml: exclude: {%s: REASON}"
+LOOKED_UP = 100  # limit of packages whose METADATA is searched for requirements
+LEFT_OUT = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
 def named(blocked: Sequence[Obstacle], pages: IndexPages, context: Context) -> list[Obstacle]:
@@ -44,7 +43,7 @@ def named(blocked: Sequence[Obstacle], pages: IndexPages, context: Context) -> l
 def split(
     blocked: Sequence[Obstacle], pages: IndexPages, context: Context
 ) -> tuple[list[Obstacle], dict[str, str]]:
-    """Those of `blocked` that compile CUDA code; and package → reason of those of Python alone."""
+    """The `blocked` packages that compile CUDA code; and package → reason of pure Python ones."""
     cuda, sdists = [], {}
     for each in blocked:
         if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
@@ -100,7 +99,7 @@ def requiring(
     tags: Tags,
     context: Context,
 ) -> list[str]:
-    """The `demands` whose METADATA requires `package`, with the wheels that say so."""
+    """The `demands` whose METADATA requires `package`, with the wheels."""
     added = [
         (demand, wheel)
         for demand in demands
@@ -129,7 +128,7 @@ def reasons(
     tags: Tags,
     context: Context,
 ) -> list[str]:
-    """Why `demands` of a row cannot be met, with advice about packages without wheels."""
+    """Why `demands` of a row cannot be satisfied, with advice about packages without wheels."""
     lock = row.published.lock
     pins = {**versions_of(lock), **row.requirements.pins, **row.row.pins}
     needs = WheelNeeds(
@@ -153,7 +152,7 @@ def reasons(
             lines.append("\n    ".join((f"{where}{each.demand}: {item.reason}", *remedies)))
         elif each.package in sdists:
             lines.append(
-                f"{each}; it is Python code, and is built with this in matrix.yaml:"
+                f"{each}; it is Python code that can be built with this entry in matrix.yaml:"
                 f" sdists: {{{each.package}: {{reason: only an sdist exists}}}}"
             )
         else:

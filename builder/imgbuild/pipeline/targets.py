@@ -41,7 +41,7 @@ SHOWN_UPDATES = 5
 
 
 class LockResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of locking several targets: digests, and the error of each that failed."""
+    """The result of locking several targets: digests, and the errors of failed ones."""
 
     target_digests: tuple[TargetDigests, ...]
     failed: dict[str, ImgbuildError]
@@ -50,10 +50,10 @@ class LockResult(msgspec.Struct, frozen=True, kw_only=True):
 def lock_all(
     session: Session, selected: Sequence[Selected], *, drop: bool, again: bool = True
 ) -> LockResult:
-    """Lock and digests each target; one that fails does not stop the others.
+    """Lock each target with its digests; a failure does not stop the others.
 
-    `again=False` skips locks that are current: an interrupted run continues where it stopped. A
-    single target's error is raised as it is. InputError if the project is read-only.
+    `again=False` skips current locks: an interrupted run can be resumed. The error of a single
+    target is raised unchanged. InputError if the project is read-only.
     """
     report_templates(session.project)
     session.project.require_writable("imgbuild lock")
@@ -63,7 +63,7 @@ def lock_all(
         *(images / item.name for item in selected),
         session.project.folder / bake.FILE,
     ]
-    files.require_writable(places, hint="work on a copy of the project that may be written to")
+    files.require_writable(places, hint="work on a writable copy of the project")
     inputs = open_inputs(session, locking=True)
     project, matrix, count = session.project, session.matrix, len(selected)
     done: dict[str, TargetDigests] = {}
@@ -104,7 +104,10 @@ def lock_all(
 def _attempt(
     session: Session, name: str, inputs: Inputs, failed: dict[str, ImgbuildError], *, single: bool
 ) -> Iterator[None]:
-    """Report an error of target `name` and keep it in `failed`; raise that of a `single` one."""
+    """Report an error of target `name` and record it in `failed`.
+
+    Raise it for a `single` target.
+    """
     try:
         with _explaining(session, name, inputs):
             yield
@@ -120,14 +123,14 @@ def _explaining(session: Session, name: str, inputs: Inputs) -> Iterator[None]:
     try:
         yield
     except ImpossibleRequirements:
-        raise  # it says all there is to say
+        raise  # the message is complete
     except NoSolution as error:
-        with console.step(f"looking for the cause, and for suggestions near {name}"):
+        with console.step(f"looking for the cause and suggestions for {name}"):
             raise _explained(error, session, name, inputs) from error
 
 
 def _explained(error: NoSolution, session: Session, name: str, inputs: Inputs) -> NoSolution:
-    """`error` with a short conflict and suggestions, if there are any; else unchanged."""
+    """`error` with a short conflict and suggestions, if any; else unchanged."""
     from imgbuild.resolve import explain
 
     recorded = published.known_constraints(session.matrix, session.project.images)
@@ -160,7 +163,7 @@ def check_all(session: Session, selected: Iterable[Selected]) -> list[TargetDige
 def diff_all(
     session: Session, selected: Iterable[Selected], revision: str
 ) -> list[image_diff.Diff]:
-    """What changed in each target since a git revision."""
+    """The changes of each target since a git revision."""
     return [
         image_diff.diff(
             revisions.locked_at(session.project, item.name, revision),
@@ -171,9 +174,9 @@ def diff_all(
 
 
 def report_security_updates(locks: Iterable[tuple[Lock, Base]], context: Context) -> None:
-    """Say, once for each base, which updates the Debian packages of `locks` lack.
+    """Report, once for each base, missing security updates of the Debian packages of `locks`.
 
-    Nothing but a detail is said if the security suite cannot be read: a lock does not need it.
+    If the security suite is unreadable, only a detail message is printed: a lock does not need it.
     """
     seen: set[tuple[str, tuple[str, ...]]] = set()
     for lock, base in locks:

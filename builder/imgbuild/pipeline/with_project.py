@@ -1,6 +1,6 @@
-"""`build --with-project`: the committed files of a project as one more layer of its image.
+"""`build --with-project`: adds the committed files of a project as a layer.
 
-The layer follows from the tree of the commit, the image from the lock and the commit.
+The layer depends on the tree of the commit, the image on the lock and the commit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from imgbuild.values import Arch, Digest, digest_of
 
 SUFFIX = "-with-project"
 REVISION = "org.opencontainers.image.revision"
-SHOWN = 4  # paths in a message
+SHOWN = 4  # limit of paths in a message
 
 
 def build(
@@ -46,7 +46,9 @@ def build(
     for item in selected:
         if published.project_row(session.matrix, item.name) is None:
             message = f"--with-project: {item.name} is not a row of a project"
-            hint = "run it in the folder of a project: imgbuild init writes its matrix.yaml"
+            hint = (
+                "run the command in the folder of a project: imgbuild init writes its matrix.yaml"
+            )
             raise InputError(message, hint=hint)
     refuse_one_file(selected, output, form)
     if output is not None:
@@ -71,7 +73,7 @@ def build(
 def _with_layer(
     built: BuiltImage, committed: CommittedFolder, target: Path, name: str
 ) -> BuiltImage:
-    """The image `name` in the layout `target`: that of `built`, and a layer of the files."""
+    """Write the image `name` to the layout `target`: that of `built` with a layer of the files."""
     below = layout.read(built.output)
     store = Store.open(reporter=console)
     layout.refuse_others(target, name)
@@ -145,20 +147,22 @@ def _added(
 
 
 def _report(committed: CommittedFolder, content: CommittedFiles) -> None:
-    """Warn of all in which the layer is not what the folder has."""
+    """Warn about all differences between the layer and the folder."""
     commit, folder = committed.commit[:12], committed.folder
     paths = committed_files.differences(committed, content)
     if paths:
         differ = f"{count(len(paths), 'file')} of {folder} {'differ' if paths[1:] else 'differs'}"
-        console.warn(f"{differ} from commit {commit}, which the image has: {_shown(paths)}")
+        console.warn(f"{differ} from commit {commit}, which is in the image: {_shown(paths)}")
     if content.submodules:
         console.warn(f"submodules are not in the image: {_shown(content.submodules)}")
     if content.pointers:
-        text = "of these files git-lfs has the content, and the image only pointers"
+        text = "the image contains only git-lfs pointers for these files"
         console.warn(f"{text}: {_shown(content.pointers)}")
     if content.left_out:
         names = _shown([repr(path) for path in content.left_out])
-        console.warn(f"files whose names or targets an image cannot have are left out: {names}")
+        console.warn(
+            f"files with names or targets that are invalid in an image are excluded: {names}"
+        )
 
 
 def _shown(paths: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from imgbuild.registry.client import Client
 
 AFTER = (
-    "the registry's own garbage collection frees the bytes; for docker-registry, while no push is"
+    "the registry's own garbage collection frees the space; for docker-registry, while no push is"
     " running: docker-registry garbage-collect CONFIG.yml"
 )
 THREADS = 8
@@ -56,7 +56,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def locked(project: Project) -> frozenset[Digest]:
-    """The digests of all images that the locks of `project` name; LockStale for a stale one."""
+    """The digests of all images of the locks of `project`; LockStale for a stale one."""
     digests: set[Digest] = set()
     for target in project.locked_targets():
         target_digests = image_digests.read_digests(
@@ -78,7 +78,7 @@ def find(
 ) -> Sweep:
     """The images whose tags are all of `targets` with a day earlier than `before`.
 
-    Images with one of the digests `retained` are left out.
+    Images with one of the digests `retained` are excluded.
     """
     names = tuple(client.tags(repository))
     images = by_digest(client, repository, (name for name in names if not ATTACHED.match(name)))
@@ -101,7 +101,7 @@ def find(
 def delete(client: Client, repository: Repository, sweep: Sweep) -> Sweep:
     """Delete the images of `sweep` and what is attached to them; returns what was deleted.
 
-    An image that has got another tag since is kept.
+    An image that was tagged again in the meantime is kept.
     """
     named = by_digest(client, repository, client.tags(repository))
     removed = []
@@ -122,7 +122,7 @@ def delete(client: Client, repository: Repository, sweep: Sweep) -> Sweep:
 
 
 def _delete_tag(client: Client, repository: Repository, tag: str) -> None:
-    """Delete the manifest that `tag` names, unless the tag is gone."""
+    """Delete the manifest of `tag`, unless the tag was removed."""
     attached = client.resolve(repository.tagged(tag))
     if attached is not None:
         client.delete(repository, attached.digest)
@@ -138,7 +138,7 @@ def _listed(client: Client, repository: Repository, digest: Digest, _: Stop) -> 
 
 
 def _attached(names: Iterable[str], digests: Iterable[Digest]) -> tuple[str, ...]:
-    """The tags among `names` that belong to one of the images `digests`."""
+    """The tags in `names` that belong to one of the images `digests`."""
     belongs = {digest.removeprefix("sha256:") for digest in digests}
     tags = (name for name in names if (match := ATTACHED.fullmatch(name)) and match[1] in belongs)
     return tuple(sorted(tags))

@@ -29,10 +29,10 @@ class ListedPlatform(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedTag(msgspec.Struct, frozen=True, kw_only=True):
-    """One image of a repository. `target` and `versions` are what its labels say.
+    """One image of a repository. `target` and `versions` come from its labels.
 
-    `dates` are days, as YYYYMMDD, under which it is tagged. `other` says what it is if it is not an
-    image, or what is lost or damaged.
+    `dates` are the dates of its tags, as YYYYMMDD. `other` is the type if it is not an image, or
+    the missing or damaged part.
     """
 
     repository: str
@@ -51,7 +51,10 @@ class ListedTag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found; `size` are the bytes of distinct blobs, `sum` those of all images."""
+    """The result of a listing.
+
+    `size` are the bytes of distinct blobs, `sum` those of all images.
+    """
 
     entries: tuple[ListedTag, ...]
     size: Bytes
@@ -75,12 +78,12 @@ def listing(client: Client, places: Iterable[Repository]) -> Listing:
 
 
 def repositories(client: Client, host: str) -> list[Repository]:
-    """Every repository of a registry; InputError if it does not say."""
+    """Every repository of a registry; InputError if it does not list them."""
     try:
         return [Repository(host, name) for name in sorted(client.repositories(host))]
     except FetchFailed as error:
         message = f"{host} does not list its repositories: {error.message}"
-        raise InputError(message, hint=f"name one: imgbuild registry ls {host}/NAME") from error
+        raise InputError(message, hint=f"specify one: imgbuild registry ls {host}/NAME") from error
 
 
 def _images(client: Client, place: Repository) -> list[tuple[ListedTag, RegistryImage | None]]:

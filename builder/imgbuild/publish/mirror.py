@@ -1,4 +1,4 @@
-"""`registry mirror push` and `status`: uploads inputs of locks, and reports what is there.
+"""`registry mirror push` and `status`: uploads inputs of locks, and reports existing ones.
 
 A blob is uploaded once, even if several targets need it; an artifact is uploaded after all its
 blobs, and its tags last.
@@ -30,8 +30,8 @@ from imgbuild.values import Arch, Bytes, Digest, digest_of
 if TYPE_CHECKING:
     from imgbuild.registry.client import Client
 
-ASKING = 8  # threads that ask whether something is there
-SENDING = 4  # threads that send
+ASKING = 8  # threads for existence checks
+SENDING = 4  # threads for uploads
 
 
 class LockedInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class LockedInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a target's inputs on one architecture a mirror has; `lacking` are file names.
+    """The inputs of a target on one architecture in a mirror; `lacking` are names of missing files.
 
     `tagged`: its artifact has the permanent `tag`. Without it the registry's garbage collection
     would delete the files.
@@ -60,9 +60,10 @@ class MirrorStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a push: files and bytes in total, and what the mirror lacked (`sent`).
+    """The result of a push: files and bytes in total, and files missing in the mirror (`sent`).
 
-    `fetched` files were not in the cache. After a dry run, what would be sent and fetched.
+    `fetched` files were not in the cache. After a dry run, the files that would be sent and
+    fetched.
     """
 
     mirror: str
@@ -78,7 +79,7 @@ class MirrorPush(msgspec.Struct, frozen=True, kw_only=True):
 def status(
     parts: Sequence[LockedInputs], repository: Repository, client: Client
 ) -> tuple[MirrorStatus, ...]:
-    """Which of `parts` are in `repository`. Read-only."""
+    """The status of `parts` in `repository`. Read-only."""
     there = _there(_union(parts), repository, client)
     return tuple(_status(part, there, repository, client) for part in parts)
 
@@ -92,7 +93,7 @@ def push(
     dry_run: bool = False,
     drop: bool = False,
 ) -> MirrorPush:
-    """Upload all inputs of `parts` that `repository` lacks.
+    """Upload all inputs of `parts` missing in `repository`.
 
     Files that are not in the cache are fetched as for a build; with `drop` they are removed from it
     after the upload.
@@ -132,12 +133,15 @@ def _union(parts: Iterable[LockedInputs]) -> dict[Digest, Input]:
 
 
 def _there(everything: dict[Digest, Input], repository: Repository, client: Client) -> set[Digest]:
-    """Those of `everything` that the registry has; IntegrityError for one of another size."""
+    """The files of `everything` that exist in the registry.
+
+    IntegrityError for one of another size.
+    """
 
     def _ask(item: Input, _: Stop) -> Digest | None:
         size = client.has(repository, item.digest)
         if size is not None and size != item.size:
-            message = f"{repository} has {size} bytes as {item.file}, the lock has {item.size}"
+            message = f"{repository} has {size} bytes for {item.file}, but the lock has {item.size}"
             hint = (
                 "the registry's storage is damaged, or the lock was edited by hand:"
                 " push again with an intact lock and registry"
@@ -180,7 +184,7 @@ def _fill(
     *,
     drop: bool,
 ) -> None:
-    """Send those of `left` that this part has, and take them out of it."""
+    """Send the files of `left` that this part has, and remove them from `left`."""
     items = [item for item in mirror_items.inputs(part.lock, part.arch) if item.digest in left]
     for batch in batches(items, lambda item: item.size, bounded=drop):
         fetched = inputs.fetch_missing(part.lock, {item.sha256 for item in batch})
@@ -188,7 +192,7 @@ def _fill(
             sorted(batch, key=lambda item: -item.size),
             lambda item, stop: _send(item, repository, client, inputs, bar, stop),
             threads=SENDING,
-            retained="what was sent is kept",
+            retained="uploaded files are kept",
         )
         for item in batch:
             del left[item.digest]
@@ -221,13 +225,15 @@ def _send(
 
 
 def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
-    """If a file's content differs from its name, remove it from the cache; IntegrityError."""
+    """Remove a file whose content does not match its hash from the cache; IntegrityError."""
     with path.open("rb") as file:
         intact = hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
     if not intact:
         store.drop_damaged(path)
-        message = f"{path} was damaged and is removed: it is not {item.file} of the lock"
-        raise IntegrityError(message, hint="run it again to fetch it anew; check the disk")
+        message = f"{path} was damaged and has been removed: it is not {item.file} of the lock"
+        raise IntegrityError(
+            message, hint="run the command again to fetch the file; check the disk"
+        )
 
 
 def _settle(parts: Iterable[LockedInputs], repository: Repository, client: Client) -> None:

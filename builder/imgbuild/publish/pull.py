@@ -1,8 +1,8 @@
 """Pulls an image from a registry into an OCI layout on disk, with its digest unchanged.
 
-Layers that the cache has are linked; others are downloaded into it, and an interrupted download
-continues from its last byte. Every blob is checked against its digest, and the content of every
-layer against its diff id.
+Cached layers are linked; others are downloaded into the cache, and an interrupted download resumes
+at its last byte. Every blob is checked against its digest, and the content of every layer against
+its diff id.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DOWNLOADS = 4
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in a layout on disk. `size` is all of it, `moved` what was downloaded, in bytes."""
+    """An image in a layout on disk. `size` is the total, `moved` the downloaded part, in bytes."""
 
     reference: str
     digest: Digest
@@ -47,7 +47,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
 def pull(
     client: Client, reference: Reference, output: Path, store: Store, arch: Arch | None = None
 ) -> Pulled:
-    """Make `output` the layout of the image `reference`, or of its part for `arch`."""
+    """Write the image `reference`, or its part for `arch`, to the layout `output`."""
     registry_image = read(client, reference, arch)
     top, images = registry_image.top, registry_image.images
     size = sum(image.size for image in images.values())
@@ -89,7 +89,7 @@ def name(reference: Reference) -> str:
 
 
 def _near(store: Store, output: Path, layer: Descriptor) -> Path | None:
-    """The blob of a layer on this machine: in the cache, or in the layout from an earlier pull."""
+    """The local blob of a layer: in the cache, or in the layout from an earlier pull."""
     cached = store.blob(layer.digest)
     if cached is not None:
         return cached
@@ -103,9 +103,9 @@ def _checked(
     near: Mapping[Digest, Path | None],
     store: Store,
 ) -> dict[Digest, Path]:
-    """The blobs of all layers; those that `near` lacks are downloaded into the store.
+    """The blobs of all layers; those missing in `near` are downloaded into the store.
 
-    IntegrityError if the content of one is not what its diff id names.
+    IntegrityError if the content of one does not match its diff ID.
     """
     layers: dict[Digest, Descriptor] = {}
     diff_ids: dict[Digest, set[Digest]] = {}

@@ -1,10 +1,8 @@
-"""`imgbuild push`: makes and uploads only what the repository lacks, then sets tags.
+"""`imgbuild push`: builds and uploads missing blobs, then sets tags.
 
-survey (HEAD) → mount → assemble what is left → upload → manifests → what is attached → signatures
-→ tags
-
-Digests come from the lock, so what the registry has is neither built nor downloaded. Tags are put
-last: a push that ends early leaves blobs, which the next push uses.
+survey (HEAD) → mount → assemble the rest → upload → manifests → attachments → signatures → tags ¶
+Digests come from the lock, so existing blobs are neither built nor downloaded. Tags are set last:
+an interrupted push leaves blobs, which the next push reuses.
 """
 
 from __future__ import annotations
@@ -52,13 +50,13 @@ if TYPE_CHECKING:
     from imgbuild.matrix.select import Selected
     from imgbuild.pipeline.session import Session
 
-UPLOADS = 4  # blobs on their way at once
-ASKING = 8  # questions at once
-KEPT = "blobs that have arrived stay in the registry"
+UPLOADS = 4  # concurrent uploads
+ASKING = 8  # concurrent queries
+KEPT = "uploaded blobs remain in the registry"
 
 
 class BlobState(enum.StrEnum):
-    """What a blob is to the repository; the last two are what a push did about it."""
+    """The state of a blob in the repository; the last two are results of a push."""
 
     PRESENT = "present"
     MOUNTABLE = "mountable"
@@ -68,7 +66,7 @@ class BlobState(enum.StrEnum):
 
 
 class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
-    """One blob of an image. `source` is the repository that it can be mounted from."""
+    """One blob of an image. `source` is the repository from which it can be mounted."""
 
     name: str
     arches: tuple[Arch, ...]
@@ -81,7 +79,7 @@ class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
 class PushContext(msgspec.Struct, frozen=True, kw_only=True):
     """Target and options of a push. `mounts` are other repositories of the same registry.
 
-    `attach`: SBOMs, provenance and the lock are put beside the image; with a `key` it
+    `attach`: SBOMs, provenance and the lock are attached to the image; with a `key` it
     is signed.
     """
 
@@ -97,9 +95,10 @@ class PushContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
-    """A target in a repository; after a dry run, what would go there.
+    """A pushed target; after a dry run, the planned push.
 
-    `sent` are bytes of the image's blobs; `attached` and `signed` what was put beside it.
+    `sent` are bytes of the image's blobs; `attached` and `signed` are its attachments and
+    signatures.
     """
 
     target: str
@@ -142,7 +141,7 @@ def work(
     for other in named:
         if other.host != repository.host:
             message = f"--mount-from {other}: a registry mounts only its own layers"
-            raise InputError(message, hint=f"name a repository of {repository.host}")
+            raise InputError(message, hint=f"use a repository of {repository.host}")
     if session.matrix.registry is not None:
         named.append(parse_repository(session.matrix.registry))
     return PushContext(
@@ -161,9 +160,9 @@ def work(
 def survey(
     work: PushContext, plan: PushPlan, sent: Collection[Digest] = ()
 ) -> tuple[PushedBlob, ...]:
-    """What the repository has of `plan`, and what can be mounted; `sent` will be there by then.
+    """The existing and mountable blobs of `plan`; those in `sent` count as existing.
 
-    IntegrityError if the registry has a blob with another size than digests.json says.
+    IntegrityError if the registry has a blob whose size differs from digests.json.
     """
 
     def _row(blob: PlannedBlob, _: Stop) -> PushedBlob:
@@ -188,7 +187,7 @@ def survey(
 
 
 def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Repository]:
-    """Repositories of the same registry that may have a blob, the named ones first."""
+    """Repositories of the same registry that may have a blob, the specified ones first."""
     candidates = list(work.mounts)
     overlay = published.overlay(work.inputs.matrix, plan.target)
     if overlay is not None and overlay.published.image and overlay.layout is None:
@@ -212,14 +211,14 @@ def _is_there(work: PushContext, blob: PlannedBlob) -> bool:
 
 
 def _lies_in(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
-    """Whether another repository has a blob; False if it cannot be read."""
+    """Whether another repository has a blob; False if it is unreadable."""
     with contextlib.suppress(FetchFailed):
         return work.client.has(other, blob.digest) == blob.size
     return False
 
 
 def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
-    """What pushing `plans`, in this order, would upload; nothing is uploaded or made."""
+    """The uploads of pushing `plans` in this order; nothing is uploaded or built."""
     pushes, sent = [], set[Digest]()
     for plan in plans:
         rows = survey(work, plan, sent)
@@ -231,20 +230,20 @@ def dry_run(work: PushContext, plans: Sequence[PushPlan]) -> list[Pushed]:
 def push(work: PushContext, plan: PushPlan) -> Pushed:
     """Push `plan`: its blobs and documents, then its tags.
 
-    If it ends early, no tag names an incomplete image.
+    After an error, no tag refers to an incomplete image.
     """
     with work.client.reporter.step(f"pushing {plan.target} to {work.repository}"):
         rows = _mounted(work, survey(work, plan))
         rows = _sent(work, plan, rows)
         for document in plan.small_documents:
             _put(work, document)
-        # Where a registry knows no referrers, their list is a tag that two writers would share;
+        # In a registry without a referrers API, their list is a tag shared by writers;
         # manifests of an image belong to its index and, with --arch, to a push of their own.
         with work.inputs.store.exclusive(f"attach-{work.repository}"):
             attached, signed = _beside(work, plan)
         top = plan.top
         if any(row.state is BlobState.SENT for row in rows):
-            # Uploads take time: garbage collection may have deleted what was there at first.
+            # Uploads take time: garbage collection may have deleted blobs that existed at first.
             tag.refuse_broken(work.client, work.repository, top)
         tags = tuple(
             tag.put(work.client, work.repository, top, name)
@@ -256,10 +255,9 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
 
 
 def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tuple[Digest, ...]]:
-    """Attach and sign what the lock has of the image: digests of artifacts, of signed manifests.
+    """Attach and sign the documents of the lock; returns digests of artifacts and signed manifests.
 
-    Nothing for a base alone, which no lock describes. LockStale if the project has another lock
-    by now.
+    Nothing for a base image, which no lock describes. LockStale if the project's lock has changed.
     """
     if plan.only_base or not (work.attach or work.key):
         return (), ()
@@ -275,7 +273,7 @@ def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tupl
 
 
 def _put(work: PushContext, document: Document) -> None:
-    """Put a document by its digest, unless it is there; what is there is read and checked."""
+    """Upload a document by its digest, unless it exists; an existing one is read and checked."""
     place = work.repository.with_digest(document.digest)
     try:
         work.client.manifest(place)
@@ -285,7 +283,7 @@ def _put(work: PushContext, document: Document) -> None:
 
 
 def _mounted(work: PushContext, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
-    """`rows` after mounting what can be; what the registry does not mount is lacking then."""
+    """`rows` after mounting; those that the registry does not mount become missing."""
 
     def _mount(row: PushedBlob, _: Stop) -> PushedBlob:
         if row.state is not BlobState.MOUNTABLE:
@@ -298,7 +296,7 @@ def _mounted(work: PushContext, rows: Sequence[PushedBlob]) -> tuple[PushedBlob,
 
 
 def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tuple[PushedBlob, ...]:
-    """`rows` after making and sending what is lacking."""
+    """`rows` after building and uploading missing blobs."""
     missing = {row.digest for row in rows if row.state is BlobState.LACKING}
     if not missing:
         return tuple(rows)
@@ -320,7 +318,7 @@ def _sent(work: PushContext, plan: PushPlan, rows: Sequence[PushedBlob]) -> tupl
 
 
 def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop) -> UploadOutcome:
-    """Send one blob; if several processes have the same blob to send, one of them does."""
+    """Upload one blob; if several processes have the same one, only one of them uploads it."""
     with work.inputs.store.exclusive(f"push-{work.repository}-{source.digest}"):
         stop.check()
         return work.client.upload(work.repository, source, advance=stop.checked(bar.advance))
@@ -329,7 +327,7 @@ def _upload(work: PushContext, source: BlobSource, bar: ProgressBar, stop: Stop)
 def _sources(
     work: PushContext, plan: PushPlan, lacking: Sequence[PlannedBlob]
 ) -> Mapping[Digest, BlobSource]:
-    """The bytes of each blob: from the store, from the target's layout, or made now."""
+    """The bytes of each blob: from the store, the target's layout, or built now."""
     store = work.inputs.store
     files: dict[Digest, Path] = {}
     for blob in lacking:
@@ -353,7 +351,7 @@ def _sources(
 
 
 def _in_layout(folder: Path, blob: PlannedBlob) -> Path | None:
-    """The file of a blob in a layout on disk, if it is there and undamaged."""
+    """The file of a blob in a layout on disk, if it exists undamaged."""
     path = layout.blob(folder, blob.digest)
     try:
         with path.open("rb") as file:

@@ -30,9 +30,9 @@ class PlannedBlob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a push of one target uploads: each blob once, bottom layers first; manifests; tags.
+    """The uploads of a push of one target: each blob once, bottom layers first; manifests; tags.
 
-    `top` is what the tags name. `only_base`: an image of only the base's layers.
+    `top` is the document of the tags. `only_base`: an image of only the base's layers.
     """
 
     target: str
@@ -88,14 +88,14 @@ def push_plan(
         blobs=_blobs({arch: planned.layers for arch, planned in plans.items()}, image_documents),
         manifests=small_documents,
         top=small_documents[0] if len(small_documents) == 1 else index,
-        tags=(tags.dated(stable, date), stable),  # where the last is there, all of it is
+        tags=(tags.dated(stable, date), stable),  # if the last one exists, all of them do
     )
 
 
 def _blobs(
     layers: dict[Arch, tuple[Layer, ...]], image_documents: dict[Arch, ImageDocuments]
 ) -> tuple[PlannedBlob, ...]:
-    """Every blob once, under the first name that it has, with all architectures that have it."""
+    """Every blob once, under its first name, with all its architectures."""
     blobs: dict[Digest, PlannedBlob] = {}
     for arch, document in image_documents.items():
         arch_blobs = [

@@ -17,13 +17,13 @@ from imgbuild.system.threads import Stop, each
 from imgbuild.values import Digest
 
 THREADS = 8
-# Tags that belong to the image whose digest they name: the referrers of registries without that
-# part of the API, and signatures, attestations and SBOMs as cosign tags them.
+# Tags that belong to the image of the digest in their name: the referrers of registries without
+# that part of the API, and signatures, attestations and SBOMs as cosign tags them.
 ATTACHED = re.compile(r"sha256-([0-9a-f]{64})(?:\.[A-Za-z0-9]+)?")
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True):
-    """A tag, and the digest that it had before: none (""), another, or the same."""
+    """A tag, and its previous digest: none (""), another, or the same."""
 
     name: str
     digest: Digest
@@ -31,7 +31,7 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moved(self) -> bool:
-        """Whether it names something else now."""
+        """Whether the tag has changed."""
         return self.before != self.digest
 
     def __str__(self) -> str:
@@ -43,7 +43,10 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True):
 def by_digest(
     client: Client, repository: Repository, names: Iterable[str]
 ) -> dict[Digest, tuple[str, ...]]:
-    """What the tags `names` name now, with its tags in order; without tags that are gone."""
+    """The current documents of the tags `names`, with their tags in order.
+
+    Removed tags are omitted.
+    """
     order = sorted(names)
     named = each(order, lambda name, _: client.resolve(repository.tagged(name)), threads=THREADS)
     tags_by_digest: dict[Digest, tuple[str, ...]] = {}
@@ -54,7 +57,7 @@ def by_digest(
 
 
 def put(client: Client, repository: Repository, document: Document, name: str) -> Tag:
-    """Put the tag `name` on `document`, unless it is there already."""
+    """Set the tag `name` to `document`, unless it is already set."""
     digest = document.digest
     before = client.resolve(repository.tagged(name))
     if before is None or before.digest != digest:
@@ -63,10 +66,10 @@ def put(client: Client, repository: Repository, document: Document, name: str) -
 
 
 def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag, ...]:
-    """Put the tags `names` on the image `reference`, which must be complete.
+    """Set the tags `names` on the image `reference`, which must be complete.
 
-    InputError for a name that is not a tag, NotFound if there is no such image, IntegrityError if a
-    part of it is not there.
+    InputError for an invalid tag, NotFound if there is no such image, IntegrityError if a part of
+    it is missing.
     """
     for name in names:
         if TAG.fullmatch(name) is None:
@@ -80,7 +83,7 @@ def tag(client: Client, reference: Reference, names: Sequence[str]) -> tuple[Tag
 
 
 def refuse_broken(client: Client, repository: Repository, top: Document) -> None:
-    """IntegrityError, with what is missing, unless every part of the image `top` is there."""
+    """IntegrityError with the missing parts, unless the image `top` is complete."""
     manifests = [top]
     if top.media_type in LISTS:
         listed = codec.decode(top.data, Index, file=f"{repository}@{top.digest}").manifests
@@ -104,5 +107,5 @@ def refuse_broken(client: Client, repository: Repository, top: Document) -> None
     ]
     if absent:
         message = f"{repository}@{top.digest} is incomplete: {', '.join(absent)}"
-        hint = "push it again; tags stay as they are"
+        hint = "push the image again; tags were not changed"
         raise IntegrityError(message, hint=hint)

@@ -1,1 +1,1 @@
-"""A client of registries (OCI distribution): manifests, blobs, uploads, logins, tokens, mirrors."""
+"""A client of registries (OCI distribution): manifests, blobs, uploads, credentials, mirrors."""

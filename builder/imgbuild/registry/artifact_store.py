@@ -1,7 +1,7 @@
-"""OCI artifacts attached to an image in a registry: signatures, SBOMs, locks; found and read.
+"""OCI artifacts attached to an image in a registry: signatures, SBOMs, locks.
 
-Anyone who may write to a repository may attach to its images, so callers compare what is read here
-with the image.
+Anyone who may write to a repository may attach to its images, so callers compare the contents with
+the image.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from imgbuild.registry.client import Client, NotFound, bytes_source
 from imgbuild.registry.image_reference import Repository
 from imgbuild.values import Digest, digest_of
 
-LIMIT = 64 << 20  # bytes of everything that is read in addition to one image
+LIMIT = 64 << 20  # limit of bytes read in addition to one image
 
 
 class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of an artifact's manifest that are read here."""
+    """The used fields of an artifact's manifest."""
 
     layers: tuple[Descriptor, ...] = ()
     config: Descriptor | None = None
@@ -124,8 +124,7 @@ def find(
     """The artifacts that refer to `subject`, of one type or of all, with their files.
 
     InputError, IntegrityError or NotFound for one that is damaged or refers to something else; with
-    `skip_damaged`, a warning. An artifact that was removed since the registry listed it is left
-    out.
+    `skip_damaged`, a warning. An artifact that was removed after the registry listed it is omitted.
     """
     artifacts = []
     blobs = BlobReader(client, repository)
@@ -143,7 +142,7 @@ def find(
 
 
 class BlobReader:
-    """Reads blobs that are attached to one image, each once, and not more than `LIMIT` in all."""
+    """Reads blobs attached to one image, each once, up to `LIMIT` bytes in total."""
 
     def __init__(self, client: Client, repository: Repository) -> None:
         self.client = client
@@ -158,7 +157,7 @@ class BlobReader:
             return cached
         if layer.size > self._left:
             message = f"more than {LIMIT} bytes are attached to an image of {self.repository}"
-            raise IntegrityError(message, hint="remove what does not belong to it")
+            raise IntegrityError(message, hint="remove attachments that do not belong to it")
         self._left -= layer.size
         self._kept[layer.digest] = self.client.blob(self.repository, layer)
         return self._kept[layer.digest]
@@ -172,7 +171,7 @@ def whole(client: Client, repository: Repository, contents: Collection[bytes]) -
 def _read(
     blobs: BlobReader, subject: Digest, listed: Descriptor, artifact_type: str | None
 ) -> Attached | None:
-    """The artifact that the registry lists; None if it was removed since, or is of another type."""
+    """The artifact listed by the registry; None if it was removed or is of another type."""
     client, repository = blobs.client, blobs.repository
     try:
         fetched = client.manifest(repository.with_digest(listed.digest))
@@ -182,7 +181,7 @@ def _read(
     document = codec.decode(fetched.data, _Artifact, file=place, what="manifest of an artifact")
     if document.subject is None or document.subject.digest != subject:
         other = document.subject.digest if document.subject else "nothing"
-        message = f"{place} is listed as attached to {subject}, and refers to {other}"
+        message = f"{place} is listed as attached to {subject}, but refers to {other}"
         raise IntegrityError(message, hint="the registry's list of referrers is wrong")
     kind = document.artifact_type or (document.config.media_type if document.config else "")
     if artifact_type is not None and kind != artifact_type:

@@ -1,8 +1,8 @@
-"""How requests to registries are authorized: logins, tokens, certificates, errors and warnings.
+"""Authorization of requests to registries: credentials, tokens, certificates, errors, warnings.
 
-Tokens and logins are sent only to the endpoint that requested them. Requests to another host or
-port, to which it redirects or where it places an upload, are anonymous, and so are all that follow
-from there: otherwise a registry could use the user's logins for other registries.
+Tokens and credentials are sent only to the endpoint that requested them. Requests to another host
+or port, after a redirect or for an upload location, are anonymous, as are all that follow:
+otherwise a registry could use the user's credentials for other registries.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _WARNING = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One error in a registry's own words."""
+    """One error in a registry's response."""
 
     code: str = ""
     message: str = ""
 
 
 class Failures(msgspec.Struct, frozen=True):
-    """The body of a refusal, as the specification has it."""
+    """The body of an error response, as in the specification."""
 
     errors: list[Failure] = []
 
 
 class RegistryRefused(Refused):
-    """A registry's refusal: its status, its message without the address, and its error codes."""
+    """A registry's error response: status, message without the URL, and error codes."""
 
     reason: str = ""
     codes: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ def pushing(name: str) -> str:
 
 
 class RegistryAuthorizer(Authorizer):
-    """Authorizes requests to the registries that were described; `plain_http` are without TLS."""
+    """Authorizes requests to configured registries; those in `plain_http` have no TLS."""
 
     def __init__(self, plain_http: Collection[str] = (), reporter: Reporter = SILENT) -> None:
         self.reporter = reporter
@@ -88,7 +88,7 @@ class RegistryAuthorizer(Authorizer):
             return self._endpoints[registry]
 
     def addressed(self, request: Request) -> Request:
-        """`request` with its endpoint's address and scope, anonymous on any other server."""
+        """`request` with its endpoint's URL and scope, anonymous for any other server."""
         if not request.server:
             endpoint = self._endpoint(bare(request.url))
             if endpoint is None:
@@ -99,10 +99,10 @@ class RegistryAuthorizer(Authorizer):
         return msgspec.structs.replace(request, anonymous=True) if away else request
 
     def context(self, request: Request) -> ssl.SSLContext:
-        """The certificates of the endpoint of `request`, wherever it redirects to."""
+        """The certificates of the endpoint of `request`, also after redirects."""
         endpoint = self._endpoint(f"{request.server}/") if request.server else None
         shown = endpoint.certificates if endpoint else hosts.Certificates()
-        if request.anonymous:  # the client's own certificate is a login too
+        if request.anonymous:  # a client certificate is a credential too
             shown = msgspec.structs.replace(shown, own=())
         if shown == hosts.Certificates():
             return super().context(request)
@@ -112,13 +112,13 @@ class RegistryAuthorizer(Authorizer):
             return self._contexts[shown]
 
     def answer(self, http: Http, request: Request, login: Login | None) -> Response:
-        """The answer to `request`, of any status, with the login or token that it asks for."""
+        """The response to `request`, of any status, after supplying requested credentials."""
         response = self._answer(http, request, login)
         self._pass_on(http, response)
         return response
 
     def refusal(self, http: Http, request: Request, response: Response) -> Exception:
-        """The error for an answer that reports a failure, in the registry's own words."""
+        """The error for a response that reports a failure, with the registry's message."""
         from imgbuild.http.session import Transient
 
         failure = http.refusal(request, response)
@@ -131,11 +131,11 @@ class RegistryAuthorizer(Authorizer):
             return failure
         hint = failure.hint
         if failure.denied:
-            hint = f"docker login {host(request.url)}, with an account that may do this"
+            hint = f"docker login {host(request.url)}, with an account that has this permission"
             if request.anonymous:
                 hint = (
-                    f"{host(request.server)} sent it to {host(request.url)}, which is not given"
-                    " the login"
+                    f"{host(request.server)} redirected to {host(request.url)}, which does not "
+                    "receive the credentials"
                 )
         message = f"{failure.message}: {words}" if words else failure.message
         refusal = RegistryRefused(message, status=failure.status, hint=hint, total=failure.total)
@@ -143,10 +143,10 @@ class RegistryAuthorizer(Authorizer):
         refusal.codes = tuple(entry.code for entry in failures)
         return refusal
 
-    # -- inside
+    # -- internals
 
     def _answer(self, http: Http, request: Request, login: Login | None) -> Response:
-        """The answer, after a second request with credentials if there was a challenge."""
+        """The response, after a second request with credentials if there was a challenge."""
         if request.anonymous and request.method not in READING:
             return http.exchange(request, None)
         endpoint = None if request.anonymous else self._endpoint(request.url)
@@ -158,7 +158,8 @@ class RegistryAuthorizer(Authorizer):
         challenge_header = response.headers.get("WWW-Authenticate", "")
         if response.status_code != 401:
             return response
-        if not challenge_header:  # against the specification, so only a plain login can be meant
+        # violates the specification, so only basic authentication is possible
+        if not challenge_header:
             plain = self._registry_login(request.url, login).login
             if grant is not None or request.anonymous or plain is None:
                 return response
@@ -179,7 +180,7 @@ class RegistryAuthorizer(Authorizer):
     def _renewed(
         self, http: Http, request: Request, key: _Key, login: Login | None
     ) -> AcceptedHeader | None:
-        """The grant for `key`, renewed if it expires soon; None if none was needed."""
+        """The grant for `key`, renewed if it expires soon; None if none is needed."""
         grant = self._grants.get(key)
         if grant is None or not grant.old:
             return grant
@@ -196,7 +197,7 @@ class RegistryAuthorizer(Authorizer):
         challenges: list[tokens.Challenge],
         login: Login | None,
     ) -> AcceptedHeader | None:
-        """What answers the first of the challenges that can be answered; None if there is none."""
+        """The credentials for the first supported challenge; None if there is none."""
         registry_login = (
             logins.RegistryLogin()
             if request.anonymous
@@ -213,7 +214,7 @@ class RegistryAuthorizer(Authorizer):
         return None
 
     def _registry_login(self, url: str, login: Login | None) -> logins.RegistryLogin:
-        """What to log in with at `url`; `login` is what netrc or keyring has for it."""
+        """The credentials for `url`; `login` is that of netrc or keyring."""
         endpoint, registry_login = self._endpoint(url), logins.find(host(url), self.reporter)
         if (
             registry_login == logins.RegistryLogin()
@@ -226,7 +227,7 @@ class RegistryAuthorizer(Authorizer):
         return registry_login
 
     def _endpoint(self, url: str) -> Endpoint | None:
-        """The endpoint that an address belongs to, among those of the requested hosts."""
+        """The endpoint of a URL, among those of the requested hosts."""
         with self._lock:
             endpoints = [
                 endpoint
@@ -238,7 +239,7 @@ class RegistryAuthorizer(Authorizer):
         return next(iter(within or near), None)
 
     def _pass_on(self, http: Http, response: Response) -> None:
-        """Print warnings in the registry's answer, each once."""
+        """Print warnings in the registry's response, each once."""
         for quoted in _WARNING.findall(response.headers.get("Warning", "")):
             text = http.credentials.scrub(re.sub(r"\\(.)", r"\1", quoted))
             shown = "".join(letter if letter.isprintable() else " " for letter in text[:500])
@@ -247,11 +248,11 @@ class RegistryAuthorizer(Authorizer):
                 new = reported not in self._warnings
                 self._warnings.add(reported)
             if new:
-                self.reporter.warn(f"{host(response.url)} says: {shown}")
+                self.reporter.warn(f"message from {host(response.url)}: {shown}")
 
 
 def _ask_token_server(http: Http, request: Request, login: Login | None) -> bytes | None:
-    """The body of a token server's answer; None if it refuses."""
+    """The body of a token server's response; None if it rejects the request."""
     with contextlib.closing(http.exchange(request, login)) as response:
         if response.status_code in (400, 401, 403, 404):
             return None
@@ -261,15 +262,15 @@ def _ask_token_server(http: Http, request: Request, login: Login | None) -> byte
 
 
 def _failures(http: Http, response: Response) -> list[Failure]:
-    """The errors in the body of a refusal; none if it holds something else."""
-    with contextlib.suppress(Exception):  # whatever it is, it is only there to explain
+    """The errors in the body of an error response; empty if it has none."""
+    with contextlib.suppress(Exception):  # the body is only informational
         data = http.body(response, _ERROR_BYTES, decode=True)
         return msgspec.json.decode(data, type=Failures).errors[:3]
     return []
 
 
 def _scopes(url: str, endpoint: Endpoint) -> tuple[str, ...]:
-    """The scope of a complete address: to read its repository."""
+    """The scope to read the repository of a URL."""
     match = re.match(r"(.+)/(?:blobs|manifests|tags|referrers)/", url[len(endpoint.address) + 1 :])
     return (pulling(match[1]),) if match else ()
 

@@ -1,4 +1,4 @@
-"""The layers of a base image in a registry, named by its digest."""
+"""The layers of a base image in a registry, referenced by digest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imgbuild.values import Arch, Digest
 
 
 class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A registry image on one architecture; `settings` is what its configuration says to run."""
+    """A registry image on one architecture; `settings` is its run configuration."""
 
     manifest: Digest
     layers: tuple[RegistryLayer, ...]
@@ -27,14 +27,14 @@ class BaseImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> Reference:
-    """Read `[host/]name[:tag]@sha256:…`; InputError if it is none or has no digest."""
+    """Read `[host/]name[:tag]@sha256:…`; InputError if invalid or without a digest."""
     try:
         reference = image_reference.parse(text)
     except InputError:
         reference = None
     if reference is None or reference.digest is None:
         message = f"{text!r} does not name an image by its digest"
-        raise InputError(message, hint="write host/name@sha256:…, as `skopeo inspect` shows it")
+        raise InputError(message, hint="use host/name@sha256:…, as shown by `skopeo inspect`")
     return reference
 
 
@@ -42,11 +42,11 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
     """The image `text` on `arch`, documents only.
 
     InputError if it has no such architecture or a layer of a type that is not read, IntegrityError
-    if a document is not what its digest names, FetchFailed if the registry does not give it.
+    if a document does not match its digest, FetchFailed if the registry does not serve it.
     """
     try:
         image = platform(InRegistry(client or Client(), parse(text)), arch)
-    except (InputError, IntegrityError) as error:  # they name digests only
+    except (InputError, IntegrityError) as error:  # they contain only digests
         error.message = f"{text}: {error.message}"
         raise
     layers = tuple(
@@ -64,7 +64,7 @@ def base(text: str, arch: Arch, client: Client | None = None) -> BaseImage:
 def fetch_layers(
     text: str, layers: Sequence[LockedFile], context: Context, client: Client | None = None
 ) -> None:
-    """Fetch the layers of the image `text` that the store lacks, as blobs of the store."""
+    """Fetch the missing layers of the image `text` as blobs of the store."""
     repository, client = parse(text).repository, client or Client(offline=context.http.offline)
     requests = [client.file_request(repository, layer, layer=True) for layer in layers]
     fetch_all(requests, client.context(context), title=f"layers of {repository.name}")

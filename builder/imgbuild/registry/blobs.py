@@ -1,4 +1,4 @@
-"""Blobs in a registry: whether they exist, small ones read, large ones downloaded."""
+"""Blobs in a registry: existence checks, reads of small ones, downloads of large ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = 64 * 1024 * 1024
 def has(
     http: RegistryHttp, repository: Repository, digest: Digest, *, push: bool = False
 ) -> int | None:
-    """The size of a blob; None if there is none. `push`: ask the endpoint that takes pushes."""
+    """The size of a blob; None if there is none. `push`: query the endpoint for pushes."""
     scopes = (f"repository:{repository.name}:pull{',push' if push else ''}",)
     capability = hosts.PUSH if push else hosts.PULL
     path, shown = f"{repository.name}/blobs/{digest}", f"{repository}@{digest}"
@@ -60,7 +60,7 @@ def _size(response: Response) -> int | None:
 
 
 def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> bytes:
-    """A small blob. NotFound if there is none, IntegrityError if it is another."""
+    """A small blob. NotFound if there is none, IntegrityError if its digest differs."""
     if descriptor.size > SMALL:
         message = f"{repository}@{descriptor.digest} has {descriptor.size} bytes"
         raise FetchFailed(message, hint="at most 64 MiB can be read into memory")
@@ -121,7 +121,7 @@ def download(
 
 
 def locked_blob(repository: Repository, descriptor: Descriptor) -> LockedFile:
-    """A blob as a file of its own."""
+    """A blob as a locked file."""
     return LockedFile(
         file=f"{repository}@{descriptor.digest}",
         size=descriptor.size,

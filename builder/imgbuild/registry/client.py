@@ -62,12 +62,12 @@ def file_source(path: Path, digest: Digest, size: int) -> BlobSource:
 
 
 class Client:
-    """Registries. `plain_http` are hosts to use without TLS, besides this machine.
+    """A client of registries. `plain_http` are hosts without TLS, in addition to this machine.
 
     `attempts`, `first_wait` and `timeout` are those of `Http`. With `chunk`, blobs are uploaded in
-    pieces of this many bytes. With `origin` no mirror is used, for changes in a registry. All
-    methods raise FetchFailed if a registry refuses or does not answer, and IntegrityError if
-    content differs from its digest.
+    chunks of this many bytes. With `origin` no mirror is used, for changes in a registry. All
+    methods raise FetchFailed if a registry rejects a request or does not respond, and
+    IntegrityError if content does not match its digest.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Client:
     # -- manifests
 
     def resolve(self, reference: Reference) -> Descriptor | None:
-        """What a tag or a digest names now; None if there is none."""
+        """The current document of a tag or digest; None if missing."""
         return manifests.resolve(self.http, reference)
 
     def manifest(self, reference: Reference) -> Document:
@@ -113,7 +113,7 @@ class Client:
         *,
         tag: str | None = None,
     ) -> Digest:
-        """Store a manifest under `tag`, or by its digest alone.
+        """Store a manifest under `tag`, or only by its digest.
 
         If it has a subject and the registry does not keep its referrers, the tag of the subject's
         referrers is kept up to date.
@@ -145,7 +145,7 @@ class Client:
     # -- blobs
 
     def has(self, repository: Repository, digest: Digest) -> int | None:
-        """The size of a blob; None if there is none."""
+        """The size of a blob; None if missing."""
         return blobs.has(self.http, repository, digest)
 
     def blob(self, repository: Repository, descriptor: Descriptor) -> bytes:
@@ -191,7 +191,7 @@ class Client:
     def referrers(
         self, repository: Repository, digest: Digest, artifact_type: str | None = None
     ) -> tuple[Descriptor, ...]:
-        """What refers to `digest`: signatures, SBOMs, statements."""
+        """The referrers of `digest`: signatures, SBOMs, statements."""
         return referrers.find(self.http, repository, digest, artifact_type)
 
     def tags(self, repository: Repository) -> Iterator[str]:
@@ -199,5 +199,5 @@ class Client:
         return pages.tags(self.http, repository)
 
     def repositories(self, host: str) -> Iterator[str]:
-        """The repositories of a registry, by name, where it lists them."""
+        """The repositories of a registry, by name, if it lists them."""
         return pages.catalog(self.http, host)

@@ -1,9 +1,9 @@
 """Mirrors and certificates of a registry host: hosts.toml, certs.d, client certificates.
 
-`HOST/hosts.toml` is read in containerd's form, in ~/.config/imgbuild/certs.d and
-/etc/containerd/certs.d; `HOST/*.crt` (authorities), `*.cert` with `*.key` (this client's own) in
-Docker's, there too and in /etc/docker/certs.d. The first folder that describes a host is used.
-Without any, a registry on this machine is used without TLS, others only on demand.
+`HOST/hosts.toml` is read in containerd's format, in ~/.config/imgbuild/certs.d and
+/etc/containerd/certs.d; `HOST/*.crt` (authorities), `*.cert` with `*.key` (client certificates) in
+Docker's format, in the same folders and in /etc/docker/certs.d. The first folder that describes a
+host is used. Without any, a registry on this machine is used without TLS, others only on request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT = "_default"
 
 
 class Certificates(msgspec.Struct, frozen=True):
-    """What TLS trusts beyond the system's authorities, and shows of itself (chain and key)."""
+    """Additional trusted authorities, and the client certificate (chain and key)."""
 
     authorities: tuple[Path, ...] = ()
     own: tuple[tuple[Path, Path | None], ...] = ()
@@ -40,7 +40,7 @@ class Certificates(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """An address of the registry `host`, or of a mirror of it."""
+    """A base URL of the registry `host`, or of a mirror of it."""
 
     host: str
     address: str
@@ -50,14 +50,14 @@ class Endpoint(msgspec.Struct, frozen=True):
     mirror: bool = False
 
     def url(self, path: str) -> str:
-        """The address of `path`. For a mirror, `ns` names the registry."""
+        """The URL of `path`. For a mirror, `ns` is the registry."""
         if not self.mirror:
             return f"{self.address}/{path}"
         return f"{self.address}/{path}{'&' if '?' in path else '?'}ns={self.host}"
 
 
 def folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The folders that describe hosts, the user's first."""
+    """The folders with host configurations, the user's first."""
     config = environ.get("XDG_CONFIG_HOME") or home() / ".config"
     return (
         Path(config) / "imgbuild/certs.d",
@@ -105,7 +105,7 @@ def context(certificates: Certificates) -> ssl.SSLContext:
             tls_context.load_verify_locations(cafile=place)
         for place, key in certificates.own:
             tls_context.load_cert_chain(place, key)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         message = f"cannot use the certificate {place}: {error.strerror or error}"
         raise InputError(
             message, hint="it must be PEM; a client certificate also needs its key"
@@ -122,7 +122,7 @@ _Texts = str | list[str]
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """What hosts.toml says of the registry itself or of one mirror."""
+    """The settings of the registry or of one mirror in hosts.toml."""
 
     capabilities: tuple[str, ...] = CAPABILITIES
     ca: _Texts = []
@@ -151,7 +151,7 @@ def _described(host: str, address: str, file: Path) -> tuple[Endpoint, ...]:
         for name, settings in document.host.items()
     ]
     server = _address(document.server, document, file) if document.server else address
-    # A `server` under another name is the registry itself under that name, not a mirror of it.
+    # A `server` with another name is the registry under that name, not a mirror of it.
     return (*mirrors, _endpoint(host, server, document, file, mirror=False))
 
 
@@ -161,7 +161,7 @@ def _address(text: str, settings: _Settings, file: Path) -> str:
     parts = urlsplit(full)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         message = f"{file}: {text!r} is not an address of a registry"
-        raise InputError(message, hint="write https://HOST or https://HOST:PORT/PATH")
+        raise InputError(message, hint="use https://HOST or https://HOST:PORT/PATH")
     path = full.rstrip("/")
     return path if settings.override_path or path.endswith("/v2") else f"{path}/v2"
 
@@ -171,8 +171,8 @@ def _endpoint(
 ) -> Endpoint:
     unknown = [word for word in settings.capabilities if word not in CAPABILITIES]
     if unknown:
-        message = f"{file}: {unknown[0]!r} is not a capability"
-        raise InputError(message, hint=f"known are {', '.join(CAPABILITIES)}")
+        message = f"{file}: {unknown[0]!r} is not a known capability"
+        raise InputError(message, hint=f"known capabilities: {', '.join(CAPABILITIES)}")
     headers = {
         name: value if isinstance(value, str) else ", ".join(value)
         for name, value in settings.header.items()

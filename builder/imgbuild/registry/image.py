@@ -1,4 +1,4 @@
-"""Images in registries: their documents, each checked, and layers where they are requested.
+"""Images in registries: checked documents, and layers on request.
 
 `InRegistry` is a `Source` of `oci.image`.
 """
@@ -26,7 +26,7 @@ TYPES = (documents.INDEX, documents.MANIFEST)
 
 
 class InRegistry:
-    """An image in a registry; `fetched` is the document that names it."""
+    """An image in a registry; `fetched` is its top document."""
 
     def __init__(self, client: Client, reference: Reference) -> None:
         self.client = client
@@ -35,7 +35,7 @@ class InRegistry:
         self.name = str(reference)
         self.tag = "" if reference.digest else reference.tag or ""
         self._lock = threading.Lock()
-        self._store: Store | None = None  # one for all threads, opened if a layer is read
+        self._store: Store | None = None  # shared by all threads, opened when a layer is read
         self.fetched = client.manifest(reference)
         self.top = self.fetched.descriptor
 
@@ -54,7 +54,7 @@ class InRegistry:
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """See `Source`; the layer is on the cache's disk only as long as it is read."""
+        """See `Source`; the layer is on the cache's disk only while it is read."""
         with self._lock:
             store = self._store = self._store or Store.open()
         with store.scratch() as folder:
@@ -64,17 +64,17 @@ class InRegistry:
 
 
 class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in a registry: the document that names it, and what is below, by architecture."""
+    """An image in a registry: its top document, and the documents below, by architecture."""
 
     top: Document
     images: dict[Arch, PlatformImage]
 
 
 def read(client: Client, reference: Reference, arch: Arch | None = None) -> RegistryImage:
-    """The documents of the image `reference`; with `arch`, of its manifest for that alone.
+    """The documents of the image `reference`; with `arch`, only of that manifest.
 
-    InputError for an architecture that it lacks, and for what is not an image that a layout can
-    hold as it is; IntegrityError if a document's digest is another.
+    InputError for a missing architecture, and for an image that a layout cannot contain unchanged;
+    IntegrityError if a document does not match its digest.
     """
     source = InRegistry(client, reference)
     top = source.fetched
@@ -92,9 +92,9 @@ def read(client: Client, reference: Reference, arch: Arch | None = None) -> Regi
 
 
 def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
-    """The image for `arch`, by way of the index if there is one; None for the only one.
+    """The image for `arch`, through the index if any; None for the only one.
 
-    InputError if there is no such image; IntegrityError if a document's digest is another.
+    InputError if there is no such image; IntegrityError if a document does not match its digest.
     """
     descriptor = source.top
     if arch is not None and descriptor.media_type in LISTS:
@@ -103,7 +103,7 @@ def platform(source: InRegistry, arch: Arch | None) -> PlatformImage:
     image = platform_image(source, descriptor)
     if arch not in (None, image.arch):
         message = f"{source.name} is for {image.arch}, not for {arch}"
-        raise InputError(message, hint="name an image, or an index, that has this architecture")
+        raise InputError(message, hint="use an image or an index with this architecture")
     return image
 
 
@@ -112,7 +112,7 @@ def _require_type(media_type: str, reference: Reference) -> None:
         message = (
             f"{reference} is of the type {media_type}, which an OCI layout cannot contain unchanged"
         )
-        raise InputError(message, hint="name an OCI image; skopeo copy converts others")
+        raise InputError(message, hint="use an OCI image; skopeo copy converts others")
 
 
 def _entry(reference: Reference, entries: Sequence[Descriptor], arch: Arch) -> Descriptor:
@@ -123,4 +123,4 @@ def _entry(reference: Reference, entries: Sequence[Descriptor], arch: Arch) -> D
         f"{entry.platform.get('os')}/{entry.platform.get('architecture')}" for entry in entries
     }
     message = f"{reference} has no image for linux/{arch.oci}, only {', '.join(sorted(platforms))}"
-    raise InputError(message, hint="name another image, or leave this architecture out")
+    raise InputError(message, hint="use another image, or omit this architecture")

@@ -1,7 +1,7 @@
 """Image references: `[host/]name[:tag][@digest]`, Docker Hub's short names.
 
-As docker reads it, a first part with a dot or a colon, or `localhost`, is a host; without one it is
-Docker Hub, whose own images are `library/…`.
+As in docker, a first part with a dot or a colon, or `localhost`, is a host; without one it is
+Docker Hub, whose official images are `library/…`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Repository(msgspec.Struct, frozen=True, order=True):
         return f"{self.host}/{self.name}"
 
     def tagged(self, tag: str) -> Reference:
-        """What is tagged `tag` in this repository."""
+        """The reference of `tag` in this repository."""
         return Reference(self.host, self.name, tag)
 
     def with_digest(self, digest: Digest) -> Reference:
-        """What has the digest `digest` in this repository."""
+        """The reference of the digest `digest` in this repository."""
         return Reference(self.host, self.name, digest=digest)
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """A repository, and a tag or digest in it. With a digest the tag is only for people."""
+    """A repository, and a tag or digest in it. With a digest the tag is only informational."""
 
     host: str
     name: str
@@ -67,12 +67,12 @@ class Reference(msgspec.Struct, frozen=True):
 
     @property
     def target(self) -> str:
-        """What is requested from the registry: the digest, else the tag; "" if there is neither."""
+        """The requested digest, else the tag; "" if there is neither."""
         return self.digest or self.tag or ""
 
 
 def is_host(word: str) -> bool:
-    """Whether `word`, which has no slash, looks like a host and not like a repository or target."""
+    """Whether `word`, which has no slash, has the form of a host, not of a repository or target."""
     return HOST_ALONE.fullmatch(word) is not None
 
 
@@ -84,8 +84,8 @@ def parse(text: str, *, default_tag: str | None = None) -> Reference:
     named, at, digest = text.partition("@")
     host, slash, name = named.partition("/")
     if is_host(host) and not name:
-        message = f"{text}: the name of the repository is missing"
-        raise InputError(message, hint=f"write {host}/NAME")
+        message = f"{text}: the repository name is missing"
+        raise InputError(message, hint=f"use {host}/NAME")
     if not slash or not ("." in host or ":" in host or host == "localhost"):
         host, name = HUB, named
     name, colon, tag = name.partition(":")
@@ -102,17 +102,17 @@ def parse(text: str, *, default_tag: str | None = None) -> Reference:
     if not right:
         if is_path and not Path(text).exists():
             message = f"{text}: no such file or folder"
-            raise InputError(message, hint="name an OCI layout, or an image as HOST/NAME:TAG")
+            raise InputError(message, hint="use an OCI layout, or an image as HOST/NAME:TAG")
         message = f"invalid image reference: {text!r}"
-        raise InputError(message, hint="write HOST/NAME[:TAG][@sha256:…], all in lower case")
+        raise InputError(message, hint="use HOST/NAME[:TAG][@sha256:…], all in lower case")
     chosen = tag if colon else None if at else default_tag
     return Reference(host, name, chosen, digest if at else None)
 
 
 def parse_repository(text: str) -> Repository:
-    """Read `[host/]name`; InputError for anything else, a tag or a digest too."""
+    """Read `[host/]name`; InputError for anything else, including a tag or digest."""
     reference = parse(text)
     if reference.target:
         message = f"{text!r} names an image, but a repository is expected"
-        raise InputError(message, hint=f"write {reference.repository}")
+        raise InputError(message, hint=f"use {reference.repository}")
     return reference.repository

@@ -1,7 +1,7 @@
-"""Logins for registries: Docker's config.json, podman's auth.json, credential helpers.
+"""Credentials for registries: Docker's config.json, podman's auth.json, credential helpers.
 
-Looked for in the order in which Docker does: the program of `credHelpers` for this host, that of
-`credsStore`, then `auths`. Failures are only warnings: the registry may not need a login.
+Searched in Docker's order: the helper in `credHelpers` for this host, that of `credsStore`, then
+`auths`. Failures are only warnings: the registry may not need credentials.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTHING = "credentials not found"
 
 
 class RegistryLogin(msgspec.Struct, frozen=True):
-    """What is known for a host: a login, an identity token, or a registry's own bearer token."""
+    """The credentials for a host: user and password, identity token, or bearer token."""
 
     login: Login | None = None
     identity: str = ""
@@ -34,7 +34,7 @@ class RegistryLogin(msgspec.Struct, frozen=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not appear in any text."""
+        """The secrets, which must not appear in any text."""
         parts = (self.login[1] if self.login else "", self.identity, self.bearer)
         return tuple(part for part in parts if part)
 
@@ -59,7 +59,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def find(host: str, reporter: Reporter = SILENT) -> RegistryLogin:
-    """What Docker's configuration, or else podman's, knows for `host`; empty if nothing."""
+    """The credentials for `host` in Docker's configuration, or else podman's; empty if none."""
     return next(
         (login for path in _files() if (login := _in(path, host, reporter)) != RegistryLogin()),
         RegistryLogin(),
@@ -67,7 +67,7 @@ def find(host: str, reporter: Reporter = SILENT) -> RegistryLogin:
 
 
 def _files() -> tuple[Path, ...]:
-    """Where logins are kept, podman's in Docker's form."""
+    """The files with credentials; podman's has Docker's format."""
     docker = Path(os.environ.get("DOCKER_CONFIG") or home() / ".docker")
     run_time = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     podman = os.environ.get("REGISTRY_AUTH_FILE") or f"{run_time}/containers/auth.json"
@@ -75,7 +75,7 @@ def _files() -> tuple[Path, ...]:
 
 
 def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
-    """What one file knows."""
+    """The credentials in one file."""
     config = _read(path)
     names = _names(host)
     helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]
@@ -84,7 +84,7 @@ def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
         if login != RegistryLogin():
             return login
     entries = [(name, config.auths[name]) for name in names if name in config.auths]
-    # An empty entry only says that a program keeps the login.
+    # An empty entry means that a helper stores the credentials.
     filled_entries = [(name, entry) for name, entry in entries if entry != _Auth()]
     return (
         _decoded(filled_entries[0][1], filled_entries[0][0], path)
@@ -94,7 +94,10 @@ def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """The names that a login for `host` may have; credential helpers are called with the first."""
+    """The possible names of credentials for `host`.
+
+    Credential helpers are called with the first.
+    """
     if host in (HUB, HUB_SERVER):
         return (HUB_LOGIN, HUB)
     forms = ("https://{}", "https://{}/", "https://{}/v2/", "https://{}/v1/", "http://{}")
@@ -110,9 +113,11 @@ def _read(path: Path) -> _Config:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # The parser's own words may quote what is in it.
+        # The parser's message may quote the content.
         message = f"{path} is not a valid Docker configuration"
-        raise InputError(message, hint="correct it, or set DOCKER_CONFIG elsewhere") from None
+        raise InputError(
+            message, hint="correct the file, or set DOCKER_CONFIG to another folder"
+        ) from None
 
 
 def _decoded(auth: _Auth, name: str, path: Path) -> RegistryLogin:
@@ -123,27 +128,27 @@ def _decoded(auth: _Auth, name: str, path: Path) -> RegistryLogin:
         except ValueError:  # not base64, or another encoding
             colon = ""
         if not colon:
-            message = f"{path}: the login for {name} cannot be read"
+            message = f"{path}: unreadable credentials for {name}"
             raise InputError(message, hint=f"docker logout {name}, then docker login {name}")
     login = (user, password.rstrip("\0")) if user and password else None
     return RegistryLogin(login, auth.identitytoken, auth.registrytoken)
 
 
 def _ask(helper: str, name: str, path: Path, reporter: Reporter) -> RegistryLogin:
-    """What the program of `helper` answers for `name`."""
+    """The result of the credential helper `helper` for `name`."""
     program = programs.which(f"docker-credential-{helper}")
     if program is None:
-        reporter.warn(f"{path} names docker-credential-{helper}, which is not installed")
+        reporter.warn(f"{path} requires docker-credential-{helper}, which is not installed")
         return RegistryLogin()
     result = process.run([program, "get"], stdin=name, check=False)
     if result.status != 0:
         if NOTHING not in result.stdout + result.stderr:
-            reporter.warn(f"docker-credential-{helper} gives no login for {name}")
+            reporter.warn(f"docker-credential-{helper} has no credentials for {name}")
         return RegistryLogin()
     try:
         answer = msgspec.json.decode(result.stdout.encode(), type=_Answer)
     except msgspec.DecodeError:
-        reporter.warn(f"docker-credential-{helper} returned an invalid login for {name}")
+        reporter.warn(f"docker-credential-{helper} returned invalid credentials for {name}")
         return RegistryLogin()
     if answer.username == TOKEN_USER:
         return RegistryLogin(identity=answer.secret)

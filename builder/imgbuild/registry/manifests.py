@@ -1,6 +1,6 @@
 """Manifests and indexes in a registry: find, read, put and delete.
 
-A digest that a registry states is relied on only if the bytes are not read.
+A digest header of a registry is used only if the content is not read.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ T = TypeVar("T")
 BLOB_UNKNOWN = "MANIFEST_BLOB_UNKNOWN"  # the distribution specification's code
 TYPES = (documents.INDEX, documents.MANIFEST, documents.DOCKER_INDEX, documents.DOCKER_MANIFEST)
 ACCEPT = ", ".join(TYPES)
-LIMIT = 16 * 1024 * 1024  # registries need not take more than 4
-REFUSED = "the registry does not serve what the digest names: do not use it"
+LIMIT = 16 * 1024 * 1024  # registries need not accept more than 4
+REFUSED = "the registry serves other content for this digest: do not use it"
 
 
 class NotFound(Refused):
     """The registry has no such manifest, blob, tag or repository."""
 
     def __init__(self, what: object, refused: Refused) -> None:
-        message = f"{what} is not there: {refused.message}"
-        super().__init__(message, status=404, hint="look at what is there: imgbuild registry ls")
+        message = f"{what} not found: {refused.message}"
+        super().__init__(message, status=404, hint="list existing images: imgbuild registry ls")
 
 
 @contextlib.contextmanager
 def expected(what: object) -> Iterator[None]:
-    """Raise a registry's answer 404 as NotFound."""
+    """Raise a registry's response 404 as NotFound."""
     try:
         yield
     except Refused as refused:
@@ -56,11 +56,11 @@ def expected(what: object) -> Iterator[None]:
 def resolve(
     http: RegistryHttp, reference: Reference, capability: str | None = None
 ) -> Descriptor | None:
-    """What `reference` names now; None if there is none.
+    """The current document of `reference`; None if missing.
 
-    A HEAD whose answer lacks the digest, the size or the type, or contradicts the requested
-    digest, is repeated as GET, and so is one that the registry does not support. `capability`
-    selects the endpoint.
+    A HEAD whose response lacks the digest, the size or the type, or contradicts the requested
+    digest, is repeated as GET, as is one that the registry does not support. `capability` selects
+    the endpoint.
     """
     capability = capability or _capability(reference)
 
@@ -90,10 +90,10 @@ def resolve(
 
 
 def fetch(http: RegistryHttp, reference: Reference, capability: str | None = None) -> Document:
-    """The manifest or index that `reference` names.
+    """The manifest or index of `reference`.
 
-    NotFound if there is none, IntegrityError if the bytes are not what the digest names, or of
-    another type than the registry says.
+    NotFound if missing, IntegrityError if the content does not match the digest, or its type
+    differs from the response header.
     """
 
     def _read(response: Response) -> Document:
@@ -104,11 +104,11 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
             reported if reported.startswith("sha256:") else actual
         )
         if actual != required_digest:
-            message = f"{reference.host} gives {actual} for {reference.name}@{required_digest}"
+            message = f"{reference.host} returned {actual} for {reference.name}@{required_digest}"
             raise IntegrityError(message, hint=REFUSED)
         stated, served = documents.stated_type(data, reference), media_type(response)
         if stated and served in TYPES and served != stated:
-            message = f"{reference} is served with the media type {served}; its own is {stated}"
+            message = f"{reference} is served with the media type {served}, but contains {stated}"
             raise IntegrityError(message, hint=REFUSED)
         return Document(data, stated or served)
 
@@ -122,7 +122,7 @@ def put(
 ) -> tuple[Digest, bool]:
     """Store a manifest by its digest, or under `tag`; whether the registry keeps its referrers.
 
-    IntegrityError if the registry says that it stored something else.
+    IntegrityError if the registry reports another stored digest.
     """
     digest = digest_of(data)
     named = Reference(repository.host, repository.name, tag, None if tag else digest)
@@ -146,16 +146,16 @@ def put(
         descriptor = resolve(http, named, hosts.PUSH)
         reported = descriptor.digest if descriptor is not None else "nothing"
     if reported == "nothing" or (reported.startswith("sha256:") and reported != digest):
-        message = f"{repository.host} stored {reported} where {named} was put as {digest}"
-        hint = "do not use this tag: push it again, or ask the registry's owner"
+        message = f"{repository.host} stored {reported} for {named}, which was uploaded as {digest}"
+        hint = "do not use this tag: push the image again, or contact the registry's administrator"
         raise IntegrityError(message, hint=hint)
     return digest, bool(subject)
 
 
 def _accepted(ask: Callable[[], T]) -> T:
-    """The answer of `ask`, which is repeated while a registry does not find blobs that it has.
+    """The response of `ask`, which is retried while a registry does not find existing blobs.
 
-    While two clients mount the same blob, docker-registry's link to it is empty for a moment.
+    While two clients mount the same blob, docker-registry's link to it is empty temporarily.
     """
     for seconds in (0.2, 0.8):
         try:
@@ -168,7 +168,7 @@ def _accepted(ask: Callable[[], T]) -> T:
 
 
 def delete(http: RegistryHttp, reference: Reference) -> bool:
-    """Delete a manifest or a tag; False if it was not there."""
+    """Delete a manifest or a tag; False if it did not exist."""
     scopes = (f"repository:{reference.name}:pull,delete",)
     path = f"{reference.name}/manifests/{reference.target}"
     request = Request(path, method="DELETE", scopes=scopes)
@@ -178,13 +178,15 @@ def delete(http: RegistryHttp, reference: Reference) -> bool:
         if refused.status == 404:
             return False
         if refused.status == 405:
-            hint = "the registry must allow it: for docker-registry storage.delete.enabled: true"
+            hint = (
+                "enable deletion in the registry: for docker-registry storage.delete.enabled: true"
+            )
             raise FetchFailed(refused.message, hint=hint) from None
         raise
 
 
 def media_type(response: Response) -> str:
-    """The type of an answer, without its parameters."""
+    """The media type of a response, without parameters."""
     return response.headers.get("Content-Type", "").partition(";")[0].strip()
 
 

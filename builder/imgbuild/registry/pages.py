@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from imgbuild.http.session import Response
 
 LIMIT = 16 * 1024 * 1024
-PAGES = 100_000  # some registries give ten entries at a time, none has a million of anything
+PAGES = 100_000  # some registries return ten entries per page, none has a million entries
 _NEXT = re.compile(r'<([^>]*)>\s*((?:;\s*[\w!#$&*+.^`|~-]+\s*=\s*(?:"[^"]*"|[^\s;,"]+)\s*)*)')
 CATALOG = "registry:catalog:*"
 
 
 class RegistryPage(msgspec.Struct, frozen=True):
-    """One page: its body, its type, and the address of the next one."""
+    """One page: its body, its type, and the URL of the next one."""
 
     data: bytes
     media_type: str
@@ -77,28 +77,28 @@ def pages(http: RegistryHttp, host: str, request: Request) -> Iterator[RegistryP
         if page.next is None:
             return
         if page.next in seen or len(seen) >= PAGES:
-            way = "lead in a circle" if page.next in seen else f"are more than {PAGES}"
+            way = "are circular" if page.next in seen else f"are more than {PAGES}"
             message = f"{redact(page.next)}: the pages of this list {way}"
-            raise FetchFailed(message, hint="ask the registry's owner")
+            raise FetchFailed(message, hint="contact the registry's administrator")
         seen.add(page.next)
         following = Request(page.next, request.headers, scopes=request.scopes, server=server)
         page = http.client.retrying(following, _read)
 
 
 def _following(response: Response) -> str | None:
-    """The address of the next page, which must be on the same server."""
+    """The URL of the next page, which must be on the same server."""
     for address, fields in _NEXT.findall(response.headers.get("Link", "")):
         if re.search(r';\s*rel\s*=\s*"?next"?', fields, re.IGNORECASE):
             try:
                 place: str = urljoin(response.url, address)
                 near = origin(place) == origin(response.url)
-            except ValueError:  # brackets or a port that are none
-                message = f"{redact(response.url)}: the next page has no address"
-                raise FetchFailed(message, hint="ask the registry's owner") from None
+            except ValueError:  # invalid brackets or port
+                message = f"{redact(response.url)}: the next page has no valid URL"
+                raise FetchFailed(message, hint="contact the registry's administrator") from None
             if not near:
                 message = (
                     f"{redact(response.url)}: the next page is on another server, {redact(place)}"
                 )
-                raise FetchFailed(message, hint="ask the registry's owner")
+                raise FetchFailed(message, hint="contact the registry's administrator")
             return place
     return None

@@ -1,6 +1,6 @@
-"""Finds what refers to a manifest (signatures, SBOMs, statements), by the API or by its tag.
+"""Finds referrers of a manifest (signatures, SBOMs, statements), by the API or by tag.
 
-Where a registry has no referrers API, clients keep an index of them under the tag `sha256-HEX`.
+If a registry has no referrers API, clients store an index of them under the tag `sha256-HEX`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from imgbuild.registry.manifests import NotFound
 from imgbuild.registry.transport import RegistryHttp
 from imgbuild.values import Digest, digest_of
 
-# How a registry without the API answers; the specification knows only 404.
+# The response status of registries without the API; the specification defines only 404.
 _WITHOUT = (400, 404, 405, 406, 501)
 _ROUNDS = 5
 
 
 class ReferrerManifest(msgspec.Struct, frozen=True, rename="camel"):
-    """What a manifest says of itself as a referrer."""
+    """The referrer fields of a manifest."""
 
     media_type: str = ""
     artifact_type: str = ""
@@ -40,14 +40,14 @@ class ReferrerManifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def tag(digest: Digest) -> str:
-    """The tag under which the referrers of `digest` are kept where there is no API."""
+    """The tag with the referrers of `digest` in a registry without the API."""
     return digest.replace(":", "-", 1)
 
 
 def find(
     http: RegistryHttp, repository: Repository, digest: Digest, artifact_type: str | None
 ) -> tuple[Descriptor, ...]:
-    """What refers to `digest`, only of `artifact_type` if that is given."""
+    """The referrers of `digest`, only of `artifact_type` if given."""
     descriptors = _by_api(http, repository, digest, artifact_type)
     if descriptors is None:
         entries = _by_tag(http, repository, digest)
@@ -61,9 +61,9 @@ def find(
 
 
 def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> None:
-    """Add the manifest `data` to the tag of its subject; entries of others stay as they are.
+    """Add the manifest `data` to the tag of its subject; other entries are kept.
 
-    The specification does not coordinate writers: it is read again, and written again if the entry
+    The specification does not coordinate writers: the tag is read again, and rewritten if the entry
     was lost.
     """
     manifest = msgspec.json.decode(data, type=ReferrerManifest)
@@ -84,12 +84,12 @@ def keep(http: RegistryHttp, repository: Repository, data: bytes, kind: str) -> 
         shown = {name: value for name, value in entry.items() if value}
         _write(http, repository, manifest.subject.digest, [*entries, shown])
     subject = manifest.subject.digest
-    message = f"{repository}: the referrers of {subject} are being changed by other clients"
-    raise FetchFailed(message, hint="run it again when these have finished")
+    message = f"{repository}: the referrers of {subject} are being modified by other clients"
+    raise FetchFailed(message, hint="run the command again when these have finished")
 
 
 def forget(http: RegistryHttp, repository: Repository, subject: Digest, digest: Digest) -> None:
-    """Take `digest` out of the tag of its subject."""
+    """Remove `digest` from the tag of its subject."""
     entries = _by_tag(http, repository, subject, hosts.PUSH)
     left = [entry for entry in entries if entry.get("digest") != digest]
     if len(left) != len(entries):
@@ -97,12 +97,12 @@ def forget(http: RegistryHttp, repository: Repository, subject: Digest, digest: 
 
 
 def has_api(http: RegistryHttp, repository: Repository, digest: Digest) -> bool:
-    """Whether the registry answers for referrers itself."""
+    """Whether the registry has a referrers API."""
     return _by_api(http, repository, digest, None) is not None
 
 
 def subject(data: bytes) -> Descriptor | None:
-    """The subject of a manifest; None if it has none."""
+    """The subject of a manifest; or None."""
     try:
         return msgspec.json.decode(data, type=ReferrerManifest).subject
     except msgspec.DecodeError:
@@ -121,7 +121,7 @@ def _by_api(
     try:
         for page in pages.pages(http, repository.host, request):
             if page.media_type not in (documents.INDEX, "application/json"):
-                return None  # a page for people, which some servers answer to all that they lack
+                return None  # an HTML page, which some servers return for unknown paths
             descriptors += codec.decode(page.data, Index, file=f"referrers of {digest}").manifests
     except Refused as refused:
         if refused.status not in _WITHOUT:

@@ -1,6 +1,6 @@
 """Bearer tokens and basic logins for WWW-Authenticate challenges (separate: a protocol).
 
-A login travels over TLS, or stays with the server that requested it.
+Credentials are sent over TLS, or only to the server that requested them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from imgbuild.http.request import Request
 from imgbuild.registry.logins import RegistryLogin
 
 CLIENT = "imgbuild"
-_SOON = 0.8  # the part of a token's life after which it is renewed
-_LONGEST = 86_400  # seconds; whatever is said, a token is not kept for longer than this
+_SOON = 0.8  # the fraction of a token's lifetime after which it is renewed
+_LONGEST = 86_400  # maximum lifetime of a token in seconds, regardless of the response
 _REQUIRED = re.compile(r'([A-Za-z_-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
 
@@ -33,7 +33,7 @@ class Challenge(msgspec.Struct, frozen=True):
 
 
 class AcceptedHeader(msgspec.Struct, frozen=True):
-    """A header that a registry accepts, until when (monotonic), and the challenge it answers."""
+    """A header that a registry accepts, its expiry (monotonic), and its challenge."""
 
     header: str
     challenge: Challenge
@@ -46,7 +46,7 @@ class AcceptedHeader(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a token server answers; one of the two names holds the token."""
+    """The response of a token server; the token is in one of two fields."""
 
     token: str = ""
     access_token: str = ""
@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def challenges(header: str) -> list[Challenge]:
-    """The challenges in WWW-Authenticate, which may have several."""
+    """The challenges in a WWW-Authenticate header."""
     parsed = []
     starts = [
         match.start(1)
@@ -80,7 +80,7 @@ def merged(scopes: Iterable[str]) -> tuple[str, ...]:
 
 
 def basic(login: Login) -> str:
-    """The header for a login."""
+    """The header for basic authentication."""
     return f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
 
 
@@ -90,9 +90,10 @@ def answer(
     registry_login: RegistryLogin,
     ask: Callable[[Request, Login | None], bytes | None],
 ) -> AcceptedHeader | None:
-    """The grant for `challenge`, which came back for `request`; None if there is nothing to answer.
+    """The grant for `challenge` of the response to `request`; None without credentials.
 
-    `ask` sends one request to the token server: the body of its answer, or None if it refuses.
+    `ask` sends one request to the token server; it returns the body of the response, or None on
+    rejection.
     """
     if challenge.scheme == "basic":
         return (
@@ -118,9 +119,9 @@ def answer(
         return None
     try:
         granted = msgspec.json.decode(body, type=Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # their own words may quote the token
+    except (msgspec.DecodeError, UnicodeDecodeError):  # their messages may contain the token
         message = f"the token server {origin(realm)} returned no token"
-        raise FetchFailed(message, hint="ask the registry's owner") from None
+        raise FetchFailed(message, hint="contact the registry's administrator") from None
     token = granted.token or granted.access_token
     life = min(granted.expires_in or 0, _LONGEST)
     until = monotonic() + life * _SOON if life else None
@@ -128,14 +129,14 @@ def answer(
 
 
 def _refuse_other_ways(realm: str, url: str) -> None:
-    """Least of all a file of this machine, whose token would go to anyone who named it."""
+    """Refuse other URLs, in particular local files, whose token would be sent to the server."""
     try:
         web = origin(realm).startswith(("http://", "https://")) and urlsplit(realm).hostname
-    except ValueError:  # brackets or a port that are none
+    except ValueError:  # invalid brackets or port
         web = None
     if not web:
-        message = f"{host(url)} names a token server, which is not a web address"
-        raise FetchFailed(message, hint="ask the registry's owner; nothing was sent")
+        message = f"{host(url)} has a token server URL that is not HTTP"
+        raise FetchFailed(message, hint="contact the registry's administrator; nothing was sent")
 
 
 def _refuse_open_way(realm: str, url: str, registry_login: RegistryLogin) -> None:
@@ -144,14 +145,16 @@ def _refuse_open_way(realm: str, url: str, registry_login: RegistryLogin) -> Non
         and origin(realm) != origin(url)
         and registry_login.secrets
     ):
-        message = f"{host(url)} sends logins to {origin(realm)}, which has no TLS"
-        raise FetchFailed(message, hint="ask the registry's owner; the login was not sent")
+        message = f"{host(url)} requests credentials at {origin(realm)}, which has no TLS"
+        raise FetchFailed(
+            message, hint="contact the registry's administrator; the credentials were not sent"
+        )
 
 
 def _question(
     realm: str, service: str, scopes: tuple[str, ...], registry_login: RegistryLogin
 ) -> Request:
-    """What the token server is asked: with a login by GET, with an identity token by POST."""
+    """The request to the token server: GET with a password, POST with an identity token."""
     shown = f"the token server {origin(realm)}"
     if not registry_login.identity:
         pairs = [("service", service)] if service else []

@@ -1,4 +1,4 @@
-"""Requests to the endpoints of registries: those of a capability, one after the other."""
+"""Requests to the endpoints of registries with a capability, in order."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ T = TypeVar("T")
 
 
 class RegistryHttp:
-    """Requests to registries, by `client`, which has the same authorizer. Threads may share it.
+    """Requests to registries through `client`, which has the same authorizer. Thread-safe.
 
-    With `origin` all requests go to the endpoint that takes pushes, never to a mirror.
+    With `origin` all requests go to the endpoint for pushes, never to a mirror.
     """
 
     def __init__(self, client: Http, authorizer: RegistryAuthorizer, *, origin: bool) -> None:
         self.client = client
         self.reporter = authorizer.reporter
-        # Registries to which a blob in one piece did not come through.
+        # Registries for which a blob upload in one request failed.
         self.fragile: set[str] = set()
         self._authorizer = authorizer
         self._origin = origin
 
     def endpoints(self, registry: str, capability: str) -> tuple[Endpoint, ...]:
-        """The endpoints of `registry` for `capability`, in order; only one takes pushes.
+        """The endpoints of `registry` for `capability`, in order; only one accepts pushes.
 
         FetchFailed if there is none.
         """
@@ -48,7 +48,7 @@ class RegistryHttp:
             if required in endpoint.capabilities
         ]
         if not endpoints:
-            message = f"no endpoint of {registry} may {capability}"
+            message = f"no endpoint of {registry} has the capability {capability}"
             raise FetchFailed(message, hint="see `capabilities` in its hosts.toml")
         return tuple(endpoints[:1] if required == hosts.PUSH else endpoints)
 
@@ -59,7 +59,7 @@ class RegistryHttp:
         request: Request,
         read: Callable[[Response], T],
     ) -> T:
-        """What `read` makes of the answer to `request`, whose url is a path below `/v2`."""
+        """The result of `read` for the response to `request`, whose url is a path below `/v2`."""
         return self.first_result(
             registry, capability, lambda endpoint: self.client.retrying(at(endpoint, request), read)
         )
@@ -71,24 +71,24 @@ class RegistryHttp:
             try:
                 return use(endpoint)
             except (FetchFailed, IntegrityError) as failure:
-                self.reporter.detail(f"{failure.message}; the next endpoint of {registry} is asked")
+                self.reporter.detail(f"{failure.message}; trying the next endpoint of {registry}")
         return use(endpoints[-1])
 
     def location(self, response: Response, shown: str) -> str:
-        """The address in `Location`. FetchFailed if a request may not be sent there."""
+        """The URL in `Location`. FetchFailed if it is not allowed."""
         named = response.headers.get("Location", "")
         if not named:
-            message = f"{shown}: the registry does not say where to continue (no Location)"
+            message = f"{shown}: the response has no Location header"
             raise FetchFailed(message)
         try:
             here, place = urlsplit(response.url), urlsplit(urljoin(response.url, named))
-            origin(place.geturl())  # its port may be none
+            origin(place.geturl())  # its port may be invalid
             downgraded = (here.scheme, place.scheme) == ("https", "http")
             if downgraded and here.hostname == place.hostname:
-                # A registry behind a proxy that ends TLS often does not know that there is one.
+                # A registry behind a TLS-terminating proxy often returns http URLs.
                 place = place._replace(scheme="https", netloc=here.netloc)
         except ValueError:
-            message = f"{shown}: the registry redirects to an invalid address"
+            message = f"{shown}: the registry redirects to an invalid URL"
             raise FetchFailed(message) from None
         if place.scheme not in ("http", "https") or not place.hostname:
             message = f"{shown}: the registry redirects to something other than http or https"

@@ -1,10 +1,9 @@
-"""Uploads of blobs: mounts, one request, resumable chunks (separate: a protocol of its own).
+"""Uploads of blobs: mounts, one request, resumable chunks (separate: a protocol).
 
-Only one piece of a blob is in memory at a time.
-
-A blob is first sent in one PUT. If that breaks, or is refused for its size, the registry is asked
-how many bytes it has, and the rest is sent in chunks, as are all its later blobs: docker-registry
-loses the bytes of a broken request. After an impossible answer a new upload is begun.
+Only one chunk of a blob is in memory at a time. ¶A blob is first sent in one PUT. If that breaks,
+or is refused for its size, the registry is asked how many bytes it has, and the rest is sent in
+chunks, as are all its later blobs: docker-registry loses the bytes of a broken request. After an
+impossible answer a new upload is begun.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from imgbuild.http.session import Response
 
 PIECE = 128 * 1024
-CHUNK = 32 * 1024 * 1024  # after a break; what is lost at most by the next one
-COPY_TIMEOUT = 300.0  # seconds: some registries copy a whole blob before they answer
+CHUNK = 32 * 1024 * 1024  # after a dropped connection; limits the loss by the next one
+COPY_TIMEOUT = 300.0  # seconds: some registries copy a complete blob before they respond
 OCTETS = {"Content-Type": "application/octet-stream"}
 _PROGRESS = 1 << 20
 
@@ -48,7 +47,7 @@ class UploadOutcome(enum.StrEnum):
 
 
 class BlobSource(msgspec.Struct, frozen=True):
-    """A blob to send. `open` gives a reader from a byte on, a new one for each try."""
+    """A blob to send. `open` returns a new reader from an offset for each attempt."""
 
     digest: Digest
     size: int
@@ -56,7 +55,7 @@ class BlobSource(msgspec.Struct, frozen=True):
 
 
 class UploadBody:
-    """Bytes of a source as the body of a request; each piece is counted as it is handed over."""
+    """Bytes of a source as the body of a request; each chunk is counted as it is sent."""
 
     def __init__(
         self, source: BlobSource, start: int, length: int, advance: Callable[[int], object]
@@ -79,11 +78,11 @@ class UploadBody:
                         message = (
                             f"{self._source.digest} does not have the {self._source.size} bytes"
                         )
-                        raise IntegrityError(message, hint="the file changed: create it again")
+                        raise IntegrityError(message, hint="the file has changed: create it again")
                     left -= len(piece)
                     self._advance(len(piece))
                     yield piece
-        except OSError as error:  # else it would be taken for the network's
+        except OSError as error:  # otherwise it would be treated as a network error
             message = f"cannot read {self._source.digest}: {error.strerror or error}"
             raise WorkFailed(message) from error
 
@@ -98,7 +97,7 @@ def upload(
 ) -> UploadOutcome:
     """Upload `source` unless `repository` has it.
 
-    FetchFailed if the registry does not take it, IntegrityError if the stored blob is a different
+    FetchFailed if the registry does not accept it, IntegrityError if the stored blob is a different
     one.
     """
     there = blobs.has(http, repository, source.digest, push=True)
@@ -146,7 +145,7 @@ class _Upload:
         self._minimum = 0
         self._shown = f"upload of {source.digest} to {repository}"
         self._scopes: tuple[str, ...] = (pushing(repository.name),)
-        # The endpoint that takes it, wherever it sends.
+        # The endpoint that accepts it, regardless of redirects.
         self._server = http.endpoints(repository.host, hosts.PUSH)[0].address
 
     def run(self) -> None:
@@ -179,8 +178,8 @@ class _Upload:
             if self._sent >= furthest + _PROGRESS:
                 tries, furthest = 0, self._sent
             self._http.client.give_up(self._shown, tries, reason, wait)
-            self._http.reporter.detail(f"{self._shown}: {reason}; trying again")
-            self._tell(0)  # raises if other work has failed
+            self._http.reporter.detail(f"{self._shown}: {reason}; retrying")
+            self._tell(0)  # raises if another thread has failed
             self._http.client.pause(max(1, tries), wait)
             self._tell(0)
             if self._there():
@@ -188,7 +187,7 @@ class _Upload:
             self._recover()
 
     def mount(self, other: Repository) -> bool:
-        """Mount it from another repository; if that is not done, no upload is left open."""
+        """Mount it from another repository; on failure, no upload is left open."""
         self._scopes = (pushing(self._repository.name), pulling(other.name))
         try:
             mounted = self._begin({"mount": self._source.digest, "from": other.name})
@@ -201,10 +200,10 @@ class _Upload:
         self._cancel()
         return False
 
-    # -- beginning
+    # -- start
 
     def _begin(self, query: dict[str, str]) -> bool:
-        """Begin an upload; True if the registry answers that the blob is there already."""
+        """Start an upload; True if the registry reports that the blob exists."""
         query_string = f"?{urlencode(query)}" if query else ""
         path = f"{self._repository.name}/blobs/uploads/{query_string}"
         request = self._request("POST", path, {"Content-Length": "0"})
@@ -220,7 +219,7 @@ class _Upload:
         self._sent, self._resumed = 0, False
         return self._http.ask(self._repository.host, hosts.PUSH, request, _read)
 
-    # -- sending
+    # -- upload
 
     def _send_rest(self) -> None:
         if self._chunk is None:
@@ -239,7 +238,7 @@ class _Upload:
             self._location = self._http.location(response, self._shown)
             received = _received_size(response)
         if received is not None and not self._sent < received <= end:
-            message = f"says it has {received} bytes after byte {end} was sent"
+            message = f"reports {received} bytes after byte {end} was sent"
             raise _Distrusted(message)
         self._sent = end if received is None else received
         self._count_to(self._sent)
@@ -251,13 +250,15 @@ class _Upload:
         with self._http.client.send(request) as response:
             reported = response.headers.get("Docker-Content-Digest", "").strip()
         if reported.startswith("sha256:") and reported != self._source.digest:
-            message = f"{self._shown}: the registry says that it stored {reported}"
-            raise IntegrityError(message, hint="ask the registry's owner: nothing was tagged")
+            message = f"{self._shown}: the registry reports that it stored {reported}"
+            raise IntegrityError(
+                message, hint="contact the registry's administrator: nothing was tagged"
+            )
 
     def _with_part(
         self, method: str, place: str, headers: dict[str, str], start: int, length: int
     ) -> Request:
-        """A request that sends `length` bytes from `start` on, each time anew."""
+        """A request that sends `length` bytes from `start`, with a new reader each time."""
 
         def _body() -> UploadBody | bytes:
             self._count_to(start)
@@ -271,27 +272,27 @@ class _Upload:
             place, headers, method, shown=self._shown, scopes=self._scopes, server=self._server
         )
 
-    # -- when it breaks
+    # -- failures
 
     def _judge(self, refused: RegistryRefused) -> str:
-        """The reason to try again after a refusal; raises if that would not help."""
+        """The reason for a retry after an error response; raises if a retry is useless."""
         if isinstance(refused, _Distrusted):
             self._cancel()
         elif refused.status == 413 and self._chunk is None:
-            self._chunk = CHUNK  # one piece is too large for it, or for a proxy in front of it
+            self._chunk = CHUNK  # one request is too large for the registry or a proxy
         elif "DIGEST_INVALID" in refused.codes:
             self._cancel()
             if not self._resumed:
                 message = f"{self._shown}: the registry received different bytes: {refused.reason}"
                 hint = "the file does not match its digest: create it again"
                 raise IntegrityError(message, hint=hint)
-            # else the offset that the registry stated may be wrong: start again
+            # otherwise the offset reported by the registry may be wrong: restart
         elif refused.status not in (404, 410, 416) or self._location is None:
             raise refused
         return refused.reason
 
     def _there(self) -> bool:
-        """Whether the blob arrived after all."""
+        """Whether the blob was stored despite the error."""
         size = blobs.has(self._http, self._repository, self._source.digest, push=True)
         if size is None:
             return False
@@ -300,7 +301,7 @@ class _Upload:
         return True
 
     def _recover(self) -> None:
-        """Ask how many bytes the registry has, or start again; sends chunks from now on."""
+        """Query the number of received bytes, or restart; sends chunks from now on."""
         from imgbuild.http.session import Transient
 
         self._chunk = self._chunk or CHUNK
@@ -311,7 +312,7 @@ class _Upload:
         try:
             with self._http.client.send(request) as response:
                 received = _received_size(response)
-                with contextlib.suppress(FetchFailed):  # it may not say it again
+                with contextlib.suppress(FetchFailed):  # the header may be missing later
                     self._location = self._http.location(response, self._shown)
         except (Transient, Refused):
             received = None
@@ -322,7 +323,7 @@ class _Upload:
         self._count_to(received)
 
     def _cancel(self) -> None:
-        """Cancel the upload, if its address is on the server that began it."""
+        """Cancel the upload, if its URL is on the server that started it."""
         from imgbuild.http.session import Transient
 
         place, self._location = self._location, None
@@ -337,7 +338,9 @@ class _Upload:
     def _check(self) -> None:
         if not self._there():
             message = f"{self._shown}: the registry accepted it but does not have it"
-            raise IntegrityError(message, hint="ask the registry's owner: nothing was tagged")
+            raise IntegrityError(
+                message, hint="contact the registry's administrator: nothing was tagged"
+            )
 
     def _count(self, amount: int) -> None:
         self._counted += amount
@@ -349,7 +352,7 @@ class _Upload:
 
 
 class _Distrusted(RegistryRefused):
-    """An impossible answer of a registry."""
+    """An impossible response of a registry."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, status=416)
@@ -357,7 +360,7 @@ class _Distrusted(RegistryRefused):
 
 
 def _received_size(response: Response) -> int | None:
-    """How many bytes an upload has, by the answer's Range; None if it does not say.
+    """The number of received bytes in the response's Range header; None if missing.
 
     "0-0" means none, since most registries write that; for one byte it is correct too, but then the
     upload only starts again.
@@ -370,4 +373,4 @@ def _received_size(response: Response) -> int | None:
 def _same_size(repository: Repository, source: BlobSource, actual: int) -> None:
     if actual != source.size:
         message = f"{repository} has {actual} bytes as {source.digest} (expected {source.size})"
-        raise IntegrityError(message, hint="the registry is damaged: ask its owner")
+        raise IntegrityError(message, hint="the registry is damaged: contact its administrator")

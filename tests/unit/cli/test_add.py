@@ -52,7 +52,7 @@ def test_what_is_added_is_written_and_removed(imgbuild: Command) -> None:
         (["add", "peft=1"], 2, "invalid requirement: 'peft=1'"),
         (["add", "nosuch", "peft==9"], 8, "peft==9: the index has no such version"),
         (["add", "nosuch", "peft==9"], 8, "nosuch: the index has no such package"),
-        (["add", "torch==9"], 8, "torch==9: small has torch 2.6.0, which it cannot change"),
+        (["add", "torch==9"], 8, "torch==9: small has torch 2.6.0, which cannot be changed"),
         (["add", "peft", "--target", "other"], 3, "no target matches other"),
         (["add", "peft", "-t", "a", "-t", "b"], 2, "one target is expected, not a and b"),
         (["remove", "peft"], 2, "targets.ours does not add peft"),

@@ -265,7 +265,7 @@ def test_a_full_disk_has_a_path_though_the_error_has_none(
             ["load", "--through", "root", TARGET],
             "'root' is not one of 'docker', 'podman'",
         ),
-        (["push", TARGET, "localhost"], "localhost: the name of the repository is missing"),
+        (["push", TARGET, "localhost"], "localhost: the repository name is missing"),
         (["push", TARGET, "registry.example:5000"], "write registry.example:5000/NAME"),
         (["pull", "localhost"], "write localhost/NAME"),
         (["verify", "registry.example/"], "registry.example/: the name of the repository"),

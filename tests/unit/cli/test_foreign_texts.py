@@ -36,7 +36,7 @@ def test_templates_of_a_checkout_run_nothing_and_are_named_first(
     assert done.status != 0
     assert not Path("evil").exists()
     first, *_ = done.stderr.splitlines()
-    assert first.startswith(f"templates of this project are used: {name} in ")
+    assert first.startswith(f"using templates of this project: {name} in ")
     assert f"{name}:1: " in done.stderr or "uv" in done.stderr  # the sample has no uv
 
 

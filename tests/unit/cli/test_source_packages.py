@@ -49,7 +49,7 @@ def test_lock_lists_packages_of_cuda_source_with_all_other_causes(imgbuild: Comm
     assert f"a wheel by URL: `flash-attn @ https://…/{WHEEL}`" in message
     assert "needed by train.py:2 (only in some cases), fast (fast-2.0-py3-none-any.whl)" in message
     assert 'without it: attn_implementation="sdpa"' in message
-    assert "leave it out in matrix.yaml: exclude: {flash-attn: REASON}" in message
+    assert "exclude it in matrix.yaml: exclude: {flash-attn: REASON}" in message
     assert f"requirements.txt:3: kernels-x: {reason}" in message
     assert "no Python file of the project imports it" in message
     assert "sdists: {scorer: {reason: only an sdist exists}}" in message

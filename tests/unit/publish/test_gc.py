@@ -1,4 +1,4 @@
-"""Which images of a repository are old, and what their deletion leaves."""
+"""Old images of a repository, and the result of their deletion."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def _tags(sweep: gc.Sweep) -> list[tuple[str, ...]]:
         (("small-base-20260101",), True),
         (("small-base-arm64-20260101",), True),
         (("cu124-vllm-20260101",), True),
-        (("small-20260301",), False),  # the first day that is kept
+        (("small-20260301",), False),  # the first date that is kept
         (("small-20260101", "small-20260301"), False),
         (("small", "small-20260101"), False),
         (("small-20260101", "release-1"), False),
         (("other-20260101",), False),
         (("small-test-20260101",), False),
-        (("small-20260231",), False),  # no day of the calendar
+        (("small-20260231",), False),  # not a calendar date
         (("small-2026",), False),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a registry holds, tags on it, and the sides of a difference."""
+"""Listing and tagging of registry images, and arguments of diff."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_incomplete_image_is_not_tagged(place, half):
 
 
 def test_push_sets_no_tag_if_blob_is_deleted_meanwhile(place):
-    """The registry collects garbage meanwhile: what was there at first is not there at the end."""
+    """The registry collects garbage during the push: an existing blob is missing at the end."""
     place.push()
     place.registry.tags.clear()
     sent, gone = [blob.digest for blob in place.plan().blobs][:2]
@@ -188,7 +188,7 @@ def test_push_sets_no_tag_if_blob_is_deleted_meanwhile(place):
     )
     with pytest.raises(IntegrityError, match=f"is incomplete: {gone}") as caught:
         place.push()
-    assert "push it again" in str(caught.value.hint)
+    assert "push the image again" in str(caught.value.hint)
     assert place.tags() == {}
     place.push()
     assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
@@ -263,7 +263,7 @@ def test_invalid_diff_argument_is_reported(place, tmp_path):
         diff_sides.side(str(place.reference("absent")), CLIENT, matrix)
 
 
-# -- the verbs
+# -- commands
 
 
 def test_push_ls_diff_pull_and_tag_commands(place, imgbuild, tmp_path):

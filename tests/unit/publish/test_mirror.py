@@ -1,4 +1,4 @@
-"""Filling a mirror: what is sent, in which order, and what a refusal leaves."""
+"""Filling a mirror: uploaded files, their order, and the state after a failure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ X86 = Arch.X86_64
 
 @dataclass
 class Sample:
-    """A lock of real wheels that the cache has, another that shares two, and a registry."""
+    """A lock of real cached wheels, another that shares two of them, and a registry."""
 
     registry: Registry
     inputs: Inputs
@@ -55,7 +55,7 @@ class Sample:
         return list(mirror.status([part], self.repository, Client(first_wait=0.001)))
 
     def sent(self) -> list[str]:
-        """What was put, in order."""
+        """The uploads, in order."""
         return [request.path for request in self.registry.received_requests("^PUT ")]
 
 
@@ -163,10 +163,12 @@ def test_damaged_input_is_not_uploaded(sample, unseen):
     path.chmod(0o644)
     path.write_bytes(b"x" * wheel.size)
     path.chmod(0o444)
-    if unseen:  # as a bit that flips on the disk, which changes no time of the file
+    if unseen:  # like a flipped bit on disk, which does not change the file's times
         known_hashes.of_user().note(path, wheel.sha256)
     expected = (
-        f"was damaged and is removed: .* {wheel.file}" if unseen else "1 inputs of small are not in"
+        f"was damaged and has been removed: .* {wheel.file}"
+        if unseen
+        else "1 inputs of small are not in"
     )
     with pytest.raises(IntegrityError if unseen else FetchFailed, match=expected):
         sample.push()
@@ -178,7 +180,7 @@ def test_damaged_input_is_not_uploaded(sample, unseen):
 def test_file_of_wrong_size_in_registry_is_reported(sample):
     wheel = sample.lock.arch[X86].wheels[0]
     sample.registry.blobs[NAME, f"sha256:{wheel.sha256}"] = b"short"
-    with pytest.raises(IntegrityError, match=f"has 5 bytes as {wheel.file}"):
+    with pytest.raises(IntegrityError, match=f"has 5 bytes for {wheel.file}"):
         sample.push()
 
 
@@ -195,6 +197,6 @@ def test_mirror_status_reports_missing_files_and_tag(sample):
 
 
 def test_drop_removes_only_fetched_files(sample):
-    """Nothing was: the cache keeps what it had."""
+    """Nothing was fetched, so the cache does not change."""
     sample.push(drop=True)
     assert all(sample.inputs.store.file(w.sha256) for w in sample.lock.arch[X86].wheels)

@@ -1,4 +1,4 @@
-"""Pulls from a registry that a test makes behave badly: the digest is kept, or nothing is left."""
+"""Pulls from a faulty registry: the digest is kept, or no output remains."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_pull_links_cached_layers_and_keeps_layout_layers(place, tmp_path, monke
     first, second = (layout.blob(tmp_path / name, base) for name in ("one", "two"))
     assert first.samefile(second)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "third-cache"))
-    (tmp_path / "one/index.json").unlink()  # a pull that was killed before its end
+    (tmp_path / "one/index.json").unlink()  # a pull that was killed
     assert pulled(place, tmp_path / "one").moved == 0
     assert images.verified(tmp_path / "one").digest == other.digest
 
@@ -193,7 +193,7 @@ def test_non_oci_image_is_refused(place, tmp_path):
     place.registry.tags[NAME, "old"] = named(data)
     with pytest.raises(InputError, match=re.escape(docker)):
         pulled(place, tmp_path / "image", "old")
-    with pytest.raises(NotFound, match="absent is not there"):
+    with pytest.raises(NotFound, match="absent not found"):
         pulled(place, tmp_path / "image", "absent")
 
 

@@ -1,4 +1,4 @@
-"""Pushes to a registry that a test makes behave badly: no tag ever names a broken image."""
+"""Pushes to a faulty registry: no tag ever refers to an incomplete image."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def sent(place: Place) -> Counter[str]:
-    """How often each blob was put, by its digest."""
+    """The number of uploads of each blob, by its digest."""
     done = (
         request.path.rpartition("digest=")[2]
         for request in place.registry.received_requests("PUT .*digest=")
@@ -82,7 +82,7 @@ def test_base_plan_matches_dockerfile_base(place):
     assert (NAME, push_plan.top.digest) in place.registry.manifests
 
 
-# -- what is sent, and in which order
+# -- uploads and their order
 
 
 def test_push_sends_blobs_then_manifests_then_tags(place):
@@ -118,7 +118,7 @@ def test_existing_blobs_are_neither_built_nor_fetched(place, monkeypatch):
     trl = next(blob for blob in place.plan().blobs if blob.name == "trl")
     del place.registry.blobs[NAME, trl.digest]
     place.registry.tags.clear()
-    store = place.forget(monkeypatch, "trl")  # an empty cache but for one wheel, and no network
+    store = place.forget(monkeypatch, "trl")  # an empty cache except for one wheel, and no network
     done = place.push()
     states = {row.name: row.state for row in done.blobs}
     assert {name for name, state in states.items() if state is BlobState.SENT} == {"trl"}
@@ -138,7 +138,7 @@ def test_push_uses_layers_of_layout(place, monkeypatch):
         path = Store.open().blob(blob.digest) if blob.name == "debian-12" else None
         if path is not None:
             (folder / path.name).write_bytes(path.read_bytes())
-    place.forget(monkeypatch, *place.sample.wheels)  # the base itself cannot be made here
+    place.forget(monkeypatch, *place.sample.wheels)  # the base cannot be built in this test
     assert {row.state for row in place.push().blobs} == {BlobState.SENT}
 
 
@@ -149,7 +149,7 @@ def test_damaged_layout_layer_is_not_pushed(place, monkeypatch):
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x" * base.size)
     place.forget(monkeypatch, *place.sample.wheels)
-    with pytest.raises(FetchFailed):  # it would have to be made, and nothing can be fetched
+    with pytest.raises(FetchFailed):  # it would have to be built, and nothing can be fetched
         place.push()
     assert sent(place) == Counter()
     assert place.tags() == {}
@@ -223,7 +223,7 @@ def test_layers_are_uploaded_if_mount_fails(place):
     place.registry.mounts = False
     done = push.push(place.work("o"), push_plan)
     assert {row.state for row in done.blobs} == {BlobState.SENT}
-    assert place.registry.sessions == {}  # what it opened in vain is closed
+    assert place.registry.sessions == {}  # unused upload sessions are closed
 
 
 def test_unreadable_repository_is_skipped_for_mounts(place):
@@ -232,7 +232,7 @@ def test_unreadable_repository_is_skipped_for_mounts(place):
     assert {row.state for row in done.blobs} == {BlobState.SENT}
 
 
-# -- what is beside an image
+# -- attachments
 
 
 def test_attachments_are_pushed_once_before_tags(place):
@@ -292,11 +292,11 @@ def done_tags(done: push.Pushed) -> tuple[str, ...]:
     return tuple(tag.name for tag in done.tags)
 
 
-# -- what goes wrong
+# -- failures
 
 
 def refused(place: Place, kind: type[ImgbuildError], *words: str) -> None:
-    """A push fails so, and leaves no tag; when the fault is gone, the next one is right."""
+    """A push fails with this error and sets no tag; without the fault, the next one succeeds."""
     with pytest.raises(kind) as caught:
         place.push()
     assert [word for word in words if word not in caught.value.message] == []
@@ -329,7 +329,7 @@ def test_dropped_connection_in_blob_upload_is_resumed(place):
 
 @pytest.mark.parametrize("number", [1, 4, 7])
 def test_interrupted_push_is_resumed(place, number, monkeypatch):
-    """Ctrl-C when so many blobs have arrived; the next push sends the others alone."""
+    """Ctrl-C after this number of blobs; the next push sends only the others."""
     upload, lock, count = push._upload, threading.Lock(), itertools.count(1)
 
     def _stopped(*arguments):
@@ -385,7 +385,7 @@ def test_modified_manifest_is_an_error(place):
     place.registry.faults.append(
         Fault(f"GET .*/manifests/{place.sample.target_digests.digest}", times=50, edit=_lie)
     )
-    refused(place, IntegrityError, "gives sha256:")
+    refused(place, IntegrityError, "returned sha256:")
 
 
 def test_moved_tag_is_reported(place):

@@ -158,7 +158,7 @@ def test_artifact_of_other_image_is_refused(client: Client, registry: Registry):
 
     fault = memory_registry.Fault("GET .*(/referrers/|/manifests/sha256-)", times=9, edit=lie)
     registry.faults.append(fault)
-    with pytest.raises(IntegrityError, match=f"attached to {other}, and refers to"):
+    with pytest.raises(IntegrityError, match=f"attached to {other}, but refers to"):
         artifact_store.find(client, repository, other, KIND)
 
 

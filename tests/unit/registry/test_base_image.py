@@ -1,4 +1,4 @@
-"""The registry client against a registry on this machine that wants tokens and redirects blobs."""
+"""The registry client with a local registry that requires tokens and redirects blobs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Quiet(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing: the test's own output is enough."""
+        """Do nothing: suppress log output."""
 
     def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -166,7 +166,7 @@ def test_image_is_read_with_every_authentication_scheme(served, source, tmp_path
             blob = store.blob(layer.digest)
             assert blob is not None
             assert f"sha256:{sha256(blob.read_bytes())}" == layer.digest
-    # Storage behind a redirect is another server: it must see no token and no password.
+    # Storage behind a redirect is another server: it must not receive tokens or passwords.
     assert {given for path, given in served.seen if path == "storage"} == {""}
 
 

@@ -1,4 +1,4 @@
-"""Blobs of a registry: sizes, small ones as bytes, large ones as files, whatever breaks."""
+"""Blobs of a registry: sizes, small ones as bytes, large ones as files, faults."""
 
 from __future__ import annotations
 

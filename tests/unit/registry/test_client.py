@@ -1,4 +1,4 @@
-"""Manifests and lists of a registry that keeps the specification, or does not."""
+"""Manifests and lists of registries that follow the specification, and of others."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_manifest_round_trip(client, registry, by):
 @pytest.mark.parametrize("target", ["none", OTHER])
 def test_missing_manifest_is_not_found(client, registry, target):
     assert client.resolve(at(registry, target)) is None
-    with pytest.raises(NotFound, match=r"me/x[:@].* is not there: .*404 .*MANIFEST_UNKNOWN"):
+    with pytest.raises(NotFound, match=r"me/x[:@].* not found: .*404 .*MANIFEST_UNKNOWN"):
         client.manifest(at(registry, target))
 
 
@@ -134,7 +134,7 @@ def test_manifest_without_media_type_has_content_type(client, registry):
 
 @pytest.mark.parametrize("kind", [documents.INDEX, documents.MANIFEST])
 def test_ambiguous_document_is_refused(client, registry, kind):
-    """What one client takes for an index another would take for an image."""
+    """One client would read it as an index, another as an image."""
     data = json.dumps({**json.loads(manifest()), "mediaType": kind, "manifests": []}).encode()
     registry.manifests["me/x", named(data)] = (data, kind)
     with pytest.raises(IntegrityError, match="both an index and an image"):
@@ -150,7 +150,7 @@ def test_truncated_response_is_requested_again(client, registry):
 def test_endless_response_is_not_read_into_memory(client, registry, monkeypatch):
     push(client, registry)
     monkeypatch.setattr(manifests, "LIMIT", 100)
-    with pytest.raises(FetchFailed, match="sends more than 100 bytes as a document"):
+    with pytest.raises(FetchFailed, match="sent a document of more than 100 bytes"):
         client.manifest(at(registry, "one"))
 
 
@@ -236,7 +236,7 @@ def test_circular_pages_are_refused(client, registry):
     registry.faults.append(
         Fault("GET .*/tags/list", times=99, edit=says("Link", '</v2/me/x/tags/list>; rel="next"'))
     )
-    with pytest.raises(FetchFailed, match="lead in a circle"):
+    with pytest.raises(FetchFailed, match="are circular"):
         list(client.tags(registry.repository("me/x")))
 
 
@@ -301,7 +301,7 @@ def test_registry_client_sends_no_request_offline(registry):
     assert registry.requests == []
 
 
-# -- what a registry wants its users to know
+# -- registry warnings
 
 
 def test_registry_warnings_are_printed_once(client, registry, capsys):
@@ -316,8 +316,8 @@ def test_registry_warnings_are_printed_once(client, registry, capsys):
     with pytest.raises(NotFound):
         client.manifest(at(registry, "none"))
     output = " ".join(capsys.readouterr().err.split())
-    assert output.count(f'{registry.host} says: this tag goes on "Monday"') == 1
-    assert output.count("says: and [31m more") == 1
-    assert "says: not here any more" in output
+    assert output.count(f'message from {registry.host}: this tag goes on "Monday"') == 1
+    assert output.count(": and [31m more") == 1
+    assert ": not here any more" in output
     assert "stale" not in output
     assert client.manifest(at(registry, "one")).digest == digest

@@ -1,4 +1,4 @@
-"""Where a registry points to, nothing of the user's goes along: it must not act in their name."""
+"""Redirects of a registry carry no credentials: it must not act on the user's behalf."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(name="registry")
 def _registry() -> Iterator[Registry]:
-    """The one that is asked, and that is hostile."""
+    """The queried registry, which is hostile."""
     with memory_registry.serve(Registry(auth="basic", login=MINE)) as registry:
         yield registry
 
 
 @pytest.fixture(name="victim", params=["basic", "bearer"])
 def _victim(request: pytest.FixtureRequest) -> Iterator[Registry]:
-    """Another one, for which the user has a login too."""
+    """Another registry, for which the user has credentials."""
     with memory_registry.serve(Registry(auth=request.param, login=VICTIMS)) as victim:
         yield victim
 
@@ -53,7 +53,7 @@ def _logins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logins_by_host = {registry.host: MINE, victim.host: VICTIMS}
-    if request.param == "netrc":  # it knows no ports: both are this machine
+    if request.param == "netrc":  # it ignores ports: both are this machine
         lines = "machine localhost login me password victims-word\n"
         (tmp_path / "netrc").write_text(lines)
         monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -89,7 +89,7 @@ def result(registry: Registry) -> list[Asked]:
 
 
 def holds_an_image(victim: Registry) -> None:
-    """What an attacker would have written over or deleted."""
+    """Content that an attacker could overwrite or delete."""
     victim.manifests["victim", memory_registry.named(MANIFEST)] = (MANIFEST, documents.INDEX)
     victim.tags["victim", "latest"] = memory_registry.named(MANIFEST)
 
@@ -103,7 +103,7 @@ def test_upload_redirected_to_other_registry_writes_nothing(registry, victim, ch
     registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
     with pytest.raises(FetchFailed, match="401 Unauthorized") as caught:
         client(chunk).upload(registry.repository("me/x"), BLOB)
-    assert f"{registry.host} sent it to {victim.host}" in str(caught.value.hint)
+    assert f"{registry.host} redirected to {victim.host}" in str(caught.value.hint)
     assert victim.requests
     assert result(victim) == []
     assert victim.granted == []
@@ -113,7 +113,7 @@ def test_upload_redirected_to_other_registry_writes_nothing(registry, victim, ch
 
 @pytest.mark.usefixtures("logins")
 def test_cached_tokens_and_cookies_are_not_sent_to_other_registry(registry, victim):
-    """Tokens and cookies that are held already, for a repository of the same name, are not sent."""
+    """Tokens and cookies already cached for a repository of the same name are not sent."""
     pusher = client()
     victim.faults.append(Fault("/v2/", times=99, edit=says("Set-Cookie", "session=mine; Path=/")))
     pusher.upload(victim.repository("me/x"), BLOB)
@@ -165,7 +165,7 @@ def test_redirected_writes_are_anonymous(registry, victim, where, work):
 
 @pytest.mark.usefixtures("logins")
 def test_redirected_reads_send_no_credentials_but_may_use_anonymous_token(registry, victim):
-    """A registry under a name of one's own often leads to another, which wants a token."""
+    """A registry under a custom name often redirects to another, which requires a token."""
     holds_an_image(victim)
     place = f"http://{victim.host}/v2/victim/manifests/latest"
     registry.faults.append(Fault("GET", times=9, status=307, headers={"Location": place}))
@@ -207,7 +207,7 @@ def test_next_page_in_other_registry_is_refused(registry, victim):
 
 @pytest.mark.usefixtures("logins")
 def test_redirect_back_to_first_registry_stays_anonymous(registry, victim):
-    """The server that is pointed to is trusted less than the one that points."""
+    """A redirect target is trusted less than the redirecting server."""
     registry.redirects = True
     registry.blobs["me/x", BLOB.digest] = DATA
     back = f"http://{registry.host}/v2/me/private/manifests/latest"
@@ -230,13 +230,13 @@ def test_redirect_back_to_first_registry_stays_anonymous(registry, victim):
     ],
 )
 def test_token_server_url_must_be_http(victim, tmp_path, realm):
-    """Least of all a file of this machine, whose token would be sent to who named it."""
+    """In particular not a local file, whose token would be sent to the server."""
     (tmp_path / "secret.json").write_text('{"access_token": "of-another-service"}')
     challenge = f'Bearer realm="{realm.format(folder=tmp_path)}",service="x"'
     victim.faults.append(
         Fault("/v2/", times=9, status=401, headers={"WWW-Authenticate": challenge})
     )
-    with pytest.raises(FetchFailed, match="token server, which is not a web address"):
+    with pytest.raises(FetchFailed, match="token server URL that is not HTTP"):
         client().has(victim.repository("me/x"), BLOB.digest)
     assert "of-another-service" not in str([request.headers for request in victim.requests])
 
@@ -249,9 +249,9 @@ def test_invalid_redirect_urls_are_refused(registry, place):
     registry.faults.append(
         Fault("tags/list", times=9, status=200, body=b'{"tags": []}', headers={"Link": link})
     )
-    with pytest.raises(ImgbuildError, match=r"invalid address|other than http"):
+    with pytest.raises(ImgbuildError, match=r"invalid URL|other than http"):
         client().upload(registry.repository("me/x"), BLOB)
-    with pytest.raises(ImgbuildError, match=r"no address|on another server"):
+    with pytest.raises(ImgbuildError, match=r"no valid URL|on another server"):
         list(client().tags(registry.repository("me/x")))
     registry.faults[:] = [Fault("HEAD", times=9, status=307, headers={"Location": place})]
     with pytest.raises(ImgbuildError, match="not a web address"):

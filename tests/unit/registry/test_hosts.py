@@ -37,7 +37,7 @@ def _authority(monkeypatch: pytest.MonkeyPatch) -> trustme.CA:
 
 
 def describe(folder: Path, host: str, text: str) -> Path:
-    """Write hosts.toml where the user's own stand."""
+    """Write hosts.toml to the user's folder."""
     place = folder / "config/imgbuild/certs.d" / host
     place.mkdir(parents=True, exist_ok=True)
     (place / "hosts.toml").write_text(text)
@@ -49,7 +49,7 @@ def client(**options: object) -> Client:
     return Client(**fixed, **options)  # type: ignore[arg-type]
 
 
-# -- addresses
+# -- URLs
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_first_folder_with_host_is_used(tmp_path):
         ("server = 5", "Expected `str`"),
         ('server = "ftp://x"', "'ftp://x' is not an address of a registry"),
         ('server = "https://"', "is not an address of a registry"),
-        ('[host."https://m"]\ncapabilities = ["pul"]', "'pul' is not a capability"),
+        ('[host."https://m"]\ncapabilities = ["pul"]', "'pul' is not a known capability"),
         ('[host."https://m"]\nca = 5', "ca"),
     ],
 )
@@ -220,7 +220,9 @@ def test_push_does_not_use_mirror(tmp_path, registry, mirror):
 
 def test_push_without_capability_is_refused(tmp_path, registry):
     describe(tmp_path, registry.host, 'capabilities = ["pull"]')
-    with pytest.raises(FetchFailed, match=f"no endpoint of {registry.host} may push"):
+    with pytest.raises(
+        FetchFailed, match=f"no endpoint of {registry.host} has the capability push"
+    ):
         client().upload(registry.repository("me/x"), BLOB)
 
 
@@ -270,7 +272,7 @@ def there_and_back(registry: Registry, **options: object) -> None:
 
 @pytest.mark.parametrize("form", ["hosts.toml", "docker", "environment"])
 def test_custom_certificate_authority_is_trusted(tmp_path, monkeypatch, authority, form):
-    """It holds for the storage and for the token server of that registry too."""
+    """It also applies to the storage and the token server of that registry."""
     manners = Registry(redirects=True, locations="foreign", auth="bearer")
     with memory_registry.serve(manners, secure(authority)) as registry:
         describe(tmp_path, registry.host, f'server = "https://{registry.host}"\nca = "ca.crt"')
@@ -278,7 +280,7 @@ def test_custom_certificate_authority_is_trusted(tmp_path, monkeypatch, authorit
         authority.cert_pem.write_to_path(str(place / "ca.crt"))
         if form != "hosts.toml":
             (place / "hosts.toml").write_text(f'server = "https://{registry.host}"\n')
-        if form == "docker":  # which knows no plain HTTP for this machine
+        if form == "docker":  # which has no plain HTTP for this machine
             (place / "hosts.toml").unlink()
             monkeypatch.setattr(hosts, "LOCAL", re.compile("nothing"))
         if form == "environment":
@@ -306,7 +308,7 @@ def test_client_certificate_is_used(tmp_path, monkeypatch, authority, form):
 
 
 def test_client_certificate_is_sent_only_to_its_registry(tmp_path, authority):
-    """The other server would let this user in, too."""
+    """The other server would also accept this certificate."""
     manners = Registry(locations="foreign")
     with memory_registry.serve(manners, secure(authority, clients=True)) as registry:
         text = f'server = "https://{registry.host}"\nca = "ca.crt"\nclient = "both.pem"'

@@ -78,4 +78,4 @@ def test_reference_text_round_trip(host, name, tag, digest):
 def test_reference_as_repository_is_refused(text):
     with pytest.raises(InputError, match="but a repository is expected") as caught:
         parse_repository(text)
-    assert caught.value.hint == "write h:1/x"
+    assert caught.value.hint == "use h:1/x"

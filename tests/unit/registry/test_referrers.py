@@ -1,4 +1,4 @@
-"""What refers to a manifest: by the registry's own list, or by the tag that clients keep."""
+"""Referrers of a manifest: from the registry's API, or from the tag maintained by clients."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_entry_removed_by_other_writer_is_written_again(client, plain):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM)
 
-    def _overwrite(_: Answer) -> None:  # by one who had read the list before
+    def _overwrite(_: Answer) -> None:  # by a writer that had read the list before
         data = json.dumps({"manifests": [{"mediaType": "x", "digest": first, "size": 1}]}).encode()
         plain.manifests[NAME, named(data)] = (data, INDEX)
         plain.tags[NAME, tag(subject)] = named(data)
@@ -175,7 +175,7 @@ def test_permanent_write_conflict_is_an_error(client, plain):
         plain.tags[NAME, tag(subject)] = named(empty)
 
     plain.faults.append(Fault(f"PUT .*/{tag(subject)}", times=99, edit=_empty))
-    with pytest.raises(FetchFailed, match="are being changed by other clients"):
+    with pytest.raises(FetchFailed, match="are being modified by other clients"):
         refer(client, plain, subject, SBOM)
 
 

@@ -1,4 +1,4 @@
-"""Logins and tokens of registries: what is requested, who gets it, what happens when it ends."""
+"""Credentials and tokens of registries: requests, recipients, and expiry."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_token_is_renewed_before_expiry(registry, tmp_path, monkeypatch):
     monkeypatch.setattr(tokens, "monotonic", lambda: now + 900)
     pusher.upload(registry.repository("me/x"), bytes_source(b"c"))
     assert len(registry.granted) == 2
-    # It was not used any more, so that no body is sent in vain.
+    # The expired token was not used, so that no body was sent in vain.
     sent = registry.received_requests("/v2/")
     assert [request for request in sent if "Authorization" not in request.headers] == sent[:1]
 
@@ -166,7 +166,7 @@ def test_registry_token_is_used_unchanged(registry, tmp_path):
     assert registry.received_requests("/token") == []
 
 
-# -- who gets what
+# -- recipients
 
 
 @pytest.mark.parametrize("locations", ["absolute", "foreign"])
@@ -200,7 +200,10 @@ def test_unauthorized_error_has_login_hint(registry, tmp_path, login):
         log_in(tmp_path, registry.host, login)
     with pytest.raises(FetchFailed, match="401 Unauthorized") as caught:
         client().resolve(Reference(registry.host, "me/x", "one"))
-    assert caught.value.hint == f"docker login {registry.host}, with an account that may do this"
+    assert (
+        caught.value.hint
+        == f"docker login {registry.host}, with an account that has this permission"
+    )
     assert "wrong-word" not in caught.value.message
 
 
@@ -220,7 +223,7 @@ def test_errors_contain_no_token(registry, tmp_path):
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
 def test_logs_contain_no_secrets(registry, tmp_path, capfd, caplog, locations):
-    """Whatever breaks, at the most verbose level, libraries included."""
+    """For any fault, at the highest verbosity, including libraries."""
     caplog.set_level(logging.DEBUG)
     console.configure(verbosity=2, json=False)
     log_in(tmp_path, registry.host)
@@ -356,7 +359,7 @@ def test_unreadable_configuration_error_has_no_secrets(tmp_path, text):
 @pytest.mark.parametrize("auth", ["%%%", "ß", base64.b64encode(b"no-colon").decode()])
 def test_unreadable_credentials_error_has_no_secrets(tmp_path, auth):
     write_config(tmp_path, auths={"h": {"auth": auth}})
-    with pytest.raises(InputError, match="the login for h cannot be read") as caught:
+    with pytest.raises(InputError, match="unreadable credentials for h") as caught:
         logins.find("h")
     assert "no-colon" not in caught.value.message
 

@@ -1,4 +1,4 @@
-"""Uploads to a registry that breaks off, refuses, loses data and reports wrong sizes."""
+"""Uploads to a registry that drops connections, rejects requests and loses data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Counter:
 def push(
     client: Client, registry: Registry, source: BlobSource = BLOB, name: str = "me/x"
 ) -> UploadOutcome:
-    """Upload, with what must hold of every upload that ends well."""
+    """Upload, and check the invariants of successful uploads."""
     counter = Counter()
     outcome = client.upload(registry.repository(name), source, advance=counter)
     assert counter.total == source.size
@@ -57,7 +57,7 @@ def push(
 
 
 def sizes(registry: Registry, where: str) -> list[int]:
-    """How many bytes the matching requests brought."""
+    """The number of bytes in matching requests."""
     return [request.size for request in registry.received_requests(where)]
 
 
@@ -147,14 +147,14 @@ def test_mount_from_other_registry_is_not_requested(client, registry):
     assert registry.received_requests("mount=") == []
 
 
-# -- lines that break
+# -- dropped connections
 
 
 @pytest.mark.parametrize("cut", [0, 1, 1000, 299_999])
 def test_dropped_upload_resumes_from_received_bytes(client, registry, cut):
     registry.faults.append(Fault(PUT, cut_request=cut))
     assert push(client, registry) is UploadOutcome.UPLOADED
-    # By "0-0" a registry says of one byte what it says of none: that one is sent again.
+    # "0-0" means one byte or none: the byte is sent again.
     arrived = sum(sizes(registry, f"{PUT}|{PATCH}"))
     assert arrived == len(DATA) + (1 if cut == 1 else 0)
 
@@ -198,7 +198,7 @@ def test_upload_succeeds_after_lost_response(client, registry, where):
     outcome = client.upload(registry.repository("me/x"), BLOB, advance=counter)
     assert (outcome, counter.total) == (UploadOutcome.UPLOADED, BLOB.size)
     assert registry.blobs["me/x", BLOB.digest] == DATA
-    assert len(registry.received_requests(PUT)) == 1  # it arrived, and is not sent again
+    assert len(registry.received_requests(PUT)) == 1  # it was received, and is not sent again
 
 
 def test_chunk_upload_succeeds_after_lost_response(registry):
@@ -234,7 +234,7 @@ def test_blob_too_large_for_one_request_is_chunked(client, registry):
     assert sizes(registry, PATCH) == [100_000] * 3
 
 
-# -- lies
+# -- false reports
 
 
 @pytest.mark.parametrize("range_header", ["0-999999", "0-299999", "nonsense", ""])
@@ -248,7 +248,7 @@ def test_impossible_range_is_not_trusted(registry, range_header):
 
 @pytest.mark.parametrize("range_header", ["0-199999", "0-99", "0-0", "0-299999", "0-300000", ""])
 def test_wrong_resume_offset_is_handled(client, registry, range_header):
-    """It says of an upload with 1000 bytes that it has more, or less."""
+    """The registry reports more or fewer bytes for an upload with 1000 bytes."""
 
     def _lie(answer: Answer) -> None:
         answer.headers["Range"] = range_header
@@ -263,7 +263,7 @@ def test_stored_blob_with_other_digest_is_an_error(client, registry):
         answer.headers["Docker-Content-Digest"] = f"sha256:{'0' * 64}"
 
     registry.faults.append(Fault(PUT, edit=_lie))
-    with pytest.raises(IntegrityError, match="says that it stored sha256:0000"):
+    with pytest.raises(IntegrityError, match="reports that it stored sha256:0000"):
         client.upload(registry.repository("me/x"), BLOB)
 
 
@@ -293,7 +293,7 @@ def test_truncated_blob_is_an_error(client, registry, there):
 
 @pytest.mark.parametrize("where", ["in the body", "between tries"])
 def test_stopped_upload_is_cancelled(client, registry, where):
-    """Another thread has failed: the next word of progress ends this one's work."""
+    """Another thread has failed: the next progress call stops this one."""
 
     def _advance(amount: int) -> None:
         if amount == 0 or where == "in the body":
