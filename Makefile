@@ -22,7 +22,7 @@ SHOW := import importlib, importlib.metadata; there = importlib.metadata.package
 	wanted = [n for n in ("torch", "vllm", "sglang", "trl", "verl", "tensordict") if n in there]; \
 	print("\n".join(f"{n} {importlib.import_module(n).__version__}" for n in wanted))
 
-.PHONY: image test fast lowest coverage golden lint format constraints benchmark bench-faults bench-hostile bench-fuzz reproduce facts dist tool clean help
+.PHONY: image test again fast lowest coverage golden lint format constraints benchmark bench-faults bench-hostile bench-fuzz reproduce facts dist tool clean help
 
 ## image: build TARGET (default: cu124-vllm), load it into a container engine, import its packages
 image: $(VENV)/ready
@@ -35,6 +35,10 @@ image: $(VENV)/ready
 ## test: run all tests that this machine supports; the last line lists skipped tests with the reason
 test: $(VENV)/ready-test
 	$(PYTEST) tests
+
+## again: run the files with failures of the last run again, in one process, if they are few
+again: $(VENV)/ready-test
+	$(BIN)/python -m pytest --repeat-failed tests
 
 ## fast: run linters, type checks, repository checks and unit tests
 fast: $(VENV)/ready-test

@@ -41,6 +41,7 @@ UNIT_SECONDS = 60
 REMEDY = "move it to tests/integration"
 LINES, WIDTH = 40, 400  # of a failure that is printed at once; the summary has all of it
 LONG = "IMGBUILD_LONG=1 make test"
+REPEATED = 6  # files with failures; where there are more, the machine's load is not the cause
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "")
 PROCESSES = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn")
 NETWORK = ("socket.connect", "socket.sendto", "socket.sendmsg")
@@ -105,6 +106,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the golden files anew; runs only the tests that compare with them",
     )
+    parser.addoption(
+        "--repeat-failed",
+        action="store_true",
+        help=f"run the files with failures of the last run again, at most {REPEATED}",
+    )
 
 
 @pytest.hookimpl(trylast=True)  # pytest registers its terminal reporter first
@@ -143,6 +149,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [] if needs.long() else [item for item in items if item.get_closest_marker("long")]
     if config.getoption("--renew-golden"):
         left_out = [item for item in items if "golden" not in getattr(item, "fixturenames", ())]
+    if config.getoption("--repeat-failed"):
+        files = _failed_files(config)
+        left_out += [item for item in items if item.nodeid.split("::")[0] not in files]
     config.hook.pytest_deselected(items=left_out)
     dropped = set(left_out)
     items[:] = [item for item in items if item not in dropped]
@@ -151,6 +160,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
     schedule.sort(items)
     schedule.write(config.stash[COLLECTED], items, len(left_out))
+
+
+def _failed_files(config: pytest.Config) -> set[str]:
+    """The files with failures of the last run: tests of a file may use what others of it made."""
+    assert config.cache is not None
+    files = {test.split("::")[0] for test in config.cache.get("cache/lastfailed", {})}
+    if len(files) > REPEATED:
+        message = f"{len(files)} files have failures; at most {REPEATED} are run again"
+        raise pytest.UsageError(message)
+    return files
 
 
 def pytest_collection_finish() -> None:

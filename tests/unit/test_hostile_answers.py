@@ -171,4 +171,4 @@ def test_a_signature_that_is_not_ascii_is_listed_as_damaged(served):
     changed["layers"][0]["annotations"][forms.SIGNATURE_NOTE] = "ß"
     server.read("collection", json.dumps(changed).encode())
     (damage,) = stored.read(server.client, server.repository, server.subject.digest).damaged
-    assert damage.endswith("its signature is not base64")
+    assert damage.endswith("the signature is not base64")

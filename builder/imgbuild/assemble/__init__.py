@@ -1,1 +1,1 @@
-"""Fetches the inputs of a lock, makes layers of them, writes the layout."""
+"""Fetches the inputs of a lock, builds layers from them and writes the OCI layout."""

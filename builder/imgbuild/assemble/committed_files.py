@@ -1,7 +1,7 @@
-"""The committed files of a project's folder, from git's objects, as members of a layer.
+"""The committed files of a project folder, read from git objects, as members of a layer.
 
-Contents are the objects themselves, as in `solve.git_tree`: no filter, attribute or hook of the
-repository applies. Files that imgbuild alone reads are left out.
+File contents are read from the objects, as in `solve.git_tree`: no filter, attribute or hook of the
+repository applies. Files that only imgbuild reads are excluded.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from imgbuild.system.git_fetch import (
 )
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-LFS_LIMIT = 1024  # bytes; a pointer has about 130
-TEXT_LIMIT = 1 << 20  # bytes of a file that is compared without its carriage returns
-WORK_MODE = 0o1777  # of the working folder, as in the image below: any user may write there
+LFS_LIMIT = 1024  # bytes; a git-lfs pointer has about 130
+TEXT_LIMIT = 1 << 20  # bytes files up to this size are compared with carriage returns ignored
+WORK_MODE = 0o1777  # modes of the working folder, as in the image: any user may write to it
 
 
 class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder at HEAD: the git folder, and the hashes of the commit and of the folder's tree."""
+    """A folder at HEAD: the git directory and the hashes of the commit and of the folder's tree."""
 
     folder: Path
     git_folder: Path
@@ -48,10 +48,10 @@ class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a `CommittedFolder` as members, and the paths that are not complete.
+    """The files of a `CommittedFolder` as members, and the paths that are incomplete.
 
-    `left_out` have names that a layer cannot have, `submodules` are other repositories, of
-    `pointers` git-lfs has the content. `entries` are the files that the folder should have.
+    `left_out` have names that are invalid in a layer, `submodules` are other repositories, and the
+    content of `pointers` is stored by git-lfs. `entries` are the files expected in the folder.
     """
 
     members: tuple[Member, ...]
@@ -67,7 +67,7 @@ def find(folder: Path) -> CommittedFolder:
     inside = git.run(folder, "rev-parse", "--absolute-git-dir", "--show-prefix")
     if inside.status != 0:
         errors = inside.stderr.strip().splitlines()
-        message = ": ".join((f"{folder} is not in a git checkout that can be read", *errors[:1]))
+        message = ": ".join((f"{folder} is not in a readable git checkout", *errors[:1]))
         raise InputError(message, hint=hint)
     git_folder, _, prefix = inside.stdout.rstrip("\n").partition("\n")
     repository = GitObjects(Path(git_folder))
@@ -140,9 +140,9 @@ def _written(entry: TreeEntry, reader: ObjectReader, file: BinaryIO) -> tuple[Sl
 
 
 def differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str, ...]:
-    """The paths whose file in the folder is not the committed one, and those not committed.
+    """The paths that differ from the commit, and the uncommitted paths.
 
-    Not those that git ignores, nor files of which git-lfs has the content.
+    Excludes ignored paths and files whose content is stored by git-lfs.
     """
     listed = ("--cached", "--others", "--exclude-standard", "-z")
     present = git.run(committed.folder, "ls-files", *listed).stdout.split("\0")
@@ -170,9 +170,9 @@ def _changed(folder: Path, entries: Sequence[TreeEntry]) -> Iterable[str]:
 
 
 def _is_committed(path: Path, entry: TreeEntry) -> bool:
-    """Whether the file has the content and the kind of `entry`; OSError if it cannot be read.
+    """Whether the file has the content and the type of `entry`; OSError if it cannot be read.
 
-    Line endings that a checkout changed do not count.
+    Line endings converted by the checkout are ignored.
     """
     status = path.lstat()
     if entry.mode == LINK:
@@ -194,7 +194,7 @@ def _is_committed(path: Path, entry: TreeEntry) -> bool:
 
 
 def _object_name(entry: TreeEntry, size: int, pieces: Iterable[bytes]) -> str:
-    """The name that git gives a file with this content, in the hash that the repository uses."""
+    """The git object ID of a file with this content, in the repository's hash algorithm."""
     form = "sha256" if len(entry.object) == 64 else "sha1"
     hasher = hashlib.new(form, b"blob %d\0" % size, usedforsecurity=False)
     for piece in pieces:

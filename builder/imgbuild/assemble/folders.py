@@ -1,7 +1,7 @@
-"""Folders of the base that hold added files: their modes and owners in a layer.
+"""Modes and owners of the base image's folders that contain added files.
 
-The lock records mode and owner of those that are not plain: without that the layer writer would
-make /root a folder that everyone can read.
+The lock records mode and owner where they are not the default: otherwise the layer would make /root
+readable by every user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import AddedFolder, Extends, Lock
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import LayerFile, Reader, inflated
-from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, RegistryRecipe, base_of, plan
+from imgbuild.plan.plan import (
+    AddedDebsRecipe,
+    DebianRecipe,
+    Layer,
+    PythonRecipe,
+    RegistryRecipe,
+    base_of,
+    plan,
+)
 from imgbuild.values import Arch
 
 FACT = "folders"
@@ -31,7 +39,7 @@ SETGID = 0o2000
 
 
 class BasePath(msgspec.Struct, frozen=True, kw_only=True):
-    """A path of the base: its type, and mode and owner as a folder has them."""
+    """A path of the base: its type, and, for a folder, its mode and owner."""
 
     path: str
     kind: str
@@ -39,10 +47,10 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def completed_lock(lock: Lock, inputs: Inputs) -> Lock:
-    """`lock` with the folders of its base that added files and links are in, if not plain.
+    """`lock` with those base folders that contain added files and have no default mode or owner.
 
-    The inputs of the base are fetched if they were never read. InputError if a file or link would
-    replace a folder, if something above it is not a folder, or one whose group files inherit.
+    Inputs of the base are fetched if they have not been read before. InputError if a file or link
+    would replace a folder, or if a parent is not a folder or is a setgid folder.
     """
     if lock.extends is None or not (lock.extends.files or lock.extends.links):
         return lock
@@ -74,7 +82,7 @@ def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[s
 
 
 def unread(lock: Lock, store: Store) -> list[Layer]:
-    """The layers of the base that `completed_lock` has to read."""
+    """The layers of the base that `completed_lock` needs to read."""
     extends = lock.extends
     if extends is None or not (extends.files or extends.links):
         return []
@@ -88,7 +96,7 @@ def unread(lock: Lock, store: Store) -> list[Layer]:
 
 
 def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
-    """All paths of a base whose inputs are in the store, as imgbuild's facts have them."""
+    """All paths of a base whose inputs are in the store, from imgbuild's stored facts."""
     paths = [
         path if path.kind == FOLDER else msgspec.structs.replace(path, folder=PLAIN)
         for path in _seen(layers, store)
@@ -102,7 +110,7 @@ def published_paths(layers: Sequence[Layer], store: Store) -> bytes:
 
 
 def _published(layers: Sequence[Layer]) -> list[BasePath] | None:
-    """All paths of a published base; None if they are not known."""
+    """All paths of a published base; None if unknown."""
     data = installed_facts().fact(FACT, base_key(layers))
     if data is None:
         return None
@@ -114,12 +122,12 @@ def _published(layers: Sequence[Layer]) -> list[BasePath] | None:
 
 
 def base_key(layers: Sequence[Layer]) -> str:
-    """The key of the paths of a base: its layers."""
+    """The cache key of the paths of a base image, derived from its layers."""
     return codec.compact([layer.id for layer in layers]).decode()
 
 
 def _paths(extends: Extends) -> tuple[list[str], set[str]]:
-    """The folders above the paths that are added, and these paths themselves."""
+    """The added paths and their parent folders."""
     placed = sorted((*extends.files, *extends.links))
     above = sorted({folder for path in placed for folder in _above(path)})
     return above, {path.strip("/") for path in placed}
@@ -130,9 +138,9 @@ def _key(layers: Sequence[Layer], above: Sequence[str], placed: set[str]) -> str
 
 
 def _met(every: Iterable[BasePath], above: Sequence[str], placed: set[str]) -> tuple[BasePath, ...]:
-    """What of a base is above the placed paths, and the folders at one of them.
+    """The parents of the added paths in the base image, and the folders at an added path.
 
-    A folder that no package contains is known by the paths below it.
+    A folder that no package contains is inferred from the paths below it.
     """
     met: dict[str, BasePath] = {}
     for seen in every:
@@ -144,34 +152,40 @@ def _met(every: Iterable[BasePath], above: Sequence[str], placed: set[str]) -> t
 
 
 def _refuse(target: str, extends: Extends, seen: BasePath) -> None:
-    """InputError if what a row adds cannot be where or below what `seen` is."""
+    """InputError if an added path conflicts with the existing entry `seen`."""
     place = f"/{seen.path}"
     added = {**extends.links, **{path: file.file for path, file in extends.files.items()}}
     path = min(path for path in added if path == place or path.startswith(f"{place}/"))
     field = "files" if path in extends.files else "links"
     message = f"targets.{target}.{field}.{path} cannot be added: {place}"
     if path == place:
-        message = f"{message} is a folder there"
+        message = f"{message} is a folder in the base image"
         raise InputError(message, hint=f"write {place}/{posixpath.basename(added[path])}")
     if seen.kind != FOLDER:
-        message = f"{message} is not a folder there: {seen.kind}"
-        raise InputError(message, hint="write the path of a folder, not of a link to one")
+        message = f"{message} is not a folder in the base image: {seen.kind}"
+        raise InputError(message, hint="use the path of the folder, not of a link to it")
     if int(seen.folder.mode, 8) & SETGID:
         message = (
             f"{message} is a setgid folder, whose files inherit its group (mode {seen.folder.mode})"
         )
-        raise InputError(message, hint="choose another folder: a layer sets the group of each file")
+        raise InputError(
+            message, hint="choose another folder: imgbuild sets the group of each file in a layer"
+        )
 
 
 def _above(path: str) -> Iterator[str]:
-    """The folders above an absolute path, without the slash that it begins with."""
+    """The parent folders of an absolute path, without the leading slash."""
     path = path.strip("/")
     while path := path.rpartition("/")[0]:
         yield path
 
 
 def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
-    """Every path of a base: Debian's packages, those that are added as well, or a registry's."""
+    """Every path of a base: Debian's packages, those that are added as well, or a registry's.
+
+    Paths of a standalone Python are left out: nothing may be added to its folder.
+    """
+    layers = [layer for layer in layers if not isinstance(layer.recipe, PythonRecipe)]
     last = layers[-1].recipe
     if isinstance(last, DebianRecipe):
         yield from _of_packages(last, store)

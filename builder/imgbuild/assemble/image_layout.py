@@ -1,4 +1,4 @@
-"""From a lock to an OCI layout on disk, with the locked digest.
+"""Builds an OCI layout on disk from a lock, with the locked digest.
 
 lock and digests → plan → fetch → assemble → OCI layout
 """
@@ -24,7 +24,10 @@ from imgbuild.values import Arch, Digest, digest_of
 
 
 class BuiltImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in a layout on disk. `size` is the bytes of a pull; `assembled` counts layers."""
+    """An image in an OCI layout.
+
+    `size` is the download size in bytes; `assembled` is the number of layers built.
+    """
 
     target: str
     digest: Digest
@@ -48,7 +51,7 @@ def build(
 ) -> BuiltImage:
     """Write the image of `lock` on `arches` to the OCI layout `output`, with the locked digest.
 
-    With `only_base` the image has the base's layers alone; its digest is not one of digests.json.
+    With `only_base` the image has only the layers of the base; its digest is not in digests.json.
     """
     plans = {arch: plan(lock, arch) for arch in arches}
     if only_base:
@@ -92,10 +95,10 @@ def make_missing(
     processes: int,
     verify: bool = False,
 ) -> int:
-    """Make those of the `requested` layers that the store lacks; returns how many.
+    """Build the `requested` layers that are missing from the store; returns their number.
 
-    IntegrityError if one has another digest than the locked one. With `verify` all are made, and
-    inflated.
+    IntegrityError if a digest differs from the locked one. With `verify` all are built and
+    decompressed.
     """
     layer_records = image_digests.layer_records(target_digests)
     layers = {layer.id: layer for layer in requested}
@@ -131,7 +134,7 @@ def _images(documents: dict[Arch, ImageDocuments], store: Store) -> dict[Arch, l
 
 
 def layer_blob(store: Store, digest: Digest) -> Path:
-    """The blob of a layer that was just made; IntegrityError if it was removed."""
+    """The blob of a layer that was just built; IntegrityError if it was removed."""
     path = store.blob(digest)
     if path is None:
         message = f"layer {digest} was removed from the cache {store.root} while it was in use"

@@ -1,4 +1,4 @@
-"""The inputs of layers: fetches what the cache lacks, and reads the files of wheels."""
+"""Inputs of layers: fetches those missing from the cache and reads the file tables of wheels."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from imgbuild.values import Digest, Sha256, normalize, sha256
 from imgbuild.wheel import conflicts
 
 TABLES = "prefix-files"
-BATCH_BYTES = 4_000_000_000  # inputs on disk at once where they are not kept
+BATCH_BYTES = 4_000_000_000  # limit of the inputs on disk at once if they are not kept
 T = TypeVar("T")
 
 
 class Inputs:
-    """Everything that layers are made from, fetched when it is missing and allowed.
+    """The inputs of layers, fetched if missing and allowed.
 
-    `assemble.origins` says from where, and in which order.
+    `assemble.origins` defines the sources and their order.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Inputs:
         self._spared = spared
 
     def counting(self, transfer: Transfer, *, spared: Collection[Sha256]) -> Inputs:
-        """These inputs, whose downloads count as part of `transfer`; `spared` are not dropped."""
+        """A copy whose downloads count towards `transfer`; `spared` are not dropped."""
         context = msgspec.structs.replace(self.context, transfer=transfer)
         return Inputs(self.matrix, context, mirror=self.mirror, spared=spared)
 
@@ -64,18 +64,19 @@ class Inputs:
 
     @property
     def offline(self) -> bool:
-        """Whether no server may be asked."""
+        """Whether requests to servers are forbidden."""
         return self.context.http.offline
 
     def fetch(self, lock: Lock, layers: Sequence[Layer]) -> list[Sha256]:
-        """Fetch every input of `layers` into the store; returns the hashes of those it lacked."""
+        """Fetch every input of `layers` into the store; returns the hashes of those fetched."""
         hashes = {file.sha256 for layer in layers for file in layer.recipe.inputs}
         return [item.sha256 for item in self.fetch_missing(lock, hashes) if not item.layer]
 
     def fetch_missing(self, lock: Lock, hashes: Collection[Sha256]) -> list[Input]:
-        """Fetch the inputs of `lock` with these hashes into the store; returns those it lacked.
+        """Fetch the inputs of `lock` with these hashes into the store; returns those fetched.
 
-        FetchFailed if an input is not available; offline, before any request if one needs a server.
+        FetchFailed if an input is not available; offline, it is raised before any request if an
+        input needs a server.
         """
         named = inputs_of_all(lock)
         lacked = lacking((named[key] for key in sorted(hashes) if key in named), self.store)
@@ -83,11 +84,11 @@ class Inputs:
         return lacked
 
     def take_published(self, lock: Lock, records: Mapping[Digest, LayerRecord]) -> None:
-        """Fetch those of the layers `records`, by id, that `lock` extends into the store.
+        """Fetch the published layers `records` (by id) that `lock` extends into the store.
 
-        Nothing is fetched if the matrix does not say where they are: then they are made from their
-        inputs, as are layers that a mirror lacks which is the only source. FetchFailed if the
-        origin lacks one, IntegrityError if it has something else.
+        Nothing is fetched if the matrix does not define their location: they are then built from
+        their inputs, as are layers missing from a mirror that is the only source. FetchFailed if a
+        layer is missing at its origin, IntegrityError if it has other content.
         """
         overlay = published.overlay(self.matrix, lock.target)
         ids = published_layers(lock) & records.keys()
@@ -100,11 +101,11 @@ class Inputs:
         return Origins(self.matrix, self.context, self.mirror)
 
     def sources(self, lock: Lock) -> LockSources:
-        """Where the files of `lock` are, under this matrix."""
+        """The sources of the files of `lock` according to the current matrix."""
         return LockSources(lock, self.matrix, self.context)
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
-        """Remove files from the cache again, except the spared ones."""
+        """Remove files from the cache, except `spared`."""
         for key in hashes:
             if key not in self._spared:
                 self.store.drop_file(key)
@@ -112,7 +113,7 @@ class Inputs:
     def file_tables(
         self, lock: Lock, layers: Sequence[Layer]
     ) -> dict[str, tuple[conflicts.InstalledFile, ...]]:
-        """Package → installed files with CRC and size, remembered by the wheel's hash."""
+        """Package → installed files with CRC and size, cached by the wheel's hash."""
         tables = {}
         for layer in layers:
             recipe = layer.recipe
@@ -131,7 +132,7 @@ class Inputs:
         return tables
 
     def read(self, layer: Layer) -> bool:
-        """Whether the files of all wheels in `layer` are known; True where it has none."""
+        """Whether the file tables of all wheels in `layer` are known; True if it has no wheels."""
         recipe = layer.recipe
         return not isinstance(recipe, WheelsRecipe) or all(
             self._stored_table(recipe, wheel) is not None for wheel in recipe.wheels
@@ -140,7 +141,7 @@ class Inputs:
     def _stored_table(
         self, recipe: WheelsRecipe, wheel: Wheel
     ) -> tuple[conflicts.InstalledFile, ...] | None:
-        """The files of a wheel that was read here, or of a published one."""
+        """The file table of a wheel that was read before, or of a published one."""
         stored = self.store.fact(TABLES, _table_key(recipe, wheel))
         if stored is not None:
             return msgspec.json.decode(stored, type=tuple[conflicts.InstalledFile, ...])
@@ -187,7 +188,7 @@ def batches(items: Iterable[T], size: Callable[[T], int], *, bounded: bool) -> I
 
 
 def installation(recipe: WheelsRecipe, wheel: Wheel) -> str:
-    """How a wheel is installed: the prefix, Python, and the paths that are left out."""
+    """The parameters of a wheel's installation: prefix, Python, and excluded paths."""
     omit = recipe.omit.get(wheel.package, ())
     return codec.compact([recipe.prefix, recipe.python, omit]).decode()
 

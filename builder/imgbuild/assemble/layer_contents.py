@@ -1,6 +1,6 @@
-"""Makes one layer of a plan: the files of its recipe, written as a blob to the cache.
+"""Builds one layer of a plan: writes the files of its recipe as a blob to the cache.
 
-Makes one layer, or only its record; `workers` makes several at a time.
+Builds one layer or only its record; `workers` builds several at once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from imgbuild.assemble import skeleton
 from imgbuild.cache.store import Store
+from imgbuild.cpython import python_archive
 from imgbuild.deb import debian_root
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel
@@ -26,6 +27,7 @@ from imgbuild.plan.plan import (
     DebianRecipe,
     FilesRecipe,
     Layer,
+    PythonRecipe,
     Recipe,
     RegistryRecipe,
     VenvRecipe,
@@ -39,10 +41,11 @@ FACT = "base-record"
 
 
 class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer to make. With a record, its bytes must come out as recorded.
+    """One layer to build.
 
-    `keep` puts the blob into the store; otherwise only the digests are computed. `verify` inflates
-    and checks what a record would allow to be trusted.
+    With a record, its bytes must match it. `keep` adds the blob to the store; otherwise only the
+    digests are computed. `verify` decompresses and checks content that a record would allow to
+    skip.
     """
 
     layer: Layer
@@ -52,7 +55,7 @@ class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MadeLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer that was made, and the wheels whose contents were checked on the way."""
+    """A built layer, and the wheels whose contents were checked while building it."""
 
     id: Digest
     record: LayerRecord
@@ -60,7 +63,7 @@ class MadeLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> MadeLayer:
-    """Make one layer in this process; `advance` gets the count of bytes read."""
+    """Build one layer in this process; `advance` is called with the number of bytes read."""
     recipe = job.layer.recipe
     if isinstance(recipe, RegistryRecipe):
         layer = recipe.layer
@@ -83,8 +86,8 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> M
                 f" {job.record.digest} is in images/layers.json"
             )
             hint = (
-                "run `imgbuild cache verify`, in case the disk has damaged an input; if imgbuild"
-                " changed the bytes, the layer needs a new format number"
+                "run `imgbuild cache verify` to check the inputs for damage; if a change of "
+                "imgbuild altered the bytes, increase the layer's format number"
             )
             raise IntegrityError(message, hint=hint)
         if sink is not None:
@@ -97,9 +100,9 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> M
 
 
 def base_record(layer: Layer, store: Store) -> LayerRecord | None:
-    """What `make_layer` has recorded of a Debian base in this cache; None for other layers.
+    """The record that `make_layer` stored in this cache for a Debian base; None for other layers.
 
-    A base takes longest of all, and is the same in every project.
+    A base takes longest to build and is the same in every project.
     """
     stored = store.fact(FACT, layer.id) if isinstance(layer.recipe, DebianRecipe) else None
     return None if stored is None else msgspec.json.decode(stored, type=LayerRecord)
@@ -121,17 +124,25 @@ def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:
             labels = {wheel.sha256: wheel.file for wheel in recipe.wheels}
             parts = [(wheel.sha256, wheel_members(recipe, wheel, store)) for wheel in recipe.wheels]
             return install.joined(parts, labels=labels)
+        case PythonRecipe():
+            return python_archive.members(
+                require(store, recipe.archive.sha256, recipe.archive.file),
+                recipe.archive.file,
+                prefix=recipe.prefix,
+                python=recipe.python,
+                spool=scratch / "python",
+            )
         case VenvRecipe():
             return skeleton.venv_members(recipe)
         case FilesRecipe():
             return skeleton.files_members(recipe)
-        case RegistryRecipe():  # taken as it is: make_layer never asks for its members
-            message = f"{recipe.image} is not made from files"
+        case RegistryRecipe():  # copied unchanged: make_layer never reads its members
+            message = f"{recipe.image} is not built from files"
             raise InputError(message)
 
 
 def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
-    """Records of wheels whose contents have just been checked."""
+    """Records of the wheels whose contents were just checked."""
     facts = {}
     for wheel in recipe.wheels:
         read = archive.read(require(store, wheel.sha256, wheel.file), label=wheel.file)
@@ -144,7 +155,7 @@ def _facts(recipe: WheelsRecipe, store: Store) -> dict[Sha256, WheelFacts]:
 
 
 def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Member, ...]:
-    """The files that installing one wheel of a layer adds, without those that the recipe omits."""
+    """The files that one wheel adds to a layer, without those that the recipe excludes."""
     path = require(store, wheel.sha256, wheel.file)
     install_ = functools.partial(
         install.installed, path, prefix=recipe.prefix, python=recipe.python, label=wheel.file
@@ -163,14 +174,16 @@ def wheel_members(recipe: WheelsRecipe, wheel: Wheel, store: Store) -> tuple[Mem
 
 
 def input_paths(recipe: Recipe, store: Store) -> dict[Sha256, Path]:
-    """The files in the store that a recipe reads; FetchFailed if one was not fetched."""
+    """The files in the store that a recipe reads; FetchFailed if one is missing."""
     return {file.sha256: require(store, file.sha256, file.file) for file in recipe.inputs}
 
 
 def require(store: Store, sha256: Sha256, name: str) -> Path:
-    """The file in the store; FetchFailed if it was not fetched."""
+    """The file in the store; FetchFailed if it is missing."""
     path = store.file(sha256)
     if path is None:
         message = f"{name} (sha256 {sha256}) is not in the cache {store.root}"
-        raise FetchFailed(message, hint="run without --offline, or fetch it on a machine that can")
+        raise FetchFailed(
+            message, hint="run without --offline, or fetch it on a machine with network access"
+        )
     return path

@@ -1,10 +1,10 @@
-"""A mirror of inputs in a private registry: its setting (IMGBUILD_MIRROR), and downloads from it.
+"""A mirror of inputs in a private registry: its settings (IMGBUILD_MIRROR) and downloads from it.
 
-Files of the mirror are checked against the hashes of the lock like any other: a mirror changes
-where files come from, never what they are; no lock and no digest contains it.
+Files of the mirror are checked against the hashes of the lock like any other: a mirror changes the
+source of files, never their content, and appears in no lock or digest.
 
-A mirror is named by an option, by $IMGBUILD_MIRROR, by mirror.json beside the matrix, or by the
-user's own mirror.json, in this order; `off` means none.
+A mirror is set by an option, $IMGBUILD_MIRROR, mirror.json next to the matrix, or the user's
+mirror.json, in this order; `off` disables it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MirrorOrigin(enum.StrEnum):
-    """Where the mirror is named."""
+    """Where the mirror setting was found."""
 
     OPTION = "--mirror"
     ENVIRONMENT = f"${VARIABLE}"
@@ -61,7 +61,7 @@ class MirrorOrigin(enum.StrEnum):
 
 
 class NamedMirror(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting and its origin; `place` is its file, if it is from one."""
+    """A setting and its origin; `place` is its file, if any."""
 
     setting: MirrorSetting
     origin: MirrorOrigin
@@ -74,17 +74,17 @@ def user_file() -> Path:
 
 
 def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMirror | None:
-    """The setting for the project in `root`; None if no mirror is to be used.
+    """The setting for the project in `root`; None if no mirror is used.
 
-    `text` and `only` are the options of a verb. InputError if a setting cannot be read, or `only`
-    is set where there is no mirror.
+    `text` and `only` are values of command-line options. InputError if a setting cannot be read, or
+    `only` is set where there is no mirror.
     """
     named_mirror = _named(root, text)
     if named_mirror is not None and named_mirror.setting.mirror == OFF:
         named_mirror = None
     if named_mirror is None:
         if only:
-            message = "--mirror-only needs a mirror, and none is set"
+            message = "--mirror-only needs a mirror, but none is set"
             raise InputError(
                 message, hint="set one: --mirror HOST/REPOSITORY, or imgbuild registry mirror use"
             )
@@ -97,9 +97,10 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
 
 
 def repository(text: str, place: str) -> Repository:
-    """The mirror that `text` names; InputError, with the `place` of the text, if it does not.
+    """The mirror named by `text`, HOST/REPOSITORY.
 
-    It is HOST/REPOSITORY: a name without a host would be one of Docker's own registry.
+    InputError with the `place` of the text if it is invalid. A name without a host would refer to
+    Docker's default registry.
     """
     try:
         parsed = parse_repository(text)
@@ -107,8 +108,10 @@ def repository(text: str, place: str) -> Repository:
         message = f"{place}: {error.message}"
         raise InputError(message, hint=error.hint) from error
     if text.partition("/")[0] != parsed.host:
-        message = f"{place}: {text!r} has no registry host"
-        raise InputError(message, hint="name it as HOST/REPOSITORY: registry.example/rl/inputs")
+        message = f"{place}: {text!r} does not contain a registry host"
+        raise InputError(
+            message, hint="use HOST/REPOSITORY, for example registry.example/rl/inputs"
+        )
     return parsed
 
 
@@ -124,7 +127,7 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
             setting = codec.read(
                 path,
                 MirrorSetting,
-                what="setting of a mirror",
+                what="mirror setting",
                 hint="set it again: imgbuild registry mirror use",
             )
             return NamedMirror(setting=setting, origin=origin, place=path)
@@ -132,7 +135,10 @@ def _named(root: Path, text: str | None) -> NamedMirror | None:
 
 
 class Mirror:
-    """A repository to take inputs from. Nothing is requested or loaded before its first use."""
+    """A repository from which inputs are downloaded.
+
+    Nothing is requested or loaded before its first use.
+    """
 
     def __init__(
         self,
@@ -157,7 +163,7 @@ class Mirror:
         any_source: bool = False,
         plain_http: Collection[str] = (),
     ) -> Mirror | None:
-        """The mirror that a setting names, if any; with `any_source` never as the only source."""
+        """The mirror of a setting, if any; with `any_source` it is never the only source."""
         if named is None:
             return None
         repository, setting = parse_repository(named.setting.mirror), named.setting
@@ -166,7 +172,7 @@ class Mirror:
 
     @property
     def client(self) -> Client:
-        """The one client of this mirror."""
+        """The registry client of this mirror."""
         with self._lock:
             if self._client is None:
                 from imgbuild.registry.client import Client  # here: requests is slow to import
@@ -177,10 +183,11 @@ class Mirror:
     def fetch_missing(
         self, requested: Sequence[Input], context: Context, *, title: str
     ) -> set[Digest]:
-        """Fetch those of `requested` that the mirror has into the store; returns their digests.
+        """Fetch the `requested` files that exist in the mirror into the store.
 
-        A mirror that does not answer, or serves different bytes, is skipped with a warning, unless
-        it is the only source: then FetchFailed or IntegrityError. It is not asked again.
+        Returns their digests. A mirror that does not respond or serves other bytes is skipped with
+        a warning and not used again, unless it is the only source: then FetchFailed or
+        IntegrityError.
         """
         store, reporter = context.store, context.reporter
         if not requested or self._given_up:
@@ -216,7 +223,7 @@ class Mirror:
         reporter.warn(f"the mirror {self.repository} is skipped: {error.message}")
 
     def _fetch(self, item: Input, context: Context, bar: ProgressBar, stop: Stop) -> Digest | None:
-        """One file; None if the mirror does not have it."""
+        """One file; None if it is not in the mirror."""
         request = self.client.file_request(self.repository, item.locked, layer=item.layer)
         try:
             fetch(request, self.client.context(context), bar.advance, stop)

@@ -1,8 +1,8 @@
-"""The inputs of a lock as a private registry keeps them.
+"""The inputs of a lock as stored in a private registry.
 
 Every file that a build from the lock downloads is a blob named by the sha256 in the lock; one
-artifact names them all, so that the registry keeps them and people can list them. It contains no
-time and no property of the machine.
+artifact references them all, so that the registry does not delete them and users can list them. It
+contains no timestamp and no property of the machine.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ DEB_TYPE = "application/vnd.debian.binary-package"
 OTHER_TYPE = "application/octet-stream"
 TARGET = "dev.imgbuild.target"
 ARCH = "dev.imgbuild.arch"
-DIGITS = 12  # of an artifact's digest in the tag that stays
+DIGITS = 12  # of the artifact's digest in the permanent tag
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a build from a lock reads. `layer`: the store has it among its blobs."""
+    """A file that a build from a lock reads. `layer`: it is stored among the blobs."""
 
     file: str
     digest: Digest
@@ -39,12 +39,12 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sha256(self) -> Sha256:
-        """The hash alone, as locks and the store have it."""
+        """The hexadecimal hash, as in locks and the store."""
         return self.digest.removeprefix("sha256:")
 
     @property
     def locked(self) -> LockedFile:
-        """The same as a file of a lock."""
+        """The input as a file of a lock."""
         return LockedFile(file=self.file, size=self.size, sha256=self.sha256)
 
     def is_in(self, store: Store) -> bool:
@@ -54,10 +54,10 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inputs(lock: Lock, arch: Arch) -> tuple[Input, ...]:
-    """Every input of `lock` on `arch`, each once, sorted by name.
+    """Every input of `lock` on `arch`, without duplicates, sorted by name.
 
-    For a wheel that was built from an sdist, the sdist and its build requirements are kept too: the
-    wheel so that nothing has to be built again, the others so that it can be.
+    For a wheel built from an sdist, the sdist and its build requirements are included: with the
+    wheel no rebuild is needed, with the others it is possible.
     """
     by_digest: dict[Digest, Input] = {}
     for item in _all(lock, arch):
@@ -78,6 +78,8 @@ def _all(lock: Lock, arch: Arch) -> Iterator[Input]:
         zipped = built.sdist.file.endswith(".zip")
         yield from _files((built.sdist,), WHEEL_TYPE if zipped else SDIST_TYPE)
     yield from _files(resolution.debs, DEB_TYPE)
+    if resolution.python:
+        yield from _files((resolution.python,), SDIST_TYPE)
     for item in resolution.base_layers:
         yield layer(item)
     if lock.extends is not None:
@@ -85,12 +87,12 @@ def _all(lock: Lock, arch: Arch) -> Iterator[Input]:
 
 
 def lacking(items: Iterable[Input], store: Store) -> list[Input]:
-    """Those of `items` that `store` does not have."""
+    """The `items` that are missing from `store`."""
     return [item for item in items if not item.is_in(store)]
 
 
 def layer(item: RegistryLayer) -> Input:
-    """A layer of a registry image, as an input."""
+    """The input for a layer of a registry image."""
     return Input(
         file=item.locked.file,
         digest=item.digest,
@@ -111,7 +113,7 @@ def _files(items: Iterable[LockedFile], media_type: str, *, folder: str = "") ->
 
 
 def artifact(lock: Lock, arch: Arch) -> bytes:
-    """The manifest that names every input of `lock` on `arch`: a pure function of the lock."""
+    """The manifest that references every input of `lock` on `arch`: a pure function of the lock."""
     layers = [
         Descriptor(
             media_type=item.media_type,
@@ -130,11 +132,11 @@ def artifact(lock: Lock, arch: Arch) -> bytes:
 
 
 def tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
-    """The tags of the artifact `data`: one that stays with these bytes, and the target's newest."""
+    """The tags of the artifact `data`: a permanent one and that of the target's latest inputs."""
     moved = newest(lock.target, arch)
     return f"{moved}-{sha256(data)[:DIGITS]}", moved
 
 
 def newest(target: str, arch: Arch) -> str:
-    """The tag of a target's newest inputs; TARGET-ARCH is the tag of an image."""
+    """The tag of a target's latest inputs; TARGET-ARCH is the tag of an image."""
     return f"{target}-{arch}-inputs"

@@ -1,8 +1,8 @@
-"""Where inputs and published layers come from, in which order (separate: a policy of its own).
+"""The sources of inputs and published layers and their order (separate: one policy in one place).
 
-Inputs of a lock: the user's own files, the mirror, indexes and Debian archives, the base image's
+Inputs of a lock: the user's files, the mirror, indexes and Debian archives, the base image's
 registry, and builds of sdists. Layers of a published target: its layout, or the mirror and its
-registry. If servers must not be used, what needs one is refused before any of them is asked.
+registry. If servers must not be used, inputs that need one are refused before any request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imgbuild.assemble.mirror import Mirror
 from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
-from imgbuild.assemble.sources import LockSources, host_debs
+from imgbuild.assemble.sources import LockSources, host_debs, host_python
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
@@ -27,13 +27,13 @@ from imgbuild.registry import base_image
 from imgbuild.solve import direct
 from imgbuild.values import digest_of_file, sha256
 
-# Puts those of the inputs that it has into the store; FetchFailed or IntegrityError if it must have
-# one and has not.
+# Adds the inputs that it has to the store; FetchFailed or IntegrityError if a required one is
+# missing.
 Origin = Callable[[Sequence[Input]], object]
 
 
 def ask(items: Sequence[Input], origins: Iterable[Origin], store: Store) -> None:
-    """Ask `origins` in turn for those of `items` that `store` lacks, until it has all of them."""
+    """Fetch the `items` missing from `store` from `origins` in turn, until none is missing."""
     for origin in origins:
         items = lacking(items, store)
         if not items:
@@ -51,7 +51,7 @@ class Origins:
         self._mirror = mirror
 
     def of_inputs(self, lock: Lock) -> Iterator[Origin]:
-        """The origins of the inputs of `lock`."""
+        """The origins of the inputs of `lock`, in order."""
         sources = LockSources(lock, self._matrix, self._context)
         yield partial(self._added_files, lock)
         if lock.project is not None:
@@ -65,7 +65,7 @@ class Origins:
         yield sources.build
 
     def of_published(self, overlay: Overlay) -> Iterator[Origin]:
-        """The origins of the published layers; none if the matrix does not say any."""
+        """The origins of the published layers; none if the matrix defines none."""
         target = overlay.published
         if overlay.layout is not None:
             yield partial(self._from_layout, overlay.layout, target.name)
@@ -80,14 +80,14 @@ class Origins:
                 yield partial(self._from_image, place)
 
     def _added_files(self, lock: Lock, items: Sequence[Input]) -> None:
-        """The user's own files that `lock` adds; IntegrityError if one has changed."""
+        """The user's files that `lock` adds; IntegrityError if one has changed."""
         files = lock.extends.files if lock.extends is not None else {}
         if {item.sha256 for item in items} & {file.sha256 for file in files.values()}:
             for path, data in extension.contents(lock, self._matrix).items():
                 self._store.add_bytes(data, files[path].sha256)
 
     def _project_wheels(self, project: LockedProject, items: Sequence[Input]) -> None:
-        """The wheels of the user's own packages, made again."""
+        """The wheels of the user's packages, rebuilt."""
         hashes = {item.sha256 for item in items}
         for package, item in project.packages.items():
             _, data = direct.editable_wheel(package, item)
@@ -97,18 +97,20 @@ class Origins:
     def _from_mirror(
         self, mirror: Mirror, lock: Lock, sources: LockSources, items: Sequence[Input]
     ) -> None:
-        """What the mirror has of `items`, and the inputs of wheels that have to be built.
+        """The `items` available from the mirror, and the inputs of wheels that have to be built.
 
-        Files of the user's own folders are included: another machine may not have these.
+        Files of the user's folders are included because other machines may lack them.
         """
         mirror.fetch_missing(items, self._context, title=lock.target)
         left = lacking(items, self._store)
         parts = sources.locate({item.sha256 for item in left}).ingredients
         if parts:
             named = inputs_of_all(lock)
-            every = sorted(parts | {deb.sha256 for deb in host_debs(lock)})
+            python = host_python(lock)
+            root = (*host_debs(lock), *([python] if python is not None else []))
+            every = sorted(parts | {file.sha256 for file in root})
             missing = lacking((named[key] for key in every), self._store)
-            mirror.fetch_missing(missing, self._context, title=f"{lock.target}, inputs of sdists")
+            mirror.fetch_missing(missing, self._context, title=f"inputs of sdists of {lock.target}")
 
     def _from_image(self, image: str, items: Sequence[Input]) -> None:
         """Layers of an image in a registry."""
@@ -121,8 +123,8 @@ class Origins:
         for item in items:
             path = layout / "blobs/sha256" / item.sha256
             if not path.is_file():
-                message = f"{layout} has no layer {item.digest}, which is one of {name}"
-                hint = "name the layout of the published image, or take `image` out of the matrix"
+                message = f"{layout} has no layer {item.digest}, a layer of {name}"
+                hint = "set the layout of the published image, or remove `image` from the matrix"
                 raise FetchFailed(message, hint=hint)
             with self._store.scratch() as scratch:
                 copy = Path(shutil.copyfile(path, scratch / "blob"))
@@ -139,7 +141,7 @@ class Origins:
         raise FetchFailed(message, hint="run once without --offline")
 
     def _refuse_servers(self, lock: Lock, sources: LockSources, items: Sequence[Input]) -> None:
-        """FetchFailed if a server would be needed that must not be used."""
+        """FetchFailed if an input needs a server that must not be used."""
         remote = sources.locate({item.sha256 for item in items if not item.layer}).remote
         far = [item for item in items if item.layer or item.sha256 in remote]
         if not far:

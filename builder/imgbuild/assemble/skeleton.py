@@ -1,4 +1,4 @@
-"""The layers without packages: the empty virtual environment, imgbuild's files, a user's files."""
+"""The layers without packages: empty virtual environment, imgbuild's files and user files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from imgbuild.system import files, quoting
 DATA = files.data("image")
 HOME = "opt/imgbuild"
 
-# Builds of a user's packages may need newer ones than the image has.
+# Builds of a user's packages may need newer versions than those in the image.
 FREE = ("pip", "setuptools", "uv", "wheel")
 
-# What environment.sh says where any user can write to the cache folder, and where only one can.
+# Parts of environment.sh: for a cache folder writable by any user, and by one user only.
 SHARED = {
     "@MAKE@": 'mkdir -p "$imgbuild_folder" 2>/dev/null && [ -w "$imgbuild_folder" ]',
     "@UNLESS@": "which any user can write, unless the root is read-only",
 }
-# A folder made by others may hold compiled code of theirs. Apptainer's shell has no `test -O`.
+# A folder created by others may contain their compiled code. Apptainer's shell has no `test -O`.
 PRIVATE = {
     "@MAKE@": '(umask 077 && mkdir -p "$imgbuild_folder") 2>/dev/null && [ -w "$imgbuild_folder" ]'
     ' && [ "$(stat -Lc %u "$imgbuild_folder" "${imgbuild_folder%/*}" | sort -u)" = "$(id -u)" ]',
@@ -36,7 +36,7 @@ export PATH="{prefix}/bin:$PATH"
 
 
 def venv_members(recipe: VenvRecipe) -> tuple[Member, ...]:
-    """An empty virtual environment on the base's interpreter, with links and no copies."""
+    """An empty virtual environment on the base's interpreter, with links instead of copies."""
     prefix = recipe.prefix.strip("/")
     home, _, _ = recipe.interpreter.rpartition("/")
     config = (
@@ -78,8 +78,8 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
             gid=user.gid,
         )
     )
-    # Any user id may come: Kubernetes and Apptainer choose their own. One that cannot write to a
-    # private cache folder gets one of its own under /tmp from environment.sh.
+    # Containers run with any user ID: Kubernetes and Apptainer choose it. For a user without write
+    # access to a private cache folder, environment.sh creates one under /tmp.
     members.append(_folder(recipe.workdir.strip("/"), mode=0o1777))
     cache = _folder(recipe.cache.strip("/"), mode=0o700 if private else 0o1777)
     if private:
@@ -98,9 +98,10 @@ def files_members(recipe: FilesRecipe) -> tuple[Member, ...]:
 
 
 def _user_packages(recipe: UserPackages) -> Iterator[Member]:
-    """For users who cannot write to the environment: pip and uv. `pip.conf` is also root's.
+    """Files of pip and uv for users without write access to the environment.
 
-    Environments that a user makes with system site packages see those of the image.
+    `pip.conf` also applies to root. Environments created with system site packages include those of
+    the image.
     """
     prefix = recipe.prefix.strip("/")
     site = f"/{prefix}/lib/python{recipe.python}/site-packages"
@@ -113,8 +114,9 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
     for name in ("pip", "pip3", "uv"):
         yield _link(f"{COMMANDS.strip('/')}/{name}", "../packages.py")
     added = f"site.addsitedir({site!r})"
+    outside = recipe.site or "/usr/lib/python3/dist-packages"
     yield _file(
-        "usr/lib/python3/dist-packages/imgbuild.pth",
+        f"{outside.strip('/')}/imgbuild.pth",
         f"import site, sys; {site!r} in sys.path or {added}\n",
     )
 
@@ -122,8 +124,8 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
 def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tuple[Member, ...]:
     """A user's files and links; `contents` has each file's bytes by path.
 
-    Folders of imgbuild's own files, and those of the base that the recipe names, are included where
-    something is put into them: they have owners and modes of their own.
+    Parent folders that belong to imgbuild or that the recipe names are included because their
+    owners and modes are not the default.
     """
     members = [
         _file(path.strip("/"), contents[path], mode=int(file.mode, 8))
@@ -138,7 +140,7 @@ def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tu
         )
         for path, each in recipe.folders.items()
     }  # fmt: skip
-    folders |= {  # above the base, so that theirs is the last word
+    folders |= {  # above the base, so that they take precedence
         member.path: member
         for member in files_members(recipe.below)
         if member.kind is MemberKind.FOLDER
@@ -158,7 +160,8 @@ def _with_line(text: str, line: str) -> str:
     name = line.partition(":")[0]
     number = line.split(":")[2:3]
     rows = [row for row in text.split("\n") if row and row.partition(":")[0] != name]
-    # The first line with an id names it: ours goes before another account of the base with our id.
+    # The first line with a user ID wins: ours precedes another account of the base with the same
+    # ID.
     same = (place for place, row in enumerate(rows) if row.split(":")[2:3] == number)
     rows.insert(next(same, len(rows)), line)
     return "\n".join(rows) + "\n"

@@ -1,7 +1,7 @@
-"""Where a lock's files are: addresses are looked up for a fetch, never kept in the lock.
+"""Locates the files of a lock: URLs are looked up for each fetch, never stored in the lock.
 
 A wheel is looked up by name and sha256 on its package's page in the index that the lock names, a
-Debian package on the mirrors; a wheel built from an sdist is built again.
+Debian package on the mirrors; a wheel built from an sdist is rebuilt.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from imgbuild.http.client import Http
 from imgbuild.index.pages import GIT_ADDRESS, PROJECT, Indexes, IndexFile, places
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.resolution import Deb, LockedFile
+from imgbuild.lock.resolution import Deb, LockedFile, PythonArchive
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
-from imgbuild.solve import direct, sdists, uv
+from imgbuild.solve import direct, sdists, standalone, uv
 from imgbuild.solve.build_root import host_root
 from imgbuild.values import Sha256
 
 
 def is_near(file: IndexFile) -> bool:
-    """Whether an address leads to the file system of this machine, or to a repository on it."""
+    """Whether a URL refers to the local file system or to a repository on it."""
     return file.url.removeprefix(GIT_ADDRESS).startswith("file:")
 
 
 class Located(msgspec.Struct, frozen=True):
-    """Where files of a lock come from, as far as the lock and the matrix say.
+    """The sources of a lock's files according to the lock and the matrix.
 
-    `remote` are those to download from a server, `ingredients` what wheels among them are
-    built from: sdists and build requirements.
+    `remote` are downloaded from a server; `ingredients` are the sdists and build requirements of
+    wheels to build.
     """
 
     remote: frozenset[Sha256] = frozenset()
@@ -45,7 +45,7 @@ class Located(msgspec.Struct, frozen=True):
 
 
 class LockSources:
-    """The sources of the files of `lock`. Indexes are opened when the first address is needed."""
+    """The sources of the files of `lock`. Indexes are opened when the first URL is needed."""
 
     def __init__(self, lock: Lock, matrix: Matrix, context: Context) -> None:
         self._lock = lock
@@ -54,16 +54,16 @@ class LockSources:
 
     @cached_property
     def indexes(self) -> Indexes:
-        """The indexes that the lock names; LockStale if the matrix no longer has its target."""
+        """The indexes referenced by the lock; LockStale if the matrix no longer has its target."""
         return open_indexes(self._lock, self._matrix, self._context.http)
 
     def locate(self, requested: Collection[Sha256]) -> Located:
-        """Where the files with the hashes `requested` come from; no server is asked.
+        """The sources of the files with the hashes `requested`; sends no request.
 
-        No server is needed for a wheel in a folder that the matrix names, nor for one that can be
-        built from what such folders and the cache have: its sdist, its build requirements, and the
-        packages of its root folder. An index whose address the matrix leaves to uv counts as a
-        server. LockStale as for `indexes`.
+        No server is needed for a wheel in a folder of the matrix, nor for one that can be built
+        from such folders and the cache: its sdist, its build requirements, and the packages of its
+        root folder. An index whose URL is configured in uv counts as a server. LockStale as for
+        `indexes`.
         """
         if not requested:
             return Located()
@@ -73,7 +73,8 @@ class LockSources:
         here = {file.sha256 for files in by_address.values() for file in files if is_near(file)}
         # Without packages for this machine's architecture they are requested from Debian's archive.
         debs = host_debs(self._lock)
-        rooted = bool(debs) and all(self._has(deb) for deb in debs)
+        archive = host_python(self._lock)
+        rooted = bool(debs) and all(map(self._has, (*debs, *([archive] if archive else []))))
         remote, parts = set(requested), set[Sha256]()
         for resolution in self._lock.arch.values():
             remote -= {wheel.sha256 for wheel in resolution.wheels if wheel.index in near}
@@ -94,16 +95,16 @@ class LockSources:
     def fetch(self, items: Sequence[Input]) -> None:
         """Fetch files of indexes and archives, of all architectures, into the store.
 
-        Among them may be sdists and what builds them. FetchFailed if one is not available,
-        IntegrityError if one is not what the lock says.
+        They may include sdists and their build requirements. FetchFailed if one is not available,
+        IntegrityError if one does not match the lock.
         """
         if all(item.layer for item in items):
             return
         lock, indexes = self._lock, self.indexes
         base = base_of(lock, self._matrix)
         hint = (
-            "Debian's archives drop files that an update replaces: name one that keeps them in"
-            f" matrix.yaml, such as a dated snapshot, or run: imgbuild lock {lock.target}"
+            "Debian's archives drop files that an update replaces: use one that keeps them in "
+            f"matrix.yaml, such as a dated snapshot, or run: imgbuild lock {lock.target}"
         )
         requests: dict[Sha256, FileRequest] = {}
         for resolution in lock.arch.values():
@@ -119,11 +120,13 @@ class LockSources:
             if isinstance(base, DebianBase):
                 for deb in resolution.debs:
                     requests[deb.sha256] = FileRequest(deb, partial(apt.urls, deb, base), hint)
+        for archive, named in python_archives(lock, base):
+            requests[archive.sha256] = standalone.request(archive, named)
         files = [requests[item.sha256] for item in items if item.sha256 in requests]
         fetch_all(files, self._context, title=f"fetching {lock.target}")
 
     def build(self, items: Sequence[Input]) -> None:
-        """Build wheels from locked inputs again; errors as in `sdists.rebuild`."""
+        """Rebuild wheels from locked inputs; errors as in `sdists.rebuild`."""
         lock, context = self._lock, self._context
         hashes = {item.sha256 for item in items}
         lost = {
@@ -134,7 +137,7 @@ class LockSources:
         }
         base, user, arch = base_of(lock, self._matrix), lock.settings.user, sdists.host_arch()
         hint = "its build is not reproducible, or used another Python: lock it again"
-        root = host_root(base, user, arch, context, host_debs(lock))
+        root = host_root(base, user, arch, context, host_debs(lock), host_python(lock))
         for built in lost.values():
             sdists.rebuild(built, self.indexes, root(), lock.base.python, context, hint=hint)
 
@@ -143,20 +146,42 @@ class LockSources:
 
 
 def host_debs(lock: Lock) -> tuple[Deb, ...]:
-    """The Debian packages of `lock` for this machine's architecture; empty if it is not for it."""
+    """The Debian packages of `lock` for this machine's architecture.
+
+    Empty if the lock is for another architecture.
+    """
     resolution = lock.arch.get(sdists.host_arch())
     return resolution.debs if resolution is not None else ()
 
 
+def host_python(lock: Lock) -> PythonArchive | None:
+    """The standalone Python of `lock` for this machine's architecture; None if it has none."""
+    resolution = lock.arch.get(sdists.host_arch())
+    return resolution.python or None if resolution is not None else None
+
+
+def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[str]]]:
+    """The archives of Python of `lock`, each with its URLs: the matrix's and the lock's."""
+    source = base.standalone if isinstance(base, DebianBase) else None
+    named = source.archives if source is not None else {}
+    archives = ((arch, resolution.python) for arch, resolution in lock.arch.items())
+    return [
+        (archive, list(dict.fromkeys(url for url in (named.get(arch), locked.get(arch)) if url)))
+        for locked in [lock.base.standalone or {}]
+        for arch, archive in archives
+        if archive
+    ]
+
+
 def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:
-    """The indexes that `lock` names; LockStale if the matrix no longer has its target."""
+    """The indexes referenced by `lock`; LockStale if the matrix no longer has its target."""
     located = places(matrix, _target(lock, matrix), uv.default_index)
     files = direct_files(lock, matrix)
     return Indexes(located, lock.indexes, matrix.default_index, http, files)
 
 
 def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]:
-    """Package → the files that `lock` has by address: wheels, and archives of git trees."""
+    """Package → the files that `lock` references by URL: wheels and archives of git trees."""
     if lock.project is None:
         return {}
     locked = [
@@ -171,7 +196,7 @@ def direct_files(lock: Lock, matrix: Matrix) -> dict[str, tuple[IndexFile, ...]]
 
 
 def project_folder(lock: Lock, matrix: Matrix) -> Path | None:
-    """The folder of the project that `lock` is of; None if the matrix does not say it."""
+    """The folder of the project of `lock`; None if the matrix does not define it."""
     item = published.project_row(matrix, lock.target)
     return item.folder if item is not None else None
 
@@ -185,5 +210,5 @@ def _target(lock: Lock, matrix: Matrix) -> Target:
 
 
 def base_of(lock: Lock, matrix: Matrix) -> Base:
-    """The base of `lock` as the matrix has it, there perhaps by another name."""
+    """The base of `lock` in the matrix, possibly under another name."""
     return matrix.bases[_target(lock, matrix).base]

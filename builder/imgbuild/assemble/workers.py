@@ -1,4 +1,4 @@
-"""Makes several layers at once, each in a worker process (`--jobs`), the largest first."""
+"""Builds several layers at once, each in a worker process (`--jobs`), largest first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imgbuild.system.workers import Workers, report
 
 
 def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[MadeLayer]:
-    """Make every layer of `jobs`. Finished layers stay in the store, also after an error."""
+    """Build every layer of `jobs`. Finished layers stay in the store, even after an error."""
     if not jobs:
         return []
     total = sum(job.layer.recipe.input_size for job in jobs)

@@ -1,7 +1,7 @@
-"""What is attached to a pushed image: SBOMs, provenance, and the lock itself.
+"""Attachments of a pushed image: SBOMs, provenance and the lock.
 
-SBOMs of an architecture refer to its manifest; provenance and lock refer to what the tag names and
-to each manifest, so that they are found from either digest.
+SBOMs of an architecture refer to its manifest; provenance and lock refer to the tagged manifest or
+index and to each manifest, so that they are found by either digest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from imgbuild.registry.image_reference import Repository
 from imgbuild.system.boundary import reading
 from imgbuild.values import Arch, Digest
 
-PREDICATE = "in-toto.io/predicate-type"  # where others look for the kind of a statement
+PREDICATE = "in-toto.io/predicate-type"  # where other tools look for a statement's type
 TARGET = "dev.imgbuild.target"
 
 
@@ -45,7 +45,7 @@ def attach_all(
     project: Project,
     arches: Collection[Arch],
 ) -> tuple[Digest, ...]:
-    """Attach everything to the image of `lock_bundle`, a lock of `project`, on `arches`.
+    """Attach all artifacts to the image of `lock_bundle`, a lock of `project`, on `arches`.
 
     Existing attachments are kept. Returns the digests of all artifacts.
     """
@@ -67,7 +67,7 @@ def attach_all(
 def artifacts(
     lock_bundle: LockBundle, arches: Collection[Arch], statement: bytes
 ) -> list[PlannedArtifact]:
-    """Everything that is attached to the image of `lock_bundle` on `arches`."""
+    """All artifacts for the image of `lock_bundle` on `arches`."""
     lock, target_digests = lock_bundle.lock, lock_bundle.target_digests
     descriptors = subjects(lock, target_digests, arches)
     manifests = descriptors if len(descriptors) == 1 else descriptors[1:]
@@ -107,7 +107,7 @@ def artifacts(
 
 def sboms(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, ArtifactFile]]:
     """The SBOMs on `arch`, by media type."""
-    with reading(f"the list of packages of {lock_bundle.lock.target}", hint=bundle.OTHER):
+    with reading(f"the package list of {lock_bundle.lock.target}", hint=bundle.OTHER):
         sbom = document.sbom(
             lock_bundle.lock, lock_bundle.target_digests, arch, lock_bundle.packages
         )
@@ -124,7 +124,7 @@ def sboms(lock_bundle: LockBundle, arch: Arch) -> Mapping[str, dict[str, Artifac
 def subjects(
     lock: Lock, target_digests: TargetDigests, arches: Collection[Arch]
 ) -> list[Descriptor]:
-    """What the tag names, and below an index each manifest, in the order of architectures."""
+    """The tagged manifest or index, and each manifest of an index, by architecture."""
     manifests = image_digests.manifests(lock, target_digests, arches)
     each = [descriptor(MANIFEST, data) for data in manifests.values()]
     if len(each) == 1:
@@ -141,8 +141,8 @@ def _statement(
 ) -> bytes:
     """The provenance to attach: an attached one with the same `basis`, else a new one.
 
-    Another run or commit that pushes the same image adds no provenance. An attached statement may
-    be from anyone, so it is never signed.
+    Another run or commit that pushes the same image adds no provenance. Anyone may attach a
+    statement, so an attached one is never signed.
     """
     lock, target_digests = lock_bundle.lock, lock_bundle.target_digests
     details = provenance.circumstances(project, lock.target)

@@ -1,10 +1,9 @@
-"""A lock with all that a build needs besides the input files, attached to an image or in a folder.
+"""A lock and all data for a build except the input files, attached to an image or in a folder.
 
-It has lock, digests, package records, indexes and added files. `matrix` makes a matrix of it, with
-which an image is built again, to the same digest, without a checkout.
-
-What is read is checked: the digests must follow from the lock. Whether they are those of a given
-image is for callers to check.
+It contains lock, digests, package records, indexes and added files. `matrix` creates a matrix from
+it, which rebuilds the image with the same digest without a checkout. Data is checked when it is
+read: the digests must follow from the lock. Callers must check whether they are those of a given
+image.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ ARTIFACT_TYPE = "application/vnd.imgbuild.lock.v1+json"
 LOCK, DIGESTS_FILE = published.LOCK, published.DIGESTS_FILE
 PACKAGES, SOURCES, FILES = "packages.json", "sources.json", "files/"
 JSON, OCTETS = "application/json", "application/octet-stream"
-NEWER = "use the version of imgbuild that made it"
-OTHER = "it was made by another imgbuild, or changed on the way"
+NEWER = "use the version of imgbuild that created it"
+OTHER = "it was created by another version of imgbuild or modified afterwards"
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a lock's files may be looked for, beside this machine's own index and mirrors.
+    """The sources of a lock's files, in addition to the index and mirrors of this machine.
 
-    `indexes` are those that the lock names, as the matrix has them; a folder of wheels is relative.
+    `indexes` are those that the lock references, as in the matrix; a folder of wheels is relative.
     """
 
     default_index: Name
@@ -55,7 +54,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock with all that is attached with it; `data` are the bytes of its files by name."""
+    """A lock and its attached data; `data` are the bytes of its files by name."""
 
     lock: Lock
     target_digests: TargetDigests
@@ -85,7 +84,7 @@ def of(lock: Lock, target_digests: TargetDigests, project: Project) -> LockBundl
         codec.decode(data[DIGESTS_FILE], TargetDigests, file=DIGESTS_FILE),
     )
     if there != (lock, target_digests):
-        message = f"{project.images / lock.target}: lock or digests changed while they were read"
+        message = f"{project.images / lock.target}: lock or digests changed while being read"
         raise LockStale(message, hint="run the same command again")
     sbom_packages = packages.of_lock(packages.read_packages(project.images), lock)
     sources = _sources(lock, matrix, project.root)
@@ -108,15 +107,17 @@ def parts(lock_bundle: LockBundle) -> dict[str, ArtifactFile]:
 
 
 def read(data: Mapping[str, bytes], place: str) -> LockBundle:
-    """The bundle in the files `data`, found at `place`.
+    """The bundle with the files `data`, read from `place`.
 
-    InputError if one is missing or cannot be read, LockStale if the digests are not of the lock,
-    IntegrityError if an added file is not what the lock says.
+    InputError if one is missing or cannot be read, LockStale if the digests do not match the lock,
+    IntegrityError if an added file does not match it.
     """
     for name in (LOCK, DIGESTS_FILE):
         if name not in data:
             message = f"{place} has no {name}"
-            raise InputError(message, hint="name an image that imgbuild pushed, or a folder of it")
+            raise InputError(
+                message, hint="use an image that imgbuild pushed, or a folder with its files"
+            )
     file = f"{place}/{LOCK}"
     lock = lock_file.decode_lock(data[LOCK], file, hint=OTHER, remedy=NEWER)
     target_digests = image_digests.decode_digests(
@@ -143,7 +144,7 @@ def read(data: Mapping[str, bytes], place: str) -> LockBundle:
 
 
 def read_folder(folder: Path) -> LockBundle:
-    """The bundle in `folder`: files of the artifact, or a target's folder below `images/`."""
+    """The bundle in `folder`: the artifact's files, or a target's folder in `images/`."""
     contents = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in (*(folder / name for name in (LOCK, DIGESTS_FILE, PACKAGES, SOURCES)),
@@ -154,14 +155,14 @@ def read_folder(folder: Path) -> LockBundle:
 
 
 def store_added_files(lock_bundle: LockBundle, store: Store) -> None:
-    """Put the added files into the cache, where a build looks for them."""
+    """Add the added files to the cache, where a build looks for them."""
     for key, data in lock_bundle.added.items():
         if store.file(key) is None:
             store.add_bytes(data, key)
 
 
 def matrix(lock_bundle: LockBundle, folder: Path) -> Matrix:
-    """A matrix that has the one target; folders of wheels are looked for in `folder`."""
+    """A matrix with this target only; folders of wheels are relative to `folder`."""
     lock, sources = lock_bundle.lock, lock_bundle.sources
     target_matrix = matrix_of(
         {lock.target: lock},
@@ -183,10 +184,10 @@ def _sources(lock: Lock, matrix: Matrix, root: Path) -> Sources:
 
 
 def _portable(index: PackageIndex, root: Path) -> PackageIndex:
-    """`index` as anyone who can pull may read it.
+    """`index` in a form for everyone who can pull the image.
 
-    A folder of wheels is relative to the folder of the matrix. Logins are removed from addresses,
-    although a matrix with one is refused earlier: this is the last step before it is public.
+    A folder of wheels is relative to the folder of the matrix. Credentials are removed from URLs,
+    although a matrix with credentials is refused earlier: this is the last step before publication.
     """
     if index.url is None:
         return index
@@ -199,12 +200,12 @@ def _portable(index: PackageIndex, root: Path) -> PackageIndex:
 def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:
     lacking = set(lock.indexes.values()) - {sources.default_index, *sources.indexes}
     if lacking:
-        message = f"{place} does not say where the index {', '.join(sorted(lacking))} is"
-        raise InputError(message, hint=f"it is in {SOURCES}, in the artifact attached to the image")
+        message = f"{place} does not contain the URL of the index {', '.join(sorted(lacking))} is"
+        raise InputError(message, hint=f"the artifact attached to the image has it in {SOURCES}")
 
 
 def _added(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:
-    """The files that `lock` adds, among `data`, which may hold others."""
+    """The files that `lock` adds, from `data`, which may contain others."""
     added_files = {}
     for file in lock.extends.files.values() if lock.extends is not None else ():
         name = f"{FILES}{file.sha256}"

@@ -1,7 +1,7 @@
 """Provenance: an in-toto statement (SLSA 1) of inputs, commit, builder and CI (GITHUB_*).
 
-It has the image's digest, the request (target, architectures, lock, matrix), every input file, and
-the builder. It has no time: the same lock, commit and run give the same bytes.
+It contains the image's digest, the request (target, architectures, lock, matrix), every input file,
+and the builder. It contains no timestamp: the same lock, commit and run yield the same bytes.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from imgbuild.project_paths import Project
 from imgbuild.system import git
 from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
 
-BUILD_TYPE = "https://imgbuild.dev/build/v1"  # docs/registry.md says what its parameters are
-LOCAL_BUILDER = "https://imgbuild.dev/builder/local"  # a person's machine
+BUILD_TYPE = "https://imgbuild.dev/build/v1"  # docs/registry.md describes its parameters
+LOCAL_BUILDER = "https://imgbuild.dev/builder/local"  # a user's machine
 VERSION = "imgbuild"
 SCP = re.compile(r"(?:[^@/:]+@)?([^@/:]+):(?!/)(.+)")  # git@host:owner/name.git
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit of a git repository; `uri` is empty where the repository has no public address."""
+    """A commit of a git repository; `uri` is empty if the repository has no public URL."""
 
     id: str
     uri: str = ""
 
 
 class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not in lock and digests: digests of lock and matrix, the builder, and the commit.
+    """Data that is not in lock and digests: digests of lock and matrix, builder and commit.
 
-    `matrix` is None for a lock alone. `commit` is None outside a checkout, and where lock or matrix
-    are not as committed.
+    `matrix` is None for a lock without a project. `commit` is None outside a checkout, and if lock
+    or matrix have uncommitted changes.
     """
 
     lock: Sha256
@@ -71,7 +71,7 @@ class ComparableFields(msgspec.Struct, frozen=True):
 def circumstances(
     project: Project, target: str, environ: Mapping[str, str] | None = None
 ) -> BuildDetails:
-    """Builder, commit and time of a build of `target` on this machine."""
+    """Builder and commit of a build of `target` on this machine."""
     environment = os.environ if environ is None else environ
     lock = lock_file.lock_path(project.images, target)
     return BuildDetails(
@@ -86,7 +86,7 @@ def circumstances(
 
 
 def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> BuildDetails:
-    """The circumstances of a lock outside a project: its sha256, and the builder."""
+    """The build details of a lock outside a project: its sha256 and the builder."""
     environment = os.environ if environ is None else environ
     return BuildDetails(
         lock=lock, builder=builder_id(environment), invocation=_invocation(environment)
@@ -94,7 +94,7 @@ def bare(lock: Sha256, environ: Mapping[str, str] | None = None) -> BuildDetails
 
 
 def builder_id(environ: Mapping[str, str]) -> str:
-    """The id of the builder: the GitHub workflow that runs, else `LOCAL_BUILDER`."""
+    """The id of the builder: the running GitHub workflow, else `LOCAL_BUILDER`."""
     if environ.get("GITHUB_ACTIONS") == "true" and environ.get("GITHUB_WORKFLOW_REF"):
         return f"{_server(environ)}/{environ['GITHUB_WORKFLOW_REF']}"
     return LOCAL_BUILDER
@@ -148,7 +148,7 @@ def statement(
 
 
 def basis(data: bytes) -> ComparableFields | None:
-    """The basis of a statement of this module; None if `data` is something else."""
+    """The comparable fields of a statement of this module; None if `data` is something else."""
     try:
         decoded = msgspec.json.decode(data)
         definition = decoded["predicate"]["buildDefinition"]
@@ -184,7 +184,7 @@ def _project_dependencies(circumstances: BuildDetails) -> Iterator[dict[str, Any
 def _inputs(
     lock: Lock, target_digests: TargetDigests, arches: Sequence[Arch]
 ) -> Iterator[dict[str, Any]]:
-    """Every file that went in, once, by purl and sha256."""
+    """Every input file, without duplicates, by purl and sha256."""
     seen: set[Sha256] = set()
     for arch in arches:
         sbom: Sbom = document.sbom(lock, target_digests, arch, SbomPackages())
@@ -200,7 +200,7 @@ def _inputs(
 
 
 def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
-    """Wheels that were made of sdists on the way."""
+    """Wheels built from sdists during the build."""
     builds = {built.wheel.sha256: built for arch in arches for built in lock.arch[arch].built}
     for key, built in sorted(builds.items()):
         name = purl.pypi(built.package, built.version, built.wheel.file)
@@ -208,7 +208,7 @@ def _byproducts(lock: Lock, arches: Sequence[Arch]) -> Iterator[dict[str, Any]]:
 
 
 def _invocation(environ: Mapping[str, str]) -> str:
-    """The address of this GitHub run; empty elsewhere."""
+    """The URL of this GitHub run; empty outside GitHub."""
     repository, number = environ.get("GITHUB_REPOSITORY"), environ.get("GITHUB_RUN_ID")
     if environ.get("GITHUB_ACTIONS") != "true" or not repository or not number:
         return ""
@@ -221,7 +221,7 @@ def _server(environ: Mapping[str, str]) -> str:
 
 
 def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str]) -> Commit | None:
-    """The commit that is checked out, if it has matrix, lock and digests byte for byte."""
+    """The checked-out commit, if it contains matrix, lock and digests unchanged."""
     paths = (project.matrix, *files)
     names = [f"HEAD:./{os.path.relpath(path, project.root)}" for path in paths]
     try:
@@ -240,13 +240,13 @@ def _commit(project: Project, files: Sequence[Path], environ: Mapping[str, str])
 
 
 def _blob_id(content: bytes, digits: int) -> str:
-    """Git's id of a file, of SHA-1 (40 `digits`) or SHA-256: without filters, unlike `git diff`."""
+    """The git object ID of a file without filters, as SHA-1 (40 `digits`) or SHA-256."""
     algorithm = hashlib.sha256 if digits == 64 else hashlib.sha1
     return algorithm(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def public(remote: str) -> str:
-    """A git remote as others may read it: no user, no password, no folder of this machine."""
+    """A git remote for publication: without user, password or local folder."""
     if "://" not in remote and (scp := SCP.fullmatch(remote)):
         return f"git+ssh://{scp[1]}/{scp[2]}"
     parts = urlsplit(remote)

@@ -1,4 +1,4 @@
-"""The lock that is attached to an image in a registry."""
+"""Reads the lock attached to an image in a registry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imgbuild.values import Arch, Digest
 def lock_of(client: Client, repository: Repository, image: Digest, arch: Arch) -> bytes:
     """The lock.json attached to the manifest `image` for `arch`; empty if there is none.
 
-    Anyone may attach files: a lock is used only if this manifest follows from it and its digests.
+    Anyone may attach files: a lock is used only if it and its digests yield this manifest.
     """
     artifacts = artifact_store.find(
         client, repository, image, bundle.ARTIFACT_TYPE, skip_damaged=True
@@ -25,13 +25,13 @@ def lock_of(client: Client, repository: Repository, image: Digest, arch: Arch) -
                 {name: part.data for name, part in artifact.files.items()}, place
             )
         except ImgbuildError as error:
-            client.reporter.warn(f"ignored what is attached to {image}: {error.message}")
+            client.reporter.warn(f"ignored the lock attached to {image}: {error.message}")
             continue
         if arch in lock_bundle.target_digests.arch:
             [given] = attachments.subjects(lock_bundle.lock, lock_bundle.target_digests, [arch])
             if given.digest == image:
                 return lock_bundle.data[bundle.LOCK]
         client.reporter.warn(
-            f"ignored what is attached to {image}: {place} is another image's lock"
+            f"ignored the lock attached to {image}: {place} belongs to another image"
         )
     return b""

@@ -1,1 +1,1 @@
-"""The cache: files, layers and facts, its size and location, and the downloads that fill it."""
+"""The cache: files, layers and facts, its size and location, and downloads into it."""

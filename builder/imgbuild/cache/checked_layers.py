@@ -1,4 +1,4 @@
-"""Layers whose content was compared with the diff id, remembered so that it is done once."""
+"""Remembers layers whose content was checked against the diff ID, so that it is done once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ FACT = "diff-id"
 
 
 def is_noted(store: Store, digest: Digest, diff_id: Digest) -> bool:
-    """Whether the tar of the layer `digest` had the digest `diff_id` when it was read here."""
+    """Whether the tar of the layer `digest` is known to have the digest `diff_id`."""
     return store.fact(FACT, digest) == diff_id.encode()
 
 
 def note(store: Store, digest: Digest, diff_id: Digest) -> None:
-    """Note that the tar of the layer `digest` has the digest `diff_id`. Both were checked."""
+    """Record that the tar of the layer `digest` has the digest `diff_id`.
+
+    Callers have checked both.
+    """
     store.put_fact(FACT, digest, diff_id.encode())
 
 
@@ -29,10 +32,10 @@ def require(
     layer: LayerFile,
     advance: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Read `layer`, a file with the checked `digest`, unless that is noted.
+    """Check `layer`, a file with the checked `digest`, unless recorded before.
 
-    IntegrityError if its tar is not what its diff id names. `advance` gets the bytes of
-    each piece.
+    IntegrityError if its tar does not match its diff ID. `advance` is called with the bytes of each
+    chunk.
     """
     if not is_noted(store, digest, layer.diff_id):
         check(layer, digest, advance)
@@ -40,9 +43,9 @@ def require(
 
 
 def require_image(store: Store, layout: Layout, arch: Arch, *, reporter: Reporter = SILENT) -> None:
-    """Read the layers of the image of `layout` on `arch` of which nothing is noted.
+    """Check the layers of the image of `layout` on `arch` that are not recorded.
 
-    IntegrityError if one is damaged, or its tar is not what its diff id names.
+    IntegrityError if one is damaged or its tar does not match its diff ID.
     """
     layers = zip(layout.image(arch).layers, layout.layer_files(arch), strict=True)
     unread = [
@@ -51,7 +54,7 @@ def require_image(store: Store, layout: Layout, arch: Arch, *, reporter: Reporte
     total = sum(layer.size for layer, _ in unread)
     if not unread:
         return
-    with reporter.progress("checking the content of layers", total) as bar:
+    with reporter.progress("checking layer contents", total) as bar:
         for layer, file in unread:
             layout.require_intact(layer.digest)
             require(store, layer.digest, file, bar.advance)

@@ -1,4 +1,4 @@
-"""What every stage that fetches gets: cache, HTTP client, offline or not, reporter, progress."""
+"""The context of every stage that fetches: cache, HTTP client, offline flag, reporter, progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from imgbuild.system.reporter import SILENT, Reporter
 class Context(msgspec.Struct, frozen=True):
     """The cache, the HTTP client and the reporter of one run.
 
-    `transfer` counts the downloads of several steps as one; without it each step reports its own.
+    `transfer` counts the downloads of several steps as one; without it each step reports
+    separately.
     """
 
     store: Store

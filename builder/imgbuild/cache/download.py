@@ -1,8 +1,8 @@
-"""Downloads files by size and sha256: parallel, resumed, checked; too little disk space.
+"""Downloads files by size and sha256: parallel, resumed, checked, with a check of disk space.
 
-A download that was interrupted continues from its last byte: the partial file is kept in the store
-under the hash of the whole. A file with another size or sha256 than the lock's is never added, and
-the error names the server.
+An interrupted download resumes at its last byte: the partial file is kept in the store under the
+hash of the complete file. A file whose size or sha256 differs from the lock is never added, and the
+error names the server.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.system.threads import Stop, Stopped
 from imgbuild.values import Bytes, Sha256, sha256
 
-_PROGRESS = 1 << 20  # bytes after which a broken connection counts as a new start
-GONE = (404, 410)  # the server does not have it, or not any more
-KEPT = "what was downloaded is kept"
+_PROGRESS = 1 << 20  # bytes after which a dropped connection counts as a new attempt
+GONE = (404, 410)  # the file does not exist on the server, or no longer
+KEPT = "downloaded data is kept"
 
 
 class FileRequest(msgspec.Struct, frozen=True):
-    """A file to download, and where from. `urls` is called only if the store lacks it.
+    """A file to download and its URLs.
 
-    `hint` is what to do if no address has it; `shown` replaces the addresses in messages. With
-    `layer` the store keeps it among its blobs.
+    `urls` is called only if the file is missing from the store. `hint` is the remedy if no URL has
+    it; `shown` replaces the URLs in messages. With `layer` it is stored among the blobs.
     """
 
     locked: LockedFile
@@ -53,13 +53,13 @@ class FileRequest(msgspec.Struct, frozen=True):
     def stored(self, store: Store) -> Path | None:
         """The path of the file in `store`; None if absent.
 
-        IntegrityError if it has another size than the lock says.
+        IntegrityError if its size differs from the lock.
         """
         locked = self.locked
         digest = f"sha256:{locked.sha256}"
         path = store.blob(digest) if self.layer else store.file(locked.sha256)
         if path is not None and (size := path.stat().st_size) != locked.size:
-            message = f"{locked.file}: the lock says {locked.size} bytes, the file has {size}"
+            message = f"{locked.file}: {locked.size} bytes in the lock, but the file has {size}"
             raise IntegrityError(message, hint="the lock was edited by hand: lock the target again")
         return path
 
@@ -67,8 +67,8 @@ class FileRequest(msgspec.Struct, frozen=True):
 def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) -> dict[str, Path]:
     """Download all `requests` into the store; returns the path of each by its sha256.
 
-    FetchFailed if no address gives a file, IntegrityError if one gives another file, WorkFailed if
-    the disk is too small, Interrupted on Ctrl-C; what arrived until then is kept.
+    FetchFailed if no URL has a file, IntegrityError if a URL serves another file, WorkFailed if the
+    disk is too small, Interrupted on Ctrl-C; partial downloads are kept.
     """
     have: dict[str, Path] = {}
     missing: dict[str, FileRequest] = {}
@@ -82,7 +82,7 @@ def fetch_all(requests: Sequence[FileRequest], context: Context, *, title: str) 
         return have
     sizes = {key: request.locked.size for key, request in missing.items()}
     check_space(sizes, context.store)
-    # Largest first, so that the last to finish is a small one.
+    # Largest first, so that the last one to finish is small.
     ordered = sorted(missing.values(), key=lambda request: -request.locked.size)
     with _bar(sizes, context, title) as bar:
         paths = threads.each(
@@ -99,8 +99,8 @@ def fetch(
 ) -> Path:
     """The path of one file in the store, downloaded if it is missing; errors as in `fetch_all`.
 
-    `advance` is called with the bytes that have arrived, negative if they have to come again.
-    Stopped if `stop` is set.
+    `advance` is called with the number of bytes received, negative if they must be downloaded
+    again. Stopped if `stop` is set.
     """
     store, locked = context.store, request.locked
     with store.partial(locked.sha256, stop=stop) as partial:
@@ -120,12 +120,12 @@ def fetch(
 
 
 def received(url: str, name: str, context: Context) -> LockedFile:
-    """The file at `url`, whose hash is not known, downloaded into the store under `name`.
+    """Download the file at `url`, whose hash is unknown, into the store under `name`.
 
     FetchFailed if it cannot be fetched, WorkFailed if the disk is too small.
     """
     store, http = context.store, context.http
-    if urlsplit(url).scheme != "file":  # a server that ignores ranges sends all of it
+    if urlsplit(url).scheme != "file":  # a server that ignores ranges sends the complete file
         check_space({sha256(url.encode()): http.part_end(url, 1)[1]}, store)
     with (
         context.reporter.step(f"fetching {name}"),
@@ -140,7 +140,7 @@ def received(url: str, name: str, context: Context) -> LockedFile:
 
 @contextlib.contextmanager
 def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[ProgressBar]:
-    """The bar of these files alone, or of all downloads of the run."""
+    """The progress bar of these files, or of all downloads of the run."""
     if context.transfer is not None:
         with context.transfer.bar(sizes) as bar:
             yield bar
@@ -148,7 +148,7 @@ def _bar(sizes: Mapping[str, int], context: Context, title: str) -> Iterator[Pro
     size = sum(sizes.values())
     here = begun(context.store, sizes)
     left = f"{size_text(max(size - here, 0))} to download"
-    already = f" ({size_text(here)} already here)" if here else ""
+    already = f" ({size_text(here)} already downloaded)" if here else ""
     context.reporter.info(f"{title}: {count(len(sizes), 'file')}, {left}{already}")
     with context.reporter.progress(title, size) as bar:
         yield bar
@@ -166,7 +166,7 @@ def check_space(missing: Mapping[Sha256, Bytes], store: Store) -> None:
 
 
 class Download:
-    """Completes an open file, which may have the first bytes of `request` already."""
+    """Completes an open file that may already have the first bytes of `request`."""
 
     def __init__(
         self,
@@ -188,13 +188,13 @@ class Download:
         self._hash = hashlib.sha256()
 
     def run(self) -> None:
-        """Complete the file from the first address that has it.
+        """Complete the file from the first URL that has it.
 
-        FetchFailed (Refused if the last address refused) or IntegrityError if none does.
+        FetchFailed (Refused if the last URL refused the request) or IntegrityError if none does.
         """
         for chunk in iter(lambda: self._file.read(1 << 20), b""):
             self._count(chunk)
-        if self._size > self._locked.size:  # too long to be a part of this file
+        if self._size > self._locked.size:  # longer than this file
             self._restart()
         failures: list[ImgbuildError] = []
         for url in self._request.urls():
@@ -208,11 +208,13 @@ class Download:
         raise self._failure(failures)
 
     def _failure(self, failures: Sequence[ImgbuildError]) -> ImgbuildError:
-        """The error for the failures of all addresses."""
+        """The error for the failures of all URLs."""
         name, hint = self._locked.file, self._request.hint
         if not failures:
-            message = f"{name}: no index still has it"
-            return FetchFailed(message, hint="lock the target again, or name a mirror that has it")
+            message = f"{name} is no longer available from any index"
+            return FetchFailed(
+                message, hint="lock the target again, or use a mirror that has the file"
+            )
         statuses = [
             failure.status if isinstance(failure, Refused) else None for failure in failures
         ]
@@ -224,7 +226,7 @@ class Download:
             return FetchFailed(f"{name}: {reasons}", hint=hint)
         if len(failures) == 1 or isinstance(worst, IntegrityError):
             return worst
-        message = f"{name}: it could not be downloaded: {reasons}"
+        message = f"could not download {name}: {reasons}"
         if statuses[-1] is not None:
             return Refused(message, status=statuses[-1], hint=worst.hint)
         return FetchFailed(message, hint=worst.hint)
@@ -258,25 +260,25 @@ class Download:
                 if offset == 0 or restarted:
                     expected = f"sha256 {self._locked.sha256}"
                     raise self._mismatch(request, expected, f"sha256 {actual}")
-                restarted = True  # the older part may be what is wrong: once more, from the start
+                restarted = True  # the earlier part may be wrong: retry once from the start
             except Transient as transient:
                 tries += transient.cost
                 if self._size >= furthest + _PROGRESS:
                     tries, furthest = 0, self._size
                 self._http.give_up(request.place, tries, transient.reason, transient.wait)
-                self._reporter.detail(f"{self._locked.file}: {transient.reason}; trying again")
+                self._reporter.detail(f"{self._locked.file}: {transient.reason}; retrying")
                 self._http.pause(max(1, tries), transient.wait, self._stop.wait)
                 self._stop.check()
 
     def _append(self, request: Request) -> int:
-        """Request the missing bytes; returns the offset from which the answer was used."""
+        """Request the missing bytes; returns the offset at which the response was written."""
         more = {"Range": f"bytes={self._size}-"} if self._size else {}
         ranged = msgspec.structs.replace(request, headers={**request.headers, **more})
         try:
             with self._http.send(ranged) as response:
                 start, total = content_range(response.headers)
                 if self._size and (response.status_code != 206 or start != self._size):
-                    self._restart()  # the server ignores ranges, or gives another one
+                    self._restart()  # the server ignores ranges or sends another one
                     if response.status_code == 206:
                         return self._append(request)
                 offset, length = self._size, number(response.headers.get("Content-Length", ""))
@@ -302,8 +304,9 @@ class Download:
                 raise self._mismatch(request, f"{self._locked.size} bytes", "more")
             self._file.write(chunk)
             self._count(chunk)
-        if self._size < self._locked.size:  # no length was announced: the end may be a broken line
-            reason = "the connection ended early"
+        # without a Content-Length the end may be a dropped connection
+        if self._size < self._locked.size:
+            reason = "the connection was closed early"
             raise Transient(reason)
 
     def _check_total(self, request: Request, total: int | None) -> None:
@@ -314,5 +317,5 @@ class Download:
         message = (
             f"{self._locked.file} from {host(request.url)}: expected {expected}, found {actual}"
         )
-        hint = "the server's file is not the one that is named, or a proxy changed it"
+        hint = "the server has another file under this name, or a proxy modified it"
         return IntegrityError(message, hint=hint)

@@ -17,18 +17,18 @@ SUM = 65  # bytes of the line with the checksum
 
 
 def path(root: Path, kind: str, key: str) -> Path:
-    """The file of a fact in the cache at `root`; ValueError for an invalid kind."""
+    """The file of a fact in the cache at `root`; ValueError if the kind is invalid."""
     if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", kind) is None:
-        message = f"not a kind of fact: {kind!r}"
+        message = f"invalid kind of fact: {kind!r}"
         raise ValueError(message)
     name = sha256(key.encode())
     return root / "facts" / kind / name[:2] / name
 
 
 def read(place: Path) -> bytes | None:
-    """The data of the fact at `place`; None if it is absent, damaged, or another user's.
+    """The data of the fact at `place`; None if it is missing, damaged, or owned by another user.
 
-    Another user could have written anything, with the right checksum.
+    Another user could have written any data with a valid checksum.
     """
     try:
         body = _body(place)
@@ -41,7 +41,7 @@ def read(place: Path) -> bytes | None:
 
 
 def write(place: Path, data: bytes, scratch: Path) -> None:
-    """Write a fact to `place` through a temporary file in `scratch`; the last writer wins."""
+    """Write a fact to `place` through a temporary file in `scratch`; the last write wins."""
     descriptor, name = tempfile.mkstemp(dir=scratch)
     with os.fdopen(descriptor, "wb") as file:
         file.write(sha256(data).encode() + b"\n" + data)
@@ -49,7 +49,7 @@ def write(place: Path, data: bytes, scratch: Path) -> None:
 
 
 def is_damaged(place: Path) -> bool:
-    """Whether the fact at `place` fails its own checksum, or is another user's."""
+    """Whether the fact at `place` has a wrong checksum or belongs to another user."""
     with contextlib.suppress(FileNotFoundError):
         return _body(place) is None
     return False

@@ -1,8 +1,8 @@
 """The file of facts about published wheels and Debian packages, which is installed with imgbuild.
 
-It is committed and replaces the download of these files: a lock of an extension and the audit of a
-published target read it where the cache has nothing. It is a zip archive of XZ streams,
-each one MessagePack; its comment is the format. `tools/facts.py` writes it.
+It is committed and replaces the download of these files: the lock of an extension and the audit of
+a published target read it if the cache has no entry. It is a zip archive of XZ streams, each one
+MessagePack; its comment is the format. `tools/facts.py` writes it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 
 from imgbuild.codec import write_bytes
 
-# Raised by hand when a reader of wheels or Debian packages finds something else in the same bytes,
-# or when the form of an entry changes; then `make facts` writes the file again.
+# Increased by hand when a reader of wheels or Debian packages produces other results for the same
+# bytes, or when the form of an entry changes; then run `make facts` to regenerate the file.
 FORMAT = 1
-# The kinds of facts of the cache that are one entry each, a map of key to bytes.
+# The kinds of facts that are stored as one entry each, a map from key to bytes.
 KINDS = ("metadata", "folders", "package-2", "generated-1", "loaded-1", "advised-2")
-_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest time of a zip file: no time is recorded
+_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest time in zip format, since no time is recorded
 _FILTERS = (
     {
         "id": lzma.FILTER_LZMA2,
@@ -41,14 +41,14 @@ class FactsFile:
     """One file of facts. Its entries may be read by several threads."""
 
     def __init__(self, archive: zipfile.ZipFile | None) -> None:
-        """`archive` is in memory and stays open: reading its list of entries takes a while."""
+        """`archive` is in memory and stays open, because reading its directory is slow."""
         self._archive = archive
         self._names = frozenset(archive.namelist() if archive is not None else ())
         self._kinds: dict[str, Mapping[str, bytes]] = {}
 
     @classmethod
     def open(cls, path: Path) -> FactsFile:
-        """The facts at `path`; none if the file is absent, damaged, or of another format."""
+        """The facts at `path`; empty if the file is missing, damaged, or of another format."""
         try:
             archive = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
             return cls(archive if archive.comment == _comment() else None)
@@ -68,7 +68,7 @@ class FactsFile:
             return None
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """A fact of one of `KINDS`, as the cache would have it."""
+        """A fact of one of `KINDS`, in the form stored in the cache."""
         if kind not in KINDS:
             return None
         if kind not in self._kinds:
@@ -83,18 +83,18 @@ class FactsFile:
 
 def facts_path() -> Path:
     """The path of the file in the installed package."""
-    # Not by files.data, which would make cached audit reports depend on this file.
+    # Not through files.data, because cached audit reports would then depend on this file.
     return Path(str(resources.files("imgbuild")), "data", "facts", "published.zip")
 
 
 @lru_cache
 def installed_facts() -> FactsFile:
-    """The facts that came with this imgbuild."""
+    """The facts installed with this version of imgbuild."""
     return FactsFile.open(facts_path())
 
 
 def write_facts(path: Path, entries: Mapping[str, bytes]) -> None:
-    """Write `entries`, MessagePack by name, to `path`: the same bytes for the same entries."""
+    """Write `entries`, MessagePack by name, to `path` deterministically."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = _comment()

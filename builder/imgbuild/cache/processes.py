@@ -1,6 +1,6 @@
-"""The processes that use a cache, and removal of what dead ones left (separate: lock files).
+"""Processes that use a cache, and removal of leftovers of dead ones (separate: lock files).
 
-Each has a file under `live/`, which it keeps locked, and a folder of that name under `scratch/`.
+Each process keeps a file in `live/` locked and has a folder of the same name in `scratch/`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from imgbuild.system.folder import regular_file, try_lock
 
 
 def leases(root: Path, current: str | None) -> set[str]:
-    """The paths below `root` that live processes use, but the one with the name `current`."""
+    """The paths below `root` that live processes use, except the process `current`."""
     names: set[str] = set()
     for path in _live(root, current):
         with _opened(path, os.O_RDONLY) as descriptor:
@@ -26,7 +26,7 @@ def leases(root: Path, current: str | None) -> set[str]:
 
 
 def sweep(root: Path, current: str | None) -> None:
-    """Remove leftovers of dead processes: their files under `live/` can be locked."""
+    """Remove leftovers of dead processes, whose files in `live/` are not locked."""
     for path in _live(root, current):
         with _opened(path, os.O_RDWR) as descriptor:
             if descriptor is None or os.fstat(descriptor).st_uid != os.geteuid():
@@ -37,8 +37,8 @@ def sweep(root: Path, current: str | None) -> None:
 
 
 def leave(root: Path, name: str, descriptor: int, process: int) -> None:
-    """Remove what the process `name` with the id `process` has, if it is this one."""
-    if os.getpid() == process:  # a forked child must not remove its parent's
+    """Remove the files of the process `name` with the ID `process` if it is the current one."""
+    if os.getpid() == process:  # a forked child must not remove the files of its parent
         _remove_scratch(root, name)
         (root / "live" / name).unlink(missing_ok=True)
         os.close(descriptor)
@@ -53,7 +53,7 @@ def _live(root: Path, current: str | None) -> list[Path]:
 
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int | None]:
-    """A descriptor of `path`; None if it is gone, no file, or another user's."""
+    """A descriptor of `path`; None if it is missing, not a file, or owned by another user."""
     try:
         descriptor = regular_file(path, flags)
     except (FileNotFoundError, PermissionError, InputError):

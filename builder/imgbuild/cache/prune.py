@@ -21,7 +21,7 @@ from imgbuild.system.folder import regular_file, try_lock
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing in the cache. `kind` is file, blob, unpacked, root, kernels, fact or partial.
+    """One entry of the cache. `kind` is file, blob, unpacked, root, kernels, fact or partial.
 
     `used` is in seconds since the epoch; `path` is relative to the cache; `label` is the file name
     of an input, or the kind of a fact.
@@ -37,7 +37,7 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a clean-up: entries and bytes removed, bytes left, and bytes in use."""
+    """The result of a removal: entries and bytes removed, bytes left, and bytes in use."""
 
     removed: int
     freed: int
@@ -45,7 +45,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     in_use: int
 
 
-# The kind of an entry, its top folder, and how deep below it the entry is.
+# The kind of an entry, its top folder, and the depth of entries below it.
 _PLACES = (
     ("file", "files", 2),
     ("blob", "blobs", 2),
@@ -75,13 +75,13 @@ def entries(store: Store) -> list[CacheEntry]:
 
 
 def _below(folder: str, depth: int) -> Iterator[str]:
-    """What is `depth` levels below `folder`, links left out and not followed.
+    """The paths `depth` levels below `folder`; links are excluded and not followed.
 
-    Texts, since there are tens of thousands of facts and each verb that writes lists them.
+    Strings, because there are tens of thousands of facts and each writing command lists them.
     """
     listed: list[str] = []
     with (
-        # Removed meanwhile, another user's, a file.
+        # Removed in the meantime, owned by another user, or a file.
         contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError),
         os.scandir(folder) as content,
     ):
@@ -125,7 +125,7 @@ def _busy(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _claimed(path: Path) -> Iterator[bool]:
-    """Whether no other process has the partial file at `path` locked; it stays so until the end."""
+    """Lock the partial file at `path`; whether no other process holds the lock."""
     try:
         descriptor = regular_file(path, os.O_RDWR)
     except (FileNotFoundError, InputError):
@@ -140,9 +140,9 @@ def _claimed(path: Path) -> Iterator[bool]:
 def prune(store: Store, limit: int) -> Removal:
     """Remove the least recently used entries until at most `limit` bytes are left.
 
-    What a live process uses is kept, whatever the limit. Roots are removed first, since the files
-    of unpacked layers have names in them too; then unpacked layers, since they can be made from the
-    layers again; facts last, since they are small and take long to compute.
+    Entries that a live process uses are kept regardless of the limit. Roots are removed first,
+    since they contain hard links to the files of unpacked layers; then unpacked layers, since they
+    can be recreated from the layers; facts last, since they are small and slow to compute.
     """
     store.sweep()
     removed = freed = 0
@@ -167,35 +167,35 @@ def _remove(store: Store, entry: CacheEntry) -> bool:
             return mine
     if entry.kind in _FOLDERS:
         with store.scratch() as scratch:
-            path.rename(scratch / "unpacked")  # whole or not at all, also after a kill
+            path.rename(scratch / "unpacked")  # atomic, even if the process is killed
     else:
-        with known_hashes.of_user().relinked(path):  # a layout may have the same file
+        with known_hashes.of_user().relinked(path):  # a layout may have a link to the same file
             path.unlink(missing_ok=True)
     return True
 
 
 def clear(store: Store) -> Removal:
-    """Remove all that no live process uses."""
+    """Remove all entries that no live process uses."""
     return prune(store, 0)
 
 
 def trim(store: Store) -> Removal | None:
-    """Keep the cache below $IMGBUILD_CACHE_SIZE, at the end of a verb; None if that is not set.
+    """Limit the cache to $IMGBUILD_CACHE_SIZE at the end of a command; None if unset.
 
-    What this process has used so far counts as unused. What a killed process left is removed.
+    Entries that this process has used count as unused. Leftovers of killed processes are removed.
     """
     limit = size_limit()
     if limit is None:
-        store.sweep()  # a command that found everything done has not used the cache
+        store.sweep()  # a command that had nothing to do has not used the cache
         return None
     store.release()
     return prune(store, limit)
 
 
 def verify(store: Store, advance: Callable[[int], None]) -> list[CacheEntry]:
-    """Hash every file and blob, and remove those that differ from their name; returns these.
+    """Hash every file and blob, and remove and return those that do not match their name.
 
-    `advance` gets the count of bytes read.
+    `advance` is called with the number of bytes read.
     """
     damaged = []
     for entry in entries(store):

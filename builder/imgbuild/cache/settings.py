@@ -1,4 +1,4 @@
-"""Where the cache is (IMGBUILD_CACHE) and how large it may become (IMGBUILD_CACHE_SIZE)."""
+"""Location (IMGBUILD_CACHE) and size limit (IMGBUILD_CACHE_SIZE) of the cache."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 def parse_size(text: str, place: str) -> int:
     """A size in bytes from "500M", "20G", "20GB" (powers of 1000) or "20Gi", "20GiB" (of 1024).
 
-    InputError if it is none of these; `place` is the option or variable with the text.
+    InputError if it is invalid; `place` is the option or variable with the text.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
     if match is None or (match[3] and not match[2]):
         message = f"{place}: invalid size {text!r}"
-        raise InputError(message, hint="write bytes or a unit: 500M, 20G, 20GiB")
+        raise InputError(message, hint="use a number of bytes or a unit: 500M, 20G, 20GiB")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** _UNITS[match[2]])
 
 
@@ -28,11 +28,11 @@ def default_root() -> Path:
     """$IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild."""
     named = os.environ.get("IMGBUILD_CACHE")
     if named:
-        return Path(named).expanduser().absolute()
+        return files.expanded(named).absolute()
     return files.xdg_folder("XDG_CACHE_HOME", ".cache") / "imgbuild"
 
 
 def size_limit() -> int | None:
-    """The cap on the cache from $IMGBUILD_CACHE_SIZE, in bytes; None if there is none."""
+    """The size limit of the cache from $IMGBUILD_CACHE_SIZE, in bytes; None if unset."""
     text = os.environ.get("IMGBUILD_CACHE_SIZE", "")
     return parse_size(text, "IMGBUILD_CACHE_SIZE") if text else None

@@ -1,4 +1,4 @@
-"""A cache folder that several users share, and its permissions (separate: a security boundary)."""
+"""A cache folder shared by several users, and its permissions (separate: a security boundary)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PART = re.compile(r"user-[0-9]+")
 
 
 def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
-    """Make the cache at `root`: this user's folder, and the shared folder that has it, or None.
+    """Create the cache at `root`; returns this user's folder and the shared folder, or None.
 
-    InputError if another user could change it.
+    InputError if another user could modify it.
     """
     if is_shared(root):
         folder = make_own(root, f"user-{os.geteuid()}")
@@ -28,14 +28,14 @@ def prepare(root: Path, reporter: Reporter) -> tuple[Path, Path | None]:
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
     if not make_private(root):
         reporter.warn(
-            f"{root} could be changed by other users: now only by this one;"
-            f" to share it, as its owner: chmod 1777 {root}"
+            f"{root} was writable by other users: removed their write permission; to share it, run "
+            f"as its owner: chmod 1777 {root}"
         )
     return root, None
 
 
 def of_others(shared: Path, current: Path, name: str) -> Iterator[BinaryIO]:
-    """The files `name` of other users' parts of `shared`, open; they may have any content."""
+    """The open files `name` in other users' folders of `shared`; their content is untrusted."""
     with OpenFolder.open(shared) as folder:
         for part in folder.names():
             if _PART.fullmatch(part) and part != current.name:

@@ -4,25 +4,25 @@
     blobs/sha256/SHA256      layers
     unpacked/USER/SHA256     folders with the files of layers, owned by the user with this id
     roots/USER/SHA256        folders with the tree of an image, of hard links to those files
-    kernels/SHA256           what images compiled while they ran: an image's kernel cache
-    facts/KIND/ab/SHA256     small data derived from inputs, with a checksum of its own
-    partial/SHA256           downloads that were interrupted, locked while it continues
-    scratch/ID/, live/ID     the temporary folder of a live process; the file that it keeps locked
+    kernels/SHA256           the kernel cache of an image, compiled while it ran
+    facts/KIND/ab/SHA256     small data derived from inputs, with a checksum
+    partial/SHA256           interrupted downloads, locked while resumed
+    scratch/ID/, live/ID     the temporary folder of a live process; its lock file
     locks/NAME               locks between processes
 
-The folders are made writable only by this user, and refused if they belong to another one or are
-links below the root, so that a path that was checked leads to the same folder later. A cache that
-users share is a folder like /tmp (mode 1777, root's): `user-ID/` in it is the cache of one user, as
-above, and a file that another user's cache has is copied, hashed and then used.
+The folders are writable only by this user, and refused if they belong to another user or are links
+below the root, so that a checked path refers to the same folder later. A cache that users share is
+a folder like /tmp (mode 1777, root's): `user-ID/` in it is the cache of one user, as above, and a
+file from another user's cache is copied, hashed and then used.
 
 A file or blob is hashed before it is used, unless it is unchanged since it was last hashed (see
-`system.known_hashes`). A damaged one is removed, with a warning, and counts as missing. One that
+`system.known_hashes`). A damaged one is removed, with a warning, and counts as missing. A file that
 another user owns or may write to is replaced by a copy, which is hashed.
 
-Nothing is written in place: files are flushed to the disk and then renamed, so that a kill or a
-power cut leaves a whole file or none, and what remains under `scratch/` is removed by the next
-process, because the kernel has released the lock of the dead one. A process writes the names that
-it uses into its locked `live/ID`; pruning spares these.
+Files are never written in place: they are flushed to disk and then renamed, so that a kill or a
+power failure leaves a complete file or none. Leftovers in `scratch/` are removed by the next
+process, because the kernel has released the lock of the dead one. A process writes the names of
+entries in use to its locked `live/ID`; pruning keeps them.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from imgbuild.values import DIGEST_PATTERN, SHA256_PATTERN, sha256
 FORMAT = b"1\n"
 SIZE = "size"  # the file in the folder of a layer or root with its size in bytes
 FolderKind = Literal["unpacked", "roots"]  # of a layer, of an image
-NAME = "name"  # the kind of fact that keeps the file name of an input, for people
+NAME = "name"  # the kind of fact that stores the file name of an input, for display
 _TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# This file marks a cache that backups may leave out: https://bford.info/cachedir/\n"
 )
-LOCK_NAME = 80  # letters of a lock's name in its file name; a hash stands for the rest
+LOCK_NAME = 80  # characters of a lock's name in its file name; a hash replaces the rest
 
 
 class Store:
@@ -74,14 +74,14 @@ class Store:
         self._leased: set[str] = set()
         self._lock = threading.RLock()
         self._known = known_hashes.of_user()
-        self._shared: Path | None = None  # the folder that has the caches of all users
-        self._modeless = False  # a file system that has no modes
+        self._shared: Path | None = None  # the folder with the caches of all users
+        self._modeless = False  # a file system without modes
 
     @classmethod
     def open(cls, root: Path | None = None, reporter: Reporter = SILENT) -> Store:
-        """The cache at `root` (see `default_root`), made if absent.
+        """The cache at `root` (see `default_root`), created if missing.
 
-        InputError if it cannot be written to, if another format of imgbuild made it, or if
+        InputError if it is not writable, if it has the format of another version of imgbuild, or if
         $IMGBUILD_CACHE_SIZE is invalid.
         """
         size_limit()
@@ -91,38 +91,46 @@ class Store:
             store._mark("CACHEDIR.TAG", _TAG.encode())
             store._mark("FORMAT", FORMAT)
         if content(store.root / "FORMAT", len(FORMAT)) != FORMAT:
-            message = f"the cache at {store.root} was made by another version of imgbuild"
-            raise InputError(message, hint="set IMGBUILD_CACHE to another folder, or remove it")
+            message = f"the cache at {store.root} was created by another version of imgbuild"
+            raise InputError(
+                message, hint="set IMGBUILD_CACHE to another folder, or remove this one"
+            )
         return store
 
     # -- files and blobs
 
     def file(self, sha256: str) -> Path | None:
-        """The input file with this hash, not pruned until this process ends; None if absent."""
+        """The input file with this hash, kept until this process ends; None if missing."""
         return self._use(self._file(sha256))
 
     def blob(self, digest: str) -> Path | None:
-        """The layer with this digest, not pruned until this process ends; None if absent."""
+        """The layer with this digest, kept until this process ends; None if missing."""
         return self._use(self._blob(digest))
 
     def add_file(self, temporary: Path, sha256: str) -> Path:
-        """Move `temporary`, whose hash the caller has checked, into the cache; its path there."""
+        """Move `temporary`, whose hash the caller has checked, into the cache.
+
+        Returns the new path.
+        """
         return self._add(temporary, self._file(sha256))
 
     def add_blob(self, temporary: Path, digest: str) -> Path:
-        """Move `temporary`, whose digest the caller has checked, into the cache; its path there."""
+        """Move `temporary`, whose digest the caller has checked, into the cache.
+
+        Returns the new path.
+        """
         return self._add(temporary, self._blob(digest))
 
     def add_bytes(self, data: bytes, sha256: str) -> Path:
-        """Put the input file `data`, whose hash the caller has checked, into the cache."""
+        """Add the input file `data`, whose hash the caller has checked, to the cache."""
         with self.scratch() as folder:
             (folder / "file").write_bytes(data)
             return self.add_file(folder / "file", sha256)
 
     def unpacked(self, digest: str, *, kind: FolderKind = "unpacked") -> Path | None:
-        """The folder of a layer or root, not pruned until this process ends; None if absent.
+        """The folder of a layer or root, kept until this process ends; None if missing.
 
-        InputError if another user owns it, or the folder that it is in.
+        InputError if another user owns it or its parent folder.
         """
         path = self._unpacked(digest, kind)
         self._below(path.parent, make=False)
@@ -136,13 +144,16 @@ class Store:
     def add_unpacked(
         self, folders: Mapping[str, Path], *, kind: FolderKind = "unpacked"
     ) -> dict[str, Path]:
-        """Move folders of layers or roots from `scratch` into the cache; digest → path there."""
+        """Move folders of layers or roots from `scratch` into the cache.
+
+        Returns digest → new path.
+        """
         paths = {digest: self._unpacked(digest, kind) for digest in folders}
         with files.plain_errors(self.root):
             for folder in folders.values():
                 (folder / SIZE).write_text(str(files.unshared_bytes(folder)), encoding="ascii")
                 folder.chmod(0o700)
-        os.sync()  # a power cut must not leave a name without the bytes of its files
+        os.sync()  # a power failure must not leave a name without the bytes of its files
         with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
             for digest, path in paths.items():
                 self._lease(path)
@@ -152,14 +163,14 @@ class Store:
                     folders[digest].rename(path)
                 except OSError as error:
                     if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                        raise  # else another process was first
+                        raise  # otherwise another process was faster
         return paths
 
     def kernels(self, digest: str, *, make: bool = True) -> Path:
-        """The folder for what the image with this manifest compiles while it runs.
+        """The folder for kernels that the image with this manifest compiles while it runs.
 
-        With `make` it is there, only this user can enter it, and it is not pruned until this
-        process ends. InputError if another user owns it.
+        With `make` it is created, private to this user, and kept until this process ends.
+        InputError if another user owns it.
         """
         path = self.root / "kernels" / digest.removeprefix("sha256:")
         if make:
@@ -171,28 +182,28 @@ class Store:
         return path
 
     def drop_file(self, sha256: str) -> None:
-        """Remove an input file that this process is done with, unless another one uses it."""
+        """Remove an input file that this process no longer needs, unless another one uses it."""
         path = self._below(self._file(sha256), make=False)
         with self.undisturbed(), self._known.relinked(path):  # a blob may be the same file
             if path.relative_to(self.root).as_posix() not in self.leases(current_process=False):
                 path.unlink(missing_ok=True)
 
     def drop_damaged(self, path: Path, seen: os.stat_result | None = None) -> None:
-        """Remove a file or blob of this cache that does not match its name, used or not.
+        """Remove a file or blob of this cache that does not match its name, even if in use.
 
-        With `seen`, only if it is still that file, which another process may have replaced.
+        With `seen`, only if it is still the same file, not replaced by another process.
         """
         with self.undisturbed(), contextlib.suppress(FileNotFoundError):
             if seen is None or os.path.samestat(seen, path.lstat()):
                 path.unlink()
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        """No process looks up or adds anything meanwhile: for removing entries."""
+        """Lock out lookups and additions of all processes while entries are removed."""
         return files.locked(self._locks("entries"))
 
     def _file(self, sha256: str) -> Path:
         if re.fullmatch(SHA256_PATTERN, sha256) is None:
-            message = f"not a SHA-256 in lower-case hex: {sha256!r}"
+            message = f"not a lower-case hexadecimal SHA-256: {sha256!r}"
             raise ValueError(message)
         return self.root / "files" / sha256[:2] / sha256
 
@@ -203,7 +214,7 @@ class Store:
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def _unpacked(self, digest: str, kind: FolderKind) -> Path:
-        # Files belong to the user who unpacked them, and nobody else may link them.
+        # Files belong to the user who unpacked them, and other users must not link them.
         return self.root / kind / str(os.geteuid()) / self._blob(digest).name
 
     def _add(self, temporary: Path, path: Path, *, checked: bool = True) -> Path:
@@ -227,14 +238,15 @@ class Store:
         with files.plain_errors(self.root), contextlib.suppress(FileNotFoundError):
             seen = path.lstat()
             if self._is_right(path, seen):
-                if time.time() - path.lstat().st_mtime > 60:  # not just set by another process
+                # not set by another process in the meantime
+                if time.time() - path.lstat().st_mtime > 60:
                     self._known.touch(path)
                 return path
             self._remove_damaged(path, seen)
         return None
 
     def _is_right(self, path: Path, seen: os.stat_result) -> bool:
-        """Whether the entry at `path` is a file with its hash, which only this user can change."""
+        """Whether the entry at `path` matches its hash and is writable by this user only."""
         if not stat.S_ISREG(seen.st_mode):
             return False
         if is_private(seen) or (self._modeless and seen.st_uid == os.geteuid()):
@@ -246,7 +258,10 @@ class Store:
         return right
 
     def _copied(self, path: Path) -> bool:
-        """Whether another user's part of a shared cache has the entry `path`, which is copied."""
+        """Copy the entry `path` from another user's part of a shared cache.
+
+        Whether it was found.
+        """
         if self._shared is None:
             return False
         name = path.relative_to(self.root).as_posix()
@@ -255,7 +270,7 @@ class Store:
         )
 
     def _copy(self, file: BinaryIO, path: Path) -> bool:
-        """Make `path` a copy of an open file if that has its hash."""
+        """Copy an open file to `path` if it has the expected hash."""
         with self.scratch() as folder:
             with (folder / "copy").open("xb") as target:
                 right = copy(file, target) == path.name
@@ -264,7 +279,8 @@ class Store:
         return right
 
     def _present(self, path: Path) -> bool:
-        # The lease is written and the file looked for under one lock, which `prune` holds alone.
+        # The lease is written and the file looked up under one shared lock, which `prune` holds
+        # exclusively.
         with files.plain_errors(self.root), files.locked(self._locks("entries"), shared=True):
             if not os.path.lexists(self._below(path, make=False)):
                 return False
@@ -280,38 +296,40 @@ class Store:
             message = f"{shown} is damaged and cannot be removed: {error.strerror}"
             hint = "ask its owner to remove it, or set IMGBUILD_CACHE to another folder"
             raise IntegrityError(message, hint=hint) from error
-        self._reporter.warn(f"{shown} is damaged: removed, to be fetched or made again")
+        self._reporter.warn(f"{shown} is damaged: removed, it will be fetched or built again")
 
     def _require_own(self, folder: Path) -> None:
-        """Remove `folder` if others may write to it; InputError if another user owns it."""
-        if not files.is_own(folder, hint="remove it, or set IMGBUILD_CACHE to another folder"):
-            self._reporter.warn(f"{folder} can be changed by others: removed, to be unpacked again")
+        """Remove `folder` if other users may write to it; InputError if another user owns it."""
+        if not files.is_own(folder, hint="remove the folder, or set IMGBUILD_CACHE to another one"):
+            self._reporter.warn(
+                f"{folder} is writable by other users: removed, it will be unpacked again"
+            )
             with self.scratch() as scratch, files.plain_errors(self.root):
-                folder.rename(scratch / "unpacked")  # whole or not at all, also after a kill
+                folder.rename(scratch / "unpacked")  # atomic, even if the process is killed
 
     # -- facts
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """The data stored by `put_fact` under `kind` and `key`; None if absent or damaged.
+        """The data stored by `put_fact` under `kind` and `key`; None if missing or damaged.
 
-        Also None if another user stored it, who could have written anything. What is absent may be
-        among the facts that are installed with imgbuild.
+        Also None if another user stored it, because it is untrusted. Missing facts are looked up in
+        those installed with imgbuild.
         """
         stored = facts.read(facts.path(self.root, kind, key))
         return stored if stored is not None else installed_facts().fact(kind, key)
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
-        """Store small derived data; the last writer wins."""
+        """Store small derived data; the last write wins."""
         path = facts.path(self.root, kind, key)
         with files.plain_errors(self.root):
             self._below(path)
             facts.write(path, data, self._private())
 
-    # -- temporary things and locks
+    # -- temporary folders and locks
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A temporary folder on the cache's own disk, removed at the end; also after a kill."""
+        """A temporary folder on the cache's disk, removed at the end, even after a kill."""
         with files.plain_errors(self.root):
             folder = Path(tempfile.mkdtemp(dir=self._private()))
         try:
@@ -322,13 +340,14 @@ class Store:
 
     @contextlib.contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
-        """Hold the lock `name` among all processes and threads; waits. Do not nest it in itself."""
-        shown = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]  # for readers of the folder
+        """Hold the lock `name` among all processes and threads; waits. Not reentrant."""
+        # readable names for users who inspect the folder
+        shown = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:LOCK_NAME]
         path = self._locks(f"user-{shown}-{sha256(name.encode())[:16]}")
         with files.plain_errors(self.root):
             descriptor = files.open_locked(path)
             if descriptor is None:
-                self._reporter.info(f"waiting for another imgbuild ({name})")
+                self._reporter.info(f"waiting for another imgbuild process ({name})")
                 descriptor = regular_file(path, os.O_RDWR)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
@@ -338,10 +357,10 @@ class Store:
 
     @contextlib.contextmanager
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
-        """The partial download of a file or blob, locked for this process; it is kept at the end.
+        """The partial download of a file or blob, locked for this process and kept at the end.
 
         Waits while another process downloads it, which may then have added it; None once `stop` is
-        true. `add_file` and `add_blob` move it away.
+        true. `add_file` and `add_blob` move it into the cache.
         """
         with files.plain_errors(self.root):
             path = self._below(self.root / "partial" / self._file(sha256).name)
@@ -365,7 +384,7 @@ class Store:
         return self._below(self.root / "locks" / name)
 
     def _below(self, path: Path, *, make: bool = True) -> Path:
-        """`path`, an entry, whose folders are checked to be this user's; with `make` also made."""
+        """The entry `path` after checking that this user owns its folders; `make` creates them."""
         with contextlib.suppress(FileNotFoundError):
             make_private(self.root, *path.relative_to(self.root).parts[:-1], make=make)
         return path
@@ -378,12 +397,12 @@ class Store:
             temporary.replace(self.root / name)
 
     def _private(self) -> Path:
-        """The folder of this process under `scratch/`."""
+        """The folder of this process in `scratch/`."""
         folder = self.root / "scratch" / self._alive()[0]
         return self._below(folder / "new").parent
 
     def _alive(self) -> tuple[str, int]:
-        """This process's name, and the open file under `live/` that it keeps locked."""
+        """The name of this process, and its open, locked file in `live/`."""
         with self._lock:
             if self._live is None:
                 identity, descriptor = "", None
@@ -415,7 +434,7 @@ class Store:
                 os.truncate(self._live[1], 0)
 
     def leases(self, *, current_process: bool = True) -> set[str]:
-        """The paths below the root that live processes use (this one only if `current_process`)."""
+        """The paths below the root in use by live processes (by this one if `current_process`)."""
         names = set(self._leased) if current_process else set()
         return names | processes.leases(self.root, None if self._live is None else self._live[0])
 

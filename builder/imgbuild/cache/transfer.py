@@ -1,4 +1,4 @@
-"""The progress bar of all downloads of one run, with their total size announced first."""
+"""The progress bar of all downloads of one run, with their total size reported first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imgbuild.values import Bytes, Sha256
 
 
 def begun(store: Store, hashes: Iterable[Sha256]) -> Bytes:
-    """The bytes that interrupted downloads of these files have left in `store`."""
+    """The bytes of these files in `store` from interrupted downloads."""
     paths = (store.root / "partial" / name for name in hashes)
     return sum(path.stat().st_size for path in paths if path.exists())
 
@@ -21,8 +21,8 @@ def begun(store: Store, hashes: Iterable[Sha256]) -> Bytes:
 class Transfer:
     """Files to download in several steps, by sha256 with their sizes.
 
-    `every` is the number of files that the work is about, whether they are downloaded or not;
-    `here` are the bytes of `files` that an interrupted download has left.
+    `every` is the number of all files, downloaded or not; `here` is the number of bytes of `files`
+    from interrupted downloads.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class Transfer:
         self._seconds = 0.0
 
     def announce(self) -> None:
-        """Report how much there is to download."""
+        """Report the number of files and bytes to download."""
         files = f"{len(self._left)} of {count(self._every, 'file')}"
         size = f", {size_text(max(self._total - self._here, 0))}" if self._left else ""
-        size += f" ({size_text(self._here)} already here)" if self._here else ""
+        size += f" ({size_text(self._here)} already downloaded)" if self._here else ""
         self._reporter.info(f"{files} to download{size}")
 
     @contextlib.contextmanager
     def bar(self, sizes: Mapping[Sha256, Bytes]) -> Iterator[ProgressBar]:
-        """The bar of all downloads, while the files of `sizes` are downloaded.
+        """The progress bar of all downloads, while the files of `sizes` are downloaded.
 
-        Files that were not announced, such as those that an audit asks for later, are added.
+        Files that were not announced, such as those that an audit requests later, are added.
         """
         more = {key: size for key, size in sizes.items() if key not in self._left}
         if more:
@@ -72,7 +72,7 @@ class Transfer:
                 self._done += size
 
     def close(self) -> None:
-        """Report what was downloaded, if anything was."""
+        """Report the downloaded files, if any."""
         if self._files:
             what = f"downloaded {self._files} of {count(self._files + len(self._left), 'file')}"
             self._reporter.info(f"{what}, {size_text(self._done)}, in {self._seconds:.1f} s")

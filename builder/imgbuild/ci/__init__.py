@@ -1,1 +1,1 @@
-"""CI jobs of targets: `ci.yaml`, which jobs, a shell script of them, results, reports."""
+"""CI jobs of targets: `ci.yaml`, job selection, shell scripts, results and reports."""

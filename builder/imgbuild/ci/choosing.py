@@ -1,4 +1,4 @@
-"""Which targets need CI jobs: those whose digest changed or is not published."""
+"""Selects targets that need CI jobs: those whose digest changed or is not published."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ Without = Literal["unchanged", "published", "impossible"]
 
 
 class SkippedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target without jobs, and why; an impossible one has no machine for one of its jobs."""
+    """A target without jobs, and the reason.
+
+    An impossible one has no machine for one of its jobs.
+    """
 
     target: str
     digest: str
@@ -32,18 +35,18 @@ class SkippedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The targets that have jobs, and those that are skipped."""
+    """The targets with jobs, and the skipped targets."""
 
     targets: tuple[TargetJobs, ...]
     passed: tuple[SkippedTarget, ...] = ()
 
 
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to choose.
+    """The selection of jobs.
 
     `revision`: only of targets whose digest differs from the one at this git revision. `arches`:
-    the architectures to test, none: all that a target has. `shard` is the part I of N, from 1.
-    `again`: also builds on a second kind of machine. `labels`: with the labels of machines.
+    the architectures to test; if empty, all of the target. `shard` is part I of N, from 1. `again`:
+    also builds on a second kind of machine. `labels`: includes the labels of machines.
     """
 
     revision: str | None = None
@@ -65,11 +68,10 @@ def choose(
     published: Mapping[str, TaggedImage],
     reporter: Reporter = SILENT,
 ) -> JobPlan:
-    """The jobs of the `selected` targets; `published` is what the registry has.
+    """The jobs of the `selected` targets; `published` is the state of the registry.
 
-    A published target that lacks a SIF gets the job that makes it, if ci.yaml asks for SIFs. A
-    target for which there is no machine is skipped with a warning; InputError if it is the only
-    one.
+    A published target without a SIF gets only the job that creates it, if ci.yaml requests SIFs. A
+    target without a suitable machine is skipped with a warning; InputError if it is the only one.
     """
     before = revisions.digests_at(project, query.revision) if query.revision else {}
     choices: list[TargetJobs | SkippedTarget] = []
@@ -78,7 +80,7 @@ def choose(
         target_digests = read_digests(project, item.name)
         digest = target_digests.digest if target_digests is not None else ""
         if digest and before.get(item.name) == digest:
-            choices.append(_skipped(item, digest, "unchanged", f"as at {query.revision}"))
+            choices.append(_skipped(item, digest, "unchanged", f"unchanged since {query.revision}"))
             continue
         try:
             choices.append(
@@ -87,7 +89,7 @@ def choose(
         except InputError as error:
             if len(selected) == 1:
                 raise
-            reporter.warn(f"{item.name} is skipped: {error.message}; {error.hint}")
+            reporter.warn(f"skipping {item.name}: {error.message}; {error.hint}")
             choices.append(_skipped(item, digest, "impossible", error.message))
     return JobPlan(
         targets=tuple(choice for choice in choices if isinstance(choice, TargetJobs)),
@@ -106,7 +108,7 @@ def _of_target(
     query: JobQuery,
     there: TaggedImage | None,
 ) -> TargetJobs | SkippedTarget:
-    """The jobs of one target, of which the registry has `there`; InputError without a machine."""
+    """The jobs of one target with the registry state `there`; InputError without a machine."""
     arches = query.tested(item)
     if target_digests is not None and there is not None and there.digest == target_digests.digest:
         lacking = [
@@ -117,7 +119,7 @@ def _of_target(
         ]
         if not (settings.sif and lacking):
             return _skipped(
-                item, target_digests.digest, "published", "its tag names the locked digest"
+                item, target_digests.digest, "published", "its tag has the locked digest"
             )
         target_jobs = sif_jobs(item.name, lacking, target_digests, settings)
     else:
@@ -129,7 +131,7 @@ def read_digests(project: Project, target: str) -> TargetDigests | None:
     """The digests of `target` on disk; None if it is missing or damaged.
 
     It is not compared with the matrix: the first step of each job does that, so that a stale lock
-    stops only its own target.
+    affects only its target.
     """
     try:
         return codec.read(digests_path(project.images, target), TargetDigests, what="digests")

@@ -3,9 +3,9 @@
     TARGET@x86_64, TARGET@arm64    check → audit (→ cves) → size → build → smoke (→ push, by digest)
     TARGET@x86_64-gpu, …           gate → pull → smoke
     TARGET@publish                 gate → sign → tag
-    TARGET@x86_64-sif, …           gate → pull → sif, where ci.yaml asks for it
+    TARGET@x86_64-sif, …           gate → pull → sif, if ci.yaml requests it
 
-A target that is published and lacks a SIF has only that last job.
+A published target without a SIF has only that last job.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SMALL = 1  # GB for a job without an image
 class CiJob(msgspec.Struct, frozen=True, kw_only=True):
     """Steps on one machine for one target. `digest` is the locked one, "" if there is none.
 
-    `runner` are the labels of the machine, if there are any; `disk` is in GB. `needs` are the
+    `runner` are the labels of the machine, if any; `disk` is in GB. `needs` are the
     jobs that must have passed for the same digest.
     """
 
@@ -65,12 +65,12 @@ class TargetJobs(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all(self) -> tuple[CiJob, ...]:
-        """All jobs, each after those that it needs."""
+        """All jobs in dependency order."""
         return (*self.image, *self.again, *self.gpu, *self.publish, *self.sif)
 
 
 class _Maker(msgspec.Struct, frozen=True):
-    """Makes the jobs of one target."""
+    """Creates the jobs of one target."""
 
     target: str
     target_digests: TargetDigests | None
@@ -81,7 +81,7 @@ class _Maker(msgspec.Struct, frozen=True):
         return self.target_digests.digest if self.target_digests is not None else ""
 
     def job(self, place: str, arch: Arch, steps: tuple[Step, ...]) -> CiJob:
-        """A job with room for the image; without tiers, needs and GPUs."""
+        """A job with disk space for the image; without tiers, needs and GPUs."""
         return CiJob(
             id=f"{self.target}@{place}",
             target=self.target,
@@ -92,7 +92,7 @@ class _Maker(msgspec.Struct, frozen=True):
         )
 
     def image(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """For each architecture the steps without GPUs; the first also pushes."""
+        """The jobs without GPUs, one for each architecture; the first also pushes."""
         tiers = without_gpu(self.settings.gate)
         smoke: tuple[Step, ...] = ("smoke",) if tiers else ()
         cves: tuple[Step, ...] = ("cves",) if self.settings.cves is not None else ()
@@ -106,7 +106,7 @@ class _Maker(msgspec.Struct, frozen=True):
         )
 
     def again(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """Builds on machines of the other architectures, if there are any."""
+        """Builds on machines of the other architectures, if any."""
         there = {runner.arch for runner in self.settings.runners}
         others = (arch for arch in Arch if arch in there and arch not in arches)
         return tuple(self.job(f"{arch}-{AGAIN}", arch, ("check", "build")) for arch in others)
@@ -126,7 +126,7 @@ class _Maker(msgspec.Struct, frozen=True):
         )
 
     def sif(self, arches: Sequence[Arch]) -> tuple[CiJob, ...]:
-        """A SIF for each architecture, if `ci.yaml` asks for them."""
+        """The SIF jobs, one for each architecture, if `ci.yaml` requests them."""
         selected = arches if self.settings.sif else ()
         return tuple(self.job(f"{arch}-{SIF}", arch, ("gate", "pull", "sif")) for arch in selected)
 
@@ -141,7 +141,7 @@ def jobs(
 ) -> TargetJobs:
     """The jobs of `target`, tested on `arches`; with `again`, built on a second kind of machine.
 
-    InputError if a tier needs a GPU and no machine with one is named.
+    InputError if a tier needs a GPU and no machine has one.
     """
     maker = _Maker(target, target_digests, settings)
     image = maker.image(arches)
@@ -165,7 +165,7 @@ def jobs(
 def sif_jobs(
     target: str, arches: Sequence[Arch], target_digests: TargetDigests, settings: CiSettings
 ) -> TargetJobs:
-    """The jobs that make the SIFs of a published `target` for `arches`, and no others."""
+    """Only the jobs that create the SIFs of a published `target` for `arches`."""
     maker = _Maker(target, target_digests, settings)
     return TargetJobs(
         target=target, digest=maker.digest, image=(), publish=(), sif=maker.sif(arches)
@@ -178,7 +178,7 @@ def _gpu_arches(
     fitting = tuple(arch for arch in arches if arch in settings.gpu_arches(GPU_TIERS[tier]))
     if not fitting:
         message = f"{target} must pass tier {tier}; {FILE} has no machine with enough GPUs for it"
-        hint = f"add one under runners: in {FILE}, or take {tier} out of gate: (--gate)"
+        hint = f"add one under runners: in {FILE}, or remove {tier} from gate: (--gate)"
         raise InputError(message, hint=hint)
     return fitting
 
@@ -194,7 +194,7 @@ def _disk(target_digests: TargetDigests | None, arch: Arch) -> int:
 
 
 def labelled(target_jobs: TargetJobs, settings: CiSettings) -> TargetJobs:
-    """`target_jobs` with the labels of machines that can do each job; InputError if none can."""
+    """`target_jobs` with the labels of suitable machines; InputError if there is none."""
     groups = {
         name: tuple(
             msgspec.structs.replace(job, runner=_runner(job, settings).labels)
@@ -214,6 +214,6 @@ def _runner(job: CiJob, settings: CiSettings) -> Runner:
     if not fitting:
         gpus = f" and {job.gpus} GPUs" if job.gpus else ""
         requirement = f"{job.arch} with {job.disk} GB of disk{gpus}"
-        message = f"{job.id} needs a machine of {requirement}; {FILE} has none"
+        message = f"{job.id} needs a machine with {requirement}; {FILE} has none"
         raise InputError(message, hint=f"add one under runners: in {FILE}")
     return min(fitting, key=lambda runner: runner.gpus)

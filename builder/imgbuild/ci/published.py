@@ -1,4 +1,4 @@
-"""The state of targets in a registry: what their tags name, and their SIFs."""
+"""The state of targets in a registry: the digests of their tags, and their SIFs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ THREADS = 8  # requests to the registry at once
 
 
 class TaggedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repository has of a target: the digest that its tag names, and its SIFs.
+    """The state of a target in a repository: the digest of its tag, and its SIFs.
 
-    `sifs`: for each architecture the manifest from which the SIF was made.
+    `sifs`: for each architecture the manifest from which the SIF was created.
     """
 
     digest: Digest
@@ -30,10 +30,10 @@ class TaggedImage(msgspec.Struct, frozen=True, kw_only=True):
 def read(
     client: Client, repository: Repository, selected: Sequence[Selected], *, sifs: bool = False
 ) -> dict[str, TaggedImage]:
-    """What `repository` has of each target that has a tag; with `sifs` also their SIFs.
+    """The state in `repository` of each target with a tag; with `sifs` also their SIFs.
 
-    The target's own tag is the last that a job sets, after its gate; `imgbuild push` sets it
-    without one. A registry that answers 401 or 403 counts as empty, with a warning.
+    The target's tag is the last that a job sets, after its gate; `imgbuild push` sets it without
+    one. A response with status 401 or 403 counts as an empty repository, with a warning.
     """
     refused: list[Refused] = []
 
@@ -41,7 +41,8 @@ def read(
         try:
             resolved = client.resolve(repository.tagged(item.name))
         except Refused as error:
-            # Some registries answer so for a repository that does not exist yet: the first night.
+            # Some registries return these for a repository that does not exist yet, as before the
+            # first run.
             if not error.denied:
                 raise
             refused.append(error)
@@ -56,8 +57,8 @@ def read(
     answers = each(list(selected), _read, threads=THREADS)
     if refused:
         client.reporter.warn(
-            f"{repository} answers {refused[0].status}, so it counts as empty; log in with read"
-            " access unless it is new"
+            f"{repository} returned status {refused[0].status} and is treated as empty; log in "
+            "with read access unless it is new"
         )
     return {
         item.name: image for item, image in zip(selected, answers, strict=True) if image is not None
@@ -65,7 +66,7 @@ def read(
 
 
 def _sif(client: Client, repository: Repository, target: str, arch: Arch) -> Digest:
-    """The manifest from which the SIF of `target` for `arch` was made; "" if there is no SIF."""
+    """The manifest from which the SIF of `target` for `arch` was created; "" if there is no SIF."""
     from imgbuild.sif import push
 
     try:

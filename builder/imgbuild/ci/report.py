@@ -21,13 +21,12 @@ MARKS: dict[Word, str] = {"failed": "❌", "impossible": "⚠️", "unfinished":
 
 
 class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one target. `error` is its first error, `log` the file that has it.
+    """The outcome of one target. `error` is its first error, `log` the file with it.
 
-    `repeat` is the command that does the failed job, or the first unfinished one, again.
-
-    published: its tag names this digest. tested: all jobs have passed, except those that publish.
-    unchanged: the digest is the same as at the given revision. unfinished: jobs have not run, and
-    none failed. impossible: there is no machine for one of its jobs.
+    `repeat` is the command that repeats the failed job or runs the first unfinished one. ¶
+    published: its tag has this digest. tested: all jobs have passed except those that publish.
+    unchanged: the digest is the same as at the given revision. unfinished: some jobs have not run,
+    and none failed. impossible: there is no machine for one of its jobs.
     """
 
     target: str
@@ -44,7 +43,7 @@ class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bad(self) -> bool:
-        """Whether the target needs attention; an impossible one needs another ci.yaml."""
+        """Whether the target needs attention; an impossible one needs a change of ci.yaml."""
         return self.outcome in ("failed", "unfinished")
 
 
@@ -54,7 +53,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[TargetOutcome, ...]
 
     def wrong(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
-        """The targets that need attention; with `strict` also those that no machine can run."""
+        """The targets that need attention; with `strict` also those without a suitable machine."""
         return tuple(
             outcome
             for outcome in self.targets
@@ -63,7 +62,10 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overview:
-    """The outcomes of `chosen` by the results in `folder`; `published` as in `verdict`."""
+    """The outcomes of `chosen` according to the results in `folder`.
+
+    `published` as in `verdict`.
+    """
     done = [verdict(folder, target_jobs, published=published) for target_jobs in chosen.targets]
     passed = [
         TargetOutcome(
@@ -78,7 +80,7 @@ def overview(folder: Path, chosen: JobPlan, *, published: bool = False) -> Overv
 
 
 def verdict(folder: Path, target_jobs: TargetJobs, *, published: bool = False) -> TargetOutcome:
-    """The outcome of one target; with `published` it is unfinished without its tags and SIFs."""
+    """The outcome of one target; with `published` it is unfinished if tags or SIFs are missing."""
     jobs = [results.read(folder, job) for job in target_jobs.all]
     publishing = {job.id for job in (*target_jobs.publish, *target_jobs.sif)}
     seconds = round(sum(result.seconds for result in jobs), 3)
@@ -100,13 +102,13 @@ def verdict(folder: Path, target_jobs: TargetJobs, *, published: bool = False) -
         outcome,
         outcome="unfinished",
         job=unfinished[0].id,
-        error=f"not done: {', '.join(job.id for job in unfinished)}",
+        error=f"not run: {', '.join(job.id for job in unfinished)}",
         repeat=_command(unfinished[0]),
     )
 
 
 def _command(job: CiJob) -> str:
-    """The command that does `job` again; nothing is pushed if it can do without a registry."""
+    """The command that repeats `job`; it pushes nothing if the job needs no registry."""
     registry = "--registry HOST/REPOSITORY" if "gate" in job.steps else "--no-push"
     return f"imgbuild ci script {pasted([job.id])} {registry} > job.sh && bash job.sh"
 
@@ -143,7 +145,7 @@ def rows(summary: Overview) -> list[tuple[str, ...]]:
 
 
 def markdown(summary: Overview) -> str:
-    """The overview as Markdown, for the page of a run."""
+    """The overview as Markdown, for the summary page of a run."""
     lines = ["| target | outcome | where | first error |", "| --- | --- | --- | --- |"]
     for outcome in summary.targets:
         mark = MARKS.get(outcome.outcome, "✅")
@@ -169,5 +171,8 @@ def issue(outcome: TargetOutcome) -> str:
         repeat = quoting.line(outcome.repeat)
         lines += ["To repeat it on a machine of the same kind:", "", f"    {repeat}", ""]
     if outcome.repeat and "--no-push" not in outcome.repeat:
-        lines += ["It needs the results of earlier jobs (artifacts of the run) in `build/ci`.", ""]
+        lines += [
+            "It requires the results of earlier jobs (artifacts of the run) in `build/ci`.",
+            "",
+        ]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""How jobs ended: the files that a script of `imgbuild ci script` writes, and the first errors.
+"""Results of jobs: the files that a script of `imgbuild ci script` writes, and the first errors.
 
-`JOB/STEP.json` has the state of a step, `JOB/job.json` that of the job, and `JOB/STEP.answer.json`
-what the step's command wrote with `--json`.
+`JOB/STEP.json` contains the state of a step, `JOB/job.json` that of the job, and
+`JOB/STEP.answer.json` the output of the step's command with `--json`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from imgbuild.smoke.recording import Recorded
 from imgbuild.system import boundary
 from imgbuild.system.reporter import SILENT, Reporter
 
-LONGEST = 2000  # characters of an error that a report keeps; the log has all of it
-SIGNALS = 128  # a shell adds the signal that ended a command to this
+LONGEST = 2000  # characters of an error in a report; the log has the full text
+SIGNALS = 128  # a shell's exit status of a killed command is this plus the signal
 
 
 class StepState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a step or job ended for an image. `key` is that under which it need not be repeated."""
+    """The result of a step or job for an image.
+
+    A passed step with the same `key` is not repeated.
+    """
 
     digest: str
     key: str
@@ -36,14 +39,14 @@ class StepState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FirstError(msgspec.Struct, frozen=True, kw_only=True):
-    """The first error of a step, and its remedy."""
+    """The first error of a step and its remedy."""
 
     error: str
     hint: str = ""
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a job. `failed` is its step that failed, "" if none has."""
+    """The state of a job. `failed` is the failed step, "" if none."""
 
     job: CiJob
     passed: bool
@@ -53,17 +56,17 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def started(self) -> bool:
-        """Whether any of it has ended."""
+        """Whether any step has ended."""
         return self.passed or self.failed != "" or self.seconds > 0
 
 
 def place(folder: Path, job: str, name: str) -> Path:
-    """A file of a job."""
+    """The path of a file of a job."""
     return folder / job / name
 
 
 def read(folder: Path, job: CiJob) -> JobResult:
-    """The result of `job` for its digest so far, by the files in `folder`."""
+    """The result of `job` for its digest so far, read from the files in `folder`."""
     steps: dict[str, StepState] = {
         step: state for step in job.steps if (state := _state(folder, job, step)) is not None
     }
@@ -79,7 +82,7 @@ def read(folder: Path, job: CiJob) -> JobResult:
 
 
 def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
-    """The state in a file; None if it is missing, damaged, or of another image."""
+    """The state in a file; None if it is missing, damaged, or for another image."""
     path = place(folder, job.id, f"{name}.json")
     if not path.exists():
         return None
@@ -91,10 +94,10 @@ def _state(folder: Path, job: CiJob, name: str) -> StepState | None:
 
 
 def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError:
-    """The first error of a failed step, by what its command wrote with `--json`.
+    """The first error of a failed step, from the `--json` output of its command.
 
-    Its error, the first test that failed, the first error of an audit, the vulnerabilities that
-    count; else its exit code and the place of its log.
+    The command's error, the first failed test, the first error of an audit, or the counted
+    vulnerabilities; otherwise its exit code and the path of its log.
     """
     path = place(folder, job, f"{step}.answer.json")
     try:
@@ -107,9 +110,9 @@ def first_error(folder: Path, job: str, step: str, exit_code: int) -> FirstError
     log = place(folder, job, f"{step}.log")
     if exit_code > SIGNALS:
         number = exit_code - SIGNALS
-        hint = "the kernel may have been out of memory" if number == 9 else f"see {log}"
+        hint = "the machine may have run out of memory" if number == 9 else f"see {log}"
         return FirstError(error=f"killed by signal {number}", hint=hint)
-    return FirstError(error=f"ended with status {exit_code} and no message", hint=f"see {log}")
+    return FirstError(error=f"exited with status {exit_code} without a message", hint=f"see {log}")
 
 
 def _of_document(document: Any) -> FirstError | None:
@@ -123,7 +126,9 @@ def _of_document(document: Any) -> FirstError | None:
             if case.get("outcome") == "failed":
                 text = f"{where}: {case.get('name')}: {case.get('message')}"
                 last = _last(case.get("log") or "")
-                return FirstError(error=_cut(text if last in text else f"{text}; at last: {last}"))
+                return FirstError(
+                    error=_cut(text if last in text else f"{text}; last error: {last}")
+                )
         for finding in _dicts(report.get("findings")):
             if finding.get("severity") == "error":
                 text = f"{where}: {finding.get('message')} ({finding.get('where')})"
@@ -156,7 +161,7 @@ def record_results(
 ) -> tuple[Recorded, ...]:
     """Add each tier that ran in a job of `targets`, passed or failed, to the test records.
 
-    Runs that cannot be recorded (tests that did not start, another image than the locked one) are
+    Runs that cannot be recorded (tests that did not start, an image other than the locked one) are
     skipped with a warning.
     """
     recorded: list[Recorded] = []
@@ -167,5 +172,5 @@ def record_results(
             runs = reports.image_runs(folder / job.id)
             recorded += recording.record(project, runs, store)
         except (InputError, LockStale) as error:
-            reporter.warn(f"{job.id}: its smoke tests are not recorded: {error.message}")
+            reporter.warn(f"{job.id}: cannot record its smoke tests: {error.message}")
     return tuple(recorded)

@@ -1,6 +1,6 @@
-"""Writes CI jobs as one shell script: the verbs of imgbuild in their order, with state in files.
+"""Writes CI jobs as one shell script of imgbuild commands, with state in files.
 
-The script can be run again: jobs whose image is published and steps that passed for the same digest
+The script can be rerun: jobs whose image is published and steps that passed for the same digest
 are skipped. Its functions are in `data/ci.sh`. All values are quoted for the shell.
 """
 
@@ -24,17 +24,17 @@ from imgbuild.system.process import pasted
 from imgbuild.values import Arch, sha256
 
 FUNCTIONS = "data/ci.sh"
-ALWAYS = "-"  # the key of a step that is always run
+ALWAYS = "-"  # the key of a step that always runs
 MACHINES = {Arch.X86_64: "x86_64", Arch.ARM64: "aarch64"}  # as `uname -m` prints them
-CHANGED = "the lock has another digest than the script"
+CHANGED = "the digest of the lock differs from the script"
 
 
 class ScriptOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the jobs of a script are done.
+    """Options for running the jobs of a script.
 
     `registry` is HOST/REPOSITORY, "" to push nothing. `through` and `timeout_factor` are options of
     `smoke`, `key` and `keyless` of `sign`. `slurm` are options of `smoke --on slurm` for jobs with
-    GPUs, None to run these on this machine. `published`: jobs of images that are published by then
+    GPUs, None to run these on this machine. `published`: jobs of images that are already published
     are skipped; `selection` are the options of `ci jobs` that select the jobs.
     """
 
@@ -59,17 +59,18 @@ def write(
     *,
     drop: bool = False,
 ) -> str:
-    """The script that does the jobs of `targets`, only those of `names` if there are any.
+    """The script that runs the jobs of `targets`, or only those of `names` if not empty.
 
-    Jobs of other machines wait, except for those of `names`, which are done by any machine.
+    Jobs for other machines are left for these, except for those of `names`, which run on any
+    machine.
 
-    `drop`: an image is removed from build/ when its target is done, unless it was there before.
+    `drop`: an image is removed from build/ when its target is finished, unless it existed before.
 
-    InputError if a job of `names` needs a registry, and none is given.
+    InputError if a job of `names` needs a registry and none is given.
     """
     for job in (job for target in targets for job in target.all):
         if job.id in names and _publishes(job) and not options.registry:
-            message = f"{job.id} publishes, and no registry is named"
+            message = f"{job.id} publishes an image, but no registry is given"
             raise InputError(message, hint="--registry HOST/REPOSITORY")
     functions = resources.files("imgbuild").joinpath(FUNCTIONS).read_text(encoding="utf-8")
     writer = _Writer(project, settings, options, frozenset(names))
@@ -92,7 +93,7 @@ class _Writer:
         self.matrix = ("--matrix", str(project.matrix.resolve())) if plain else ()
 
     def head(self) -> Iterator[str]:
-        """What the functions need, and the folder in which they work."""
+        """The variables of the functions, and their working folder."""
         options = self.options
         published = ()
         if options.registry and options.published:
@@ -115,7 +116,10 @@ class _Writer:
         yield ""
 
     def body(self, targets: Sequence[TargetJobs], *, drop: bool) -> Iterator[str]:
-        """The jobs. With Slurm all images are built first, and their tests wait in its queue."""
+        """The jobs.
+
+        With Slurm all images are built first, while submitted tests wait in its queue.
+        """
         options = self.options
         if options.slurm is not None:
             for target in targets:
@@ -192,13 +196,13 @@ class _Writer:
             key = _key(job.id, job.digest, step)
         words = pasted(self._command(job, step))
         if step == "tag":
-            # The target's own tag last: once it names the digest, everything is published.
+            # The target's tag last: once it has the digest, everything is published.
             name = pasted([job.target])
             words += f' {name}-"$(date -u +%Y%m%d)" {name}'
         return f"step {step} {key} {words}"
 
     def _command(self, job: CiJob, step: Step) -> tuple[str, ...]:
-        """The verb that does `step`, with its options."""
+        """The imgbuild command of `step`, with its options."""
         options, target, matrix, plain = self.options, job.target, self.matrix, self._plain
         image = f"{options.registry}@{job.digest}"
         verify = ("--verify",) if job.id.endswith(f"-{AGAIN}") else ()
@@ -211,7 +215,7 @@ class _Writer:
             "build": build,
             "smoke": ("smoke", target, "--arch", job.arch, *self._testing(job), *matrix),
             "push": ("push", target, options.registry, "--digest-only", *plain, *matrix),
-            # By digest: the tag names the layout on disk, and files made from it.
+            # By digest: the tag appears in the layout on disk and in files created from it.
             "pull": (
                 *("pull", f"{options.registry}:{target}@{job.digest}"),
                 *("--output", f"build/{target}", *plain),
@@ -247,7 +251,7 @@ class _Writer:
         return tuple(_repeated("--plain-http", self.options.plain_http))
 
     def _size(self, job: CiJob) -> Iterator[str]:
-        """A step that fails if a pull, by the locked digests, downloads more than the budget."""
+        """A step that fails if the download size of the locked digests exceeds the budget."""
         limit, target_digests = (
             self.settings.limit(job.target),
             read_digests(self.project, job.target),
@@ -257,7 +261,8 @@ class _Writer:
         size = target_digests.arch[job.arch].size / 1e6
         if size > limit:
             message = (
-                f"{job.target} on {job.arch} is {size:,.1f} MB to pull; its budget is {limit} MB"
+                f"{job.target} on {job.arch} is {size:,.1f} MB to download; the budget is {limit} "
+                "MB"
             )
             hint = f"imgbuild show {job.target} --layers; budget: is in {FILE}"
             words = ["size", str(WorkFailed.exit_code), _answer(message, hint), message]
@@ -269,7 +274,7 @@ def _publishes(job: CiJob) -> bool:
 
 
 def _answer(message: str, hint: str) -> str:
-    """What a verb writes with --json if it fails."""
+    """The --json output of a failed command."""
     return codec.compact({"message": message, "hint": hint}).decode()
 
 

@@ -1,4 +1,4 @@
-"""Reads `ci.yaml`: the machines of the CI, the tiers to pass, the size budgets of images."""
+"""Reads `ci.yaml`: machines of the CI, required tiers, and size budgets of images."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ TIERS: tuple[Tier, ...] = ("static", "cpu", "gpu", "multi-gpu")
 
 
 class Runner(Strict, frozen=True):
-    """A kind of machine, with its labels in the CI."""
+    """A type of machine, with its labels in the CI."""
 
     labels: Annotated[
-        tuple[str, ...], msgspec.Meta(min_length=1, description="by which the CI finds it")
+        tuple[str, ...], msgspec.Meta(min_length=1, description="by which the CI selects it")
     ]
-    arch: Annotated[Arch, msgspec.Meta(description="its own architecture")]
-    disk: Annotated[int, msgspec.Meta(ge=1, description="GB that a job can fill")]
-    gpus: Annotated[int, msgspec.Meta(ge=0, description="how many it has")] = 0
+    arch: Annotated[Arch, msgspec.Meta(description="its native architecture")]
+    disk: Annotated[int, msgspec.Meta(ge=1, description="GB of disk available to a job")]
+    gpus: Annotated[int, msgspec.Meta(ge=0, description="number of GPUs")] = 0
 
 
 class CveGate(Strict, frozen=True):
-    """Which known vulnerabilities an image may not have."""
+    """The known vulnerabilities that fail a job."""
 
     severity: Annotated[Rating, msgspec.Meta(description="the lowest severity that counts")] = (
         Rating.HIGH
@@ -57,7 +57,7 @@ class CiSettings(Strict, frozen=True):
     cves: CveGate | None = None
 
     def gpu_arches(self, gpus: int) -> tuple[Arch, ...]:
-        """The architectures with a machine that has `gpus` GPUs, in the order of `Arch`."""
+        """The architectures with a machine with `gpus` GPUs, in the order of `Arch`."""
         return tuple(
             arch
             for arch in Arch
@@ -65,44 +65,44 @@ class CiSettings(Strict, frozen=True):
         )
 
     def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> CiSettings:
-        """These settings with other tiers to pass; none: those of the file.
+        """These settings with other required tiers; if empty, those of the file.
 
-        Without `gpu`, tiers that need a GPU are left out. InputError if no tier is left.
+        Without `gpu`, tiers that need a GPU are excluded. InputError if no tier is left.
         """
         gate = ordered(tiers or self.gate)
         gate = gate if gpu else without_gpu(gate)
         if not gate:
-            message = "no tier of smoke tests is left for the gate"
-            raise InputError(message, hint="name one: --gate static")
+            message = "no tier of smoke tests remains for the gate"
+            raise InputError(message, hint="select one: --gate static")
         return msgspec.structs.replace(self, gate=gate)
 
     def limit(self, target: str) -> int | None:
-        """The MB that a pull of `target` may download; None if there is no budget."""
+        """The limit of the download size of `target` in MB; None if there is no budget."""
         sizes = (size for pattern, size in self.budget.items() if fnmatchcase(target, pattern))
         return next(sizes, None)
 
 
 class CiFile(Strict, frozen=True):
-    """`ci.yaml` as it is written."""
+    """The content of `ci.yaml`."""
 
     version: Form
     gate: Annotated[tuple[Tier, ...] | None, msgspec.Meta(description="smoke tiers to pass")] = None
     runners: Annotated[
-        tuple[Runner, ...] | None, msgspec.Meta(description="the machines that there are")
+        tuple[Runner, ...] | None, msgspec.Meta(description="the available machines")
     ] = None
-    sif: Annotated[bool | None, msgspec.Meta(description="a SIF beside each image")] = None
+    sif: Annotated[bool | None, msgspec.Meta(description="also publish a SIF of each image")] = None
     budget: Annotated[
         dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None,
         msgspec.Meta(
-            description="MB that a pull of one architecture may download, by shell pattern of"
-            " target; the first that matches applies"
+            description="limit of the download size of one architecture in MB, by shell pattern of "
+            "target; the first that matches applies"
         ),
     ] = None
     cves: Annotated[
         CveGate | None,
         msgspec.Meta(
-            description="known vulnerabilities that fail a job, by `imgbuild cves`; without this"
-            " key they are not looked for"
+            description="known vulnerabilities that fail a job, checked by `imgbuild cves`; "
+            "without this key there is no check"
         ),
     ] = None
 
@@ -130,10 +130,10 @@ def read(project: Project) -> CiSettings:
 
 
 def ordered(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-    """`tiers`, each once, in the order in which they are run."""
+    """`tiers` without duplicates, in the order in which they run."""
     return tuple(tier for tier in TIERS if tier in tiers)
 
 
 def without_gpu(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-    """Those of `tiers` that need no GPU."""
+    """The `tiers` that need no GPU."""
     return tuple(tier for tier in tiers if tier not in GPU_TIERS)

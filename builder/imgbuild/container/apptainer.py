@@ -1,6 +1,6 @@
 """Runs commands in a SIF with Apptainer, as on a cluster.
 
-The root is read-only and the user is the caller, but neither the caller's home nor environment is
+The root is read-only and the user is the caller, but the caller's home and environment are not
 passed into the container.
 """
 
@@ -18,11 +18,11 @@ REMEDY = "install Apptainer 1.4 or newer (https://apptainer.org), or omit --thro
 
 
 class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command is run in a SIF.
+    """Options for running a command in a SIF.
 
-    `binds`: path in the container → folder of this machine, mounted read-only. `work` becomes /tmp
-    and the home, for which Apptainer's default is a memory file system of 64 MB. `user`, a user and
-    a group id, is who runs the command if the caller is root. `env` are variables in addition to
+    `binds`: path in the container → folder of this machine, mounted read-only. `work` is mounted as
+    /tmp and the home, for which Apptainer's default is a memory file system of 64 MB. `user`, a
+    user and a group ID, runs the command if the caller is root. `env` are variables in addition to
     those of the image; `options` are further options of Apptainer.
     """
 
@@ -57,7 +57,7 @@ def command_line(
     program: str, image: Path, command: Sequence[str], settings: ApptainerOptions
 ) -> list[str]:
     """The command line of `run`; its environment is `environment(settings)`."""
-    # Without --no-eval, in a SIF made by Apptainer itself, a shell would expand the arguments.
+    # Without --no-eval, in a SIF built by Apptainer, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--containall", "--no-eval", "--no-privs"]
     words += ["--workdir", str(settings.work), "--pwd", settings.workdir]
     for place, source in settings.binds.items():

@@ -1,8 +1,8 @@
 """`docker run`, `podman run` and `apptainer run` command lines: GPUs, shm size, mounts, ports.
 
 Options: docs.docker.com/reference/cli/docker/container/run, docs.podman.io (podman-run),
-apptainer.org/docs/user (apptainer run). `--ipc=host` is what NVIDIA's documentation of its PyTorch
-image advises: data loaders and NCCL need more shared memory than the 64 MB of a container.
+apptainer.org/docs/user (apptainer run). `--ipc=host` is recommended by NVIDIA's documentation of
+its PyTorch image: data loaders and NCCL need more shared memory than the 64 MB of a container.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.errors import InputError
 from imgbuild.system import quoting
 
-PREFIX = "APPTAINERENV_"  # Apptainer takes variables of the container from those with this prefix
+PREFIX = "APPTAINERENV_"  # Apptainer sets variables of the container from those with this prefix
 
 
 class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command line and what it needs in its environment.
+    """A command line and its environment variables.
 
     `env`: name → value; `env_from`: name → the variable of this process whose value it has.
     """
@@ -41,7 +41,7 @@ class EngineCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_process(env_from: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `EngineCommand.env_from` with their values, as far as they are set."""
+    """The variables of `EngineCommand.env_from` with their values, if they are set."""
     values = {name: os.environ.get(source) for name, source in env_from.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -57,7 +57,7 @@ def engine(
 ) -> EngineCommand:
     """`docker run` or `podman run`. `rootless`: root in the container is the caller.
 
-    `init`: the engine has the program for its --init. Process 1 ignores signals that it does not
+    `init`: the engine has the program for --init. Process 1 ignores signals that it does not
     handle, such as that of Ctrl-C, and has to wait for orphaned processes.
     """
     ids = (0, 0) if rootless and kind == "docker" else request.caller
@@ -88,11 +88,11 @@ def engine(
 
 
 def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCommand:
-    """`apptainer run`: home and /tmp are the caller's, the network and /dev/shm the host's.
+    """`apptainer run`: with the caller's home and /tmp, and the network and /dev/shm of the host.
 
     InputError if Apptainer cannot run as the requested user.
     """
-    # Without --no-eval, in a SIF made by Apptainer itself, a shell would expand the arguments.
+    # Without --no-eval, in a SIF built by Apptainer, a shell would expand the arguments.
     words = [program, "--quiet", "run", "--cleanenv", "--no-eval", f"--pwd={request.workdir}"]
     words += [_apptainer_mount(mount) for mount in request.mounts]
     if request.gpus:
@@ -103,7 +103,7 @@ def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCom
     if ids != request.caller:
         if request.caller[0] != 0 or ids is None:
             message = f"--user {request.user}: Apptainer runs commands as you"
-            raise InputError(message, hint="leave --user out")
+            raise InputError(message, hint="omit --user")
         words += ["--security", f"uid:{ids[0]}", "--security", f"gid:{ids[1]}"]
     passed = [name for name, value in request.env.items() if value is None]
     given = {name: value for name, value in request.variables().items() if name not in passed}
@@ -115,7 +115,7 @@ def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCom
 
 
 def ignored(request: ContainerRequest, through: str) -> list[str]:
-    """The options of `request` without effect `through` an engine, and what applies instead."""
+    """The options of `request` that the engine `through` ignores, and the behaviour instead."""
     if through in ("docker", "podman"):
         return []
     name = {"apptainer": "Apptainer", "root": "a root folder"}[through]
@@ -144,7 +144,7 @@ def _apptainer_mount(mount: Mount) -> str:
 
 
 def _fields(mount: Mount) -> str:
-    """`mount` as a line of CSV, which can have any character."""
+    """`mount` as a line of CSV, which can contain any character."""
     fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
     fields += [] if mount.writable else ["ro"]
     return ",".join(

@@ -15,18 +15,18 @@ from imgbuild.errors import ImgbuildError, InputError, ToolMissing, WorkFailed
 from imgbuild.system import process, programs
 from imgbuild.system.reporter import SILENT, Reporter
 
-LEAST = (0, 12)  # layouts as contexts and as results
-LINES = 40  # of the builder's output, in an error
+LEAST = (0, 12)  # OCI layouts as contexts and as results
+LINES = 40  # lines of the builder's output in an error
 REMEDY = (
     "install Docker's buildx plugin (Debian: docker-buildx); the embedded builder does not need it"
 )
-# Files below the folder of the matrix are read and written, also through links: no question.
+# Files in the folder of the matrix are read and written, even through links, without a prompt.
 SETTINGS = {"BUILDX_BAKE_ENTITLEMENTS_FS": "0"}
 STORE = (
     "let Docker use the containerd image store, or create a builder in a container:"
     " docker buildx create --use"
 )
-# What buildx prints, the class of the error, and what to do.
+# Output of buildx, class of the error, and remedy.
 CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
     (
         r"exporter is not supported for the docker driver|OCI exporter is not",
@@ -41,18 +41,18 @@ CAUSES: tuple[tuple[str, type[ImgbuildError], str], ...] = (
     (
         r"no builder .* found|failed to find (builder|driver)",
         InputError,
-        "name a builder of `docker buildx ls` in BUILDX_BUILDER",
+        "set BUILDX_BUILDER to a builder of `docker buildx ls`",
     ),
     (
         r"no space left on device",
         WorkFailed,
-        "make room for three times the image: docker buildx prune, docker image prune",
+        "free three times the size of the image: docker buildx prune, docker image prune",
     ),
 )
 
 
 def find() -> tuple[str, ...]:
-    """The command of buildx, a plugin of docker or a program of its own.
+    """The command of buildx, a plugin of docker or a separate program.
 
     ToolMissing if it is not installed or older than `LEAST`.
     """
@@ -63,7 +63,9 @@ def find() -> tuple[str, ...]:
         version = re.search(r"\bv?(\d+)\.(\d+)\.\d\S*", answer.stdout)
         if answer.status == 0 and version:
             if (int(version[1]), int(version[2])) < LEAST:
-                message = f"buildx {version[0]} is too old: {LEAST[0]}.{LEAST[1]} is the least"
+                message = (
+                    f"buildx {version[0]} is too old: {LEAST[0]}.{LEAST[1]} or newer is required"
+                )
                 raise ToolMissing(message, hint=REMEDY)
             return command
     message = "docker buildx is not installed"
@@ -79,11 +81,11 @@ def bake(
     reporter: Reporter = SILENT,
     terminal: bool = False,
 ) -> None:
-    """Build `target` of the bake file `file` in `folder`; interrupted, the build is cancelled.
+    """Build `target` of the bake file `file` in `folder`; an interrupt cancels the build.
 
     `values` replace keys of the target. With `terminal` buildx draws its progress there. Without
-    it, an error has the end of its output. ToolMissing if no engine answers, InputError for an
-    unknown builder, else WorkFailed.
+    it, an error includes the end of its output. ToolMissing if no engine responds, InputError for
+    an unknown builder, else WorkFailed.
     """
     words = [*find(), "bake", "--progress=auto", f"--file={file}"]
     words += [f"--set={target}.{key}={value}" for key, value in values.items()]

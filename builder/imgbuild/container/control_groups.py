@@ -1,6 +1,6 @@
 """Memory and process limits of a command by control groups (separate: an interface of the kernel).
 
-Like the other modules of the enclosure it uses the standard library alone (see `enclosure`).
+Like the other modules of the enclosure, this one uses only the standard library (see `enclosure`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import contextlib
 import os
 
 GROUPS = "/sys/fs/cgroup"
-# They exist where the kernel counts swap: bytes of swap alone, and of memory and swap together.
+# They exist if the kernel counts swap: bytes of swap, and of memory and swap together.
 SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 
 
 def write(path: str, text: str) -> None:
-    """Write `text` in one call, as files of the kernel require."""
+    """Write `text` in one call, as kernel files require."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
@@ -23,7 +23,7 @@ def write(path: str, text: str) -> None:
 
 
 def control_groups(limits: dict[str, int], process: int) -> list[str]:
-    """New control groups with `limits` for `process`; none where they cannot be made."""
+    """New control groups with `limits` for `process`; none if they cannot be created."""
     folders = []
     try:
         for base, values in group_places(limits):
@@ -46,7 +46,7 @@ def control_groups(limits: dict[str, int], process: int) -> list[str]:
 
 
 def abandoned(base: str) -> list[str]:
-    """The groups in `base` of processes that were killed and could not remove them."""
+    """The groups in `base` of killed processes, which could not remove them."""
     owners = {name: name.partition("-")[2] for name in os.listdir(base)}
     return [
         f"{base}/{name}"
@@ -56,7 +56,7 @@ def abandoned(base: str) -> list[str]:
 
 
 def group_places(limits: dict[str, int]) -> list[tuple[str, dict[str, int]]]:
-    """Where control groups may be made, and the files with their limits; version 2, else 1."""
+    """Parent folders for control groups, and the files with their limits; version 2, else 1."""
     with open("/proc/self/cgroup", encoding="utf-8") as file:
         memberships = {line.split(":", 2)[1]: line.rstrip("\n").split(":", 2)[2] for line in file}
     memory, processes = limits["memory"], limits["processes"]

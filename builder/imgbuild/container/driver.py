@@ -1,8 +1,8 @@
 """The GPUs of this machine, and the NVIDIA driver's libraries for use in a root folder.
 
-Engines put the driver into their containers. For a root folder two folders are mounted: that of
-libcuda.so.1 on the host, and one with links to those of its files that belong to the driver; and
-its devices, since a sandbox has only harmless ones.
+Engines mount the driver into their containers. For a root folder two folders are mounted: the one
+with libcuda.so.1 on the host, and one with links to its driver files; and the GPU devices, since a
+sandbox has only harmless devices.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from imgbuild.errors import WorkFailed
 from imgbuild.system import process
 
 DEVICES = Path("/dev")
-NODES = ("nvidia*", "dri", "gdrdrv", "dxg")  # what CUDA opens; dxg is that of WSL
+NODES = ("nvidia*", "dri", "gdrdrv", "dxg")  # devices that CUDA opens; dxg is that of WSL
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SETTINGS = ("NCCL_", "NVSHMEM_", "TORCH_SYMM_MEM_", "VLLM_ALLREDUCE_", "FLASHINFER_EXTRA_")
-GPU = re.compile(r"\d+|(GPU|MIG)-.+")  # a number or an id; Slurm also sets NoDevFiles
+GPU = re.compile(r"\d+|(GPU|MIG)-.+")  # a number or an ID; Slurm also sets NoDevFiles
 LIBRARY = "libcuda.so.1"
 OWN = ("libcuda.", "libcudadebugger.", "libnvidia-", "libnvcuvid.", "libnvoptix.")
 PLACES = ("/usr/local/nvidia/lib64", "/run/opengl-driver/lib", "/usr/lib/wsl/lib")
@@ -31,7 +31,7 @@ REMEDY = "install the driver, or choose another tier"
 
 
 class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """What to mount for the driver, and variables by which the loader finds it."""
+    """Mounts of the driver, and variables with its path for the loader."""
 
     binds: tuple[Bind, ...]
     env: dict[str, str]
@@ -44,7 +44,7 @@ def chosen() -> dict[str, str]:
 
 
 def settings() -> dict[str, str]:
-    """`chosen`, and what this machine sets for GPUs that work together (NCCL_NVLS_ENABLE, …)."""
+    """`chosen`, and this machine's settings for multi-GPU communication (NCCL_NVLS_ENABLE, …)."""
     shared = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
     return {**chosen(), **shared}
 
@@ -61,7 +61,7 @@ def gpus() -> int:
 
 
 def driver_files(scratch: Path) -> DriverFiles:
-    """The driver of this machine, for a root folder; its links are made in the folder `scratch`.
+    """The driver of this machine, for a root folder; its links are created in the folder `scratch`.
 
     WorkFailed if there is no driver.
     """

@@ -1,15 +1,15 @@
-"""The sandbox's own process: namespaces, user ids, rights, limits, terminal; runs the command.
+"""The sandbox process: namespaces, user IDs, privileges, limits, terminal; runs the command.
 
-Four processes: the first stays outside, maps user ids and waits; the second makes the namespaces
-and waits; the third, process 1 of them, makes the root, drops all rights and waits; the fourth
-becomes the command. Nothing is imported after the change of the root, since modules would come
-from the image. This module, `enclosure_root`, `kernel_calls` and `control_groups`
-use the standard library alone, so that a start is short.
+Four processes: the first stays outside, maps user IDs and waits; the second creates the namespaces
+and waits; the third, their process 1, sets up the root, drops all privileges and waits; the fourth
+executes the command. Nothing is imported after the change of the root, since modules would be
+loaded from the image. This module, `enclosure_root`, `kernel_calls` and `control_groups` use only
+the standard library, for a fast start.
 """
 
 from __future__ import annotations
 
-import _socket  # without the many modules that `socket` imports
+import _socket  # avoids the many modules that `socket` imports
 import base64
 import contextlib
 import errno
@@ -50,41 +50,41 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MARK = "imgbuild sandbox: "
-IN_MEMORY = 3  # what a probe ends with if the changes of an overlay are in memory
+IN_MEMORY = 3  # exit status of a probe if the changes of an overlay are in memory
 FAILED, NOT_STARTED, NOT_FOUND = 125, 126, 127  # as in Docker
 NO_NAMESPACES = "create namespaces"
 MESSAGE = struct.Struct("=ci")
-DESCRIPTORS = 1 << 16  # more than `sandbox` leaves open, which are a few
-INTERPRETERS = 5  # of scripts, one started by the other, that the kernel follows
+DESCRIPTORS = 1 << 16  # more than the few that `sandbox` leaves open
+INTERPRETERS = 5  # limit of nested script interpreters in the kernel
 
 
 class Helper:
-    """What the second and third process ask of the first one, over two pipes."""
+    """Requests of the second and third process to the first one, over two pipes."""
 
     def __init__(self) -> None:
         self.asked, self._ask = os.pipe()
         self._answer, self.answered = os.pipe()
 
     def enter(self) -> None:
-        """Called by the second process: close the ends that only the first one uses."""
+        """Called by the second process: close the ends used only by the first one."""
         os.close(self.asked)
         os.close(self.answered)
 
     def leave(self) -> None:
-        """Called by the first process: close its writing end, to detect the end of requests."""
+        """Called by the first process: close its write end to detect the end of requests."""
         os.close(self._ask)
 
     def name(self, process: int) -> None:
-        """Send the id of the process whose ids `map_ids` asks to map."""
+        """Send the ID of the process whose user IDs `map_ids` requests to map."""
         os.write(self._ask, MESSAGE.pack(b"p", process))
 
     def map_ids(self) -> None:
-        """Return when the ids of the process's new user namespace are mapped."""
+        """Return when the IDs of the process's new user namespace are mapped."""
         os.write(self._ask, MESSAGE.pack(b"u", 0))
         self.wait()
 
     def wait(self) -> bytes:
-        """The next answer, of one byte; ends this process if the first one has ended."""
+        """Read the next response of one byte; exits if the first process has ended."""
         answer = os.read(self._answer, 1)
         if not answer:
             os._exit(FAILED)
@@ -98,12 +98,13 @@ class Helper:
 
 
 def serve(helper: Helper, job: EnclosureJob) -> None:
-    """Map ids as often as asked, in the first process, until the other processes have ended."""
+    """Map IDs on request, in the first process, until the other processes have ended."""
     process, is_requested = 0, False
     while message := os.read(helper.asked, MESSAGE.size):
         kind, number = MESSAGE.unpack(message)
         process, is_requested = (number, is_requested) if kind == b"p" else (process, True)
-        if not process or not is_requested:  # a process may ask before its parent has named it
+        # a request may arrive before the process's parent has sent its ID
+        if not process or not is_requested:
             continue
         is_requested = False
         maps = {name: ids_of(name, index, job) for index, name in enumerate(("uid", "gid"))}
@@ -115,7 +116,7 @@ def serve(helper: Helper, job: EnclosureJob) -> None:
 
 
 def ids_of(name: str, index: int, job: EnclosureJob) -> str:
-    """The text for `uid_map` or `gid_map`: one id for a user; for root all, or `host_id`."""
+    """The text for `uid_map` or `gid_map`: one ID for a user; for root all, or `host_id`."""
     inside = job.user[index]
     if os.geteuid() != 0:
         return f"{inside} {(os.geteuid, os.getegid)[index]()} 1\n"
@@ -127,9 +128,9 @@ def ids_of(name: str, index: int, job: EnclosureJob) -> str:
 
 
 def main(job: EnclosureJob) -> int:
-    """The first process: it starts the others and returns the status of the command."""
+    """The first process: starts the others and returns the status of the command."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the command decides what these mean
+        signal.signal(number, signal.SIG_IGN)  # the command handles these
     prctl(PDEATHSIG, signal.SIGKILL)
     helper = Helper()
     process = os.fork()
@@ -146,7 +147,7 @@ def main(job: EnclosureJob) -> int:
 
 
 def end_with(function: Callable[[], int]) -> None:
-    """End this process with the status that `function` returns, or with the error it raises."""
+    """End this process with the status that `function` returns, or with the status of its error."""
     status = FAILED
     try:
         status = function()
@@ -157,7 +158,7 @@ def end_with(function: Callable[[], int]) -> None:
 
 
 def wait_for(process: int) -> int:
-    """The status of a child, as in a shell; other children that end are waited for too."""
+    """The status of a child, as in a shell; other ended children are reaped too."""
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == process:
@@ -166,7 +167,7 @@ def wait_for(process: int) -> int:
 
 
 def isolate(helper: Helper, job: EnclosureJob) -> int:
-    """The second process: it makes the namespaces and waits for the third one."""
+    """The second process: creates the namespaces and waits for the third one."""
     helper.enter()
     prctl(PDEATHSIG, signal.SIGKILL)
     grouped = helper.wait() == b"g"
@@ -185,7 +186,7 @@ def isolate(helper: Helper, job: EnclosureJob) -> int:
 
 
 def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
-    """Process 1 of the new namespaces: it makes the root, drops all rights, starts the command."""
+    """Process 1 of the namespaces: sets up the root, drops all privileges, starts the command."""
     sys.path.clear()
     sys.meta_path.clear()
     umask = os.umask(0o022)
@@ -199,7 +200,7 @@ def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
         return IN_MEMORY if in_memory else 0
     make_root(job)
     change_root(job.root)
-    if not job.mapped and libc.unshare(NEWUSER) == 0:  # the kernel may refuse it
+    if not job.mapped and libc.unshare(NEWUSER) == 0:  # not supported by every kernel
         helper.map_ids()
     elif not job.mapped and job.outer_proc:
         checked(-1, f"{NO_NAMESPACES} of users, which the existing /proc needs")
@@ -207,7 +208,7 @@ def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
         job.user = (job.host_id, job.host_id)
     limit(job.limits, grouped=grouped)
     become(job.user, PRIVILEGED if job.privileged else ())
-    prctl(DUMPABLE, 0)  # nobody reads this process or its /proc/1/exe
+    prctl(DUMPABLE, 0)  # prevents reading this process or its /proc/1/exe
     prctl(PDEATHSIG, signal.SIGKILL)
     if helper.is_alone():
         return FAILED
@@ -224,7 +225,10 @@ def process_one(helper: Helper, job: EnclosureJob, *, grouped: bool) -> int:
 
 
 def start_network() -> None:
-    """Start the loopback of the new network; ping as any user, and low ports, as in Docker."""
+    """Start the loopback of the new network.
+
+    Allow ping and low ports for any user, as in Docker.
+    """
     datagram_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     fcntl.ioctl(
         datagram_socket.fileno(), 0x8914, struct.pack("16sh", b"lo", 0x41)
@@ -238,8 +242,9 @@ def start_network() -> None:
 
 
 def limit(limits: dict[str, int], *, grouped: bool) -> None:
-    """Limit each process; memory and processes only if no control group limits them together."""
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # 1: no program of the host gets a core
+    """Set limits for each process; for memory and processes only without control groups."""
+    # 1: no program of the host receives a core dump
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     if limits and not grouped:
         for kind, value in (("DATA", limits["memory"]), ("NPROC", limits["processes"])):
             number = getattr(resource, f"RLIMIT_{kind}")
@@ -249,9 +254,9 @@ def limit(limits: dict[str, int], *, grouped: bool) -> None:
 
 
 def open_terminal(console: int) -> bool:
-    """Make a new terminal stdin, stdout and stderr, and send its master side to `console`.
+    """Open a new terminal as stdin, stdout and stderr, and send its master side to `console`.
 
-    False if the kernel allows none here. A stderr that is not a terminal stays as it is.
+    False if the kernel does not allow it. A stderr that is not a terminal is not changed.
     """
     try:
         master, terminal = os.openpty()
@@ -265,12 +270,12 @@ def open_terminal(console: int) -> bool:
 
 
 def start(job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled: bool) -> None:
-    """Become the command, in the fourth process, or end with a status as in a shell."""
+    """Execute the command in the fourth process, or exit with a status as in a shell."""
     command, cwd = job.command, job.cwd
     status, text = NOT_STARTED, f"cannot change to the folder {cwd}"
     try:
         if controlled or not job.terminal:
-            os.setsid()  # no terminal of the host to put input into
+            os.setsid()  # prevents input to a terminal of the host
         if controlled:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -294,11 +299,11 @@ def start(job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled:
 
 
 def identity(path: str) -> tuple[int, int, bytes]:
-    """The device and the inode of a file, and the id of the mount by which it is reached."""
+    """The device and inode of a file, and the ID of its mount."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
-        with contextlib.suppress(FileNotFoundError):  # /proc is that of other processes
+        with contextlib.suppress(FileNotFoundError):  # /proc belongs to other processes
             with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
                 fields = dict(line.split(b":", 1) for line in file.read().splitlines())
             return status.st_dev, status.st_ino, fields[b"mnt_id"].strip()
@@ -308,14 +313,14 @@ def identity(path: str) -> tuple[int, int, bytes]:
 
 
 def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
-    """EnclosureError if `path` leads to this Python of the host, by way of /proc/self/exe.
+    """EnclosureError if `path` resolves to the Python of the host through /proc/self/exe.
 
-    A command that opens it could write to it when it is no longer in use (CVE-2019-5736).
+    A command that opens this file could write to it when it is no longer in use (CVE-2019-5736).
     """
     for _ in range(INTERPRETERS + 1):
         path_identity = identity(path)
         if path_identity[:2] == interpreter[:2] and path_identity[2] in (b"", interpreter[2]):
-            message = f"{path} is the program of the sandbox itself"
+            message = f"{path} is the program of the sandbox"
             raise EnclosureError(message)
         with open(path, "rb") as file:
             head = file.read(256)
@@ -326,7 +331,7 @@ def refuse_own(path: str, interpreter: tuple[int, int, bytes]) -> None:
 
 
 def execute(command: list[str], env: dict[str, str], interpreter: tuple[int, int, bytes]) -> None:
-    """Replace this process; a program without a slash is looked for in PATH, as execvp does."""
+    """Replace this process; a program without a slash is searched in PATH, as execvp does."""
     name = command[0]
     places = (
         [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in env["PATH"].split(":")]
@@ -347,7 +352,7 @@ def execute(command: list[str], env: dict[str, str], interpreter: tuple[int, int
 
 
 def run() -> None:
-    """Do the job in the file descriptor that is the argument, and end."""
+    """Run the job in the file descriptor given as the argument, and exit."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         job = EnclosureJob(json.loads(file.read()))
     end_with(lambda: main(job))

@@ -1,6 +1,6 @@
 """The files that a command in the sandbox sees: its root, /dev, /proc, /sys, /tmp and binds.
 
-Like the other modules of the enclosure it uses the standard library alone (see `enclosure`).
+Like the other modules of the enclosure, this one uses only the standard library (see `enclosure`).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ LOCKED = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 
 
 class EnclosureJob:
-    """What is run, and where."""
+    """The command to run, and its environment."""
 
     root: str  # the folder of the host
-    changes: str  # an empty folder of the host for what is written, or empty
-    overlay: str  # options of an overlay over `root` whose upper folder is in `changes`
+    changes: str  # an empty folder of the host for changes, or empty
+    overlay: str  # options of an overlay over `root` with its upper folder in `changes`
     probe: bool  # only mount that overlay
     binds: list[tuple[bool, str, str]]  # writable, source, path in the image
-    network: bool  # whether the command has that of the host
+    network: bool  # whether the command uses that of the host
     readonly: bool
     terminal: bool
-    console: int | None  # a socket; the command gets a terminal, whose master side goes there
+    console: int | None  # a socket for the master side of the command's terminal
     hostname: str
     user: tuple[int, int]
-    host_id: int | None  # the id outside of `user`, if root starts the command
+    host_id: int | None  # the ID of `user` on the host, if root starts the command
     privileged: bool  # whether the command has the capabilities PRIVILEGED
     limits: dict[str, int]  # "memory" in bytes and "processes", or empty
     filter: str  # BPF instructions in base64, or empty
@@ -64,10 +64,10 @@ class EnclosureJob:
 
 
 def mount_point(root: str, path: str, *, folder: bool) -> str:
-    """Where `path` of the image at `root` is on the host; it is made if missing.
+    """The location of `path` of the image at `root` on the host; created if missing.
 
-    It is inside the image whatever the links on it, since the kernel resolves it below `root`. A
-    link in place of the last part is followed to a folder, and replaced by a file.
+    It is inside the image regardless of links, since the kernel resolves it below `root`. A link as
+    the last part is followed to a folder, or replaced by a file.
     """
     outside = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -100,22 +100,23 @@ def make_devices(dev: str, *, terminal: bool) -> None:
     for name in (*NODES, *(("tty",) if terminal else ())):
         os.close(os.open(f"{dev}/{name}", NEW_FILE, 0o644))
         bind(f"/dev/{name}", f"{dev}/{name}", f"/dev/{name}")
-        flag(f"{dev}/{name}", RDONLY | NOSUID | NOEXEC)  # it is the host's: no other mode or owner
+        # it belongs to the host: keep mode and owner
+        flag(f"{dev}/{name}", RDONLY | NOSUID | NOEXEC)
     for name, target in LINKS.items():
         os.symlink(target, f"{dev}/{name}")
     for name in ("pts", "shm"):
         os.mkdir(f"{dev}/{name}")
     flags = NOSUID | NODEV
     checked(mount("tmpfs", f"{dev}/shm", "tmpfs", flags, "mode=1777"), "mount /dev/shm")
-    # Not every kernel allows them in a user namespace; a command without them has pipes.
+    # Not every kernel allows them in a user namespace; without them a command uses pipes.
     mount("devpts", f"{dev}/pts", "devpts", NOSUID | NOEXEC, "newinstance,ptmxmode=0666,mode=620")
 
 
 def make_proc(proc: str, job: EnclosureJob) -> None:
-    """A /proc of the new processes, without its parts that change or show the machine.
+    """A /proc of the new processes, without the parts that modify or expose the machine.
 
-    The /proc of a container is partly hidden, so that the kernel allows no new one: then that one
-    is bound, which is safe only if the command is in a user namespace of its own.
+    The /proc of a container is partly hidden, so that the kernel does not allow a new one: then the
+    existing one is bound, which is safe only if the command has a separate user namespace.
     """
     if mount("proc", proc, "proc", NOSUID | NODEV | NOEXEC) != 0:
         job.outer_proc = True
@@ -136,7 +137,7 @@ def make_proc(proc: str, job: EnclosureJob) -> None:
 
 
 def make_sys(sys_: str) -> None:
-    """A read-only /sys: a new one, or where the kernel does not allow it the existing one."""
+    """A read-only /sys: a new one, or the existing one if the kernel does not allow it."""
     flags = RDONLY | NOSUID | NODEV | NOEXEC
     if mount("sysfs", sys_, "sysfs", flags) != 0:
         bind("/sys", sys_, "/sys")
@@ -144,9 +145,10 @@ def make_sys(sys_: str) -> None:
 
 
 def mount_overlay(job: EnclosureJob) -> bool:
-    """Make mounts private to the namespace, and the overlay over the root, if there is one.
+    """Make mounts private to the namespace, and mount the overlay over the root, if any.
 
-    Returns whether changes are in memory, since the disk does not allow them, as an overlay itself.
+    Returns whether changes are kept in memory because the disk does not support them, for example
+    if it is an overlay.
     """
     checked(mount(None, "/", None, REC | PRIVATE), "make mounts private")
     if not job.changes:
@@ -159,7 +161,7 @@ def mount_overlay(job: EnclosureJob) -> bool:
         for more in (
             ",userxattr",
             "",
-        ):  # old kernels have no such option, and overlays only as root
+        ):  # old kernels lack this option and allow overlays only as root
             if mount("overlay", job.root, "overlay", 0, job.overlay + more) == 0:
                 return in_memory
     checked(-1, f"mount an overlay over {job.root}")
@@ -167,7 +169,7 @@ def mount_overlay(job: EnclosureJob) -> bool:
 
 
 def make_root(job: EnclosureJob) -> None:
-    """Mount everything that the command sees below job.root."""
+    """Mount all files visible to the command below job.root."""
     root = job.root
     bind(root, root, root)
     restrict(root, NOSUID | NODEV)
@@ -190,7 +192,7 @@ def make_root(job: EnclosureJob) -> None:
 
 
 def change_root(root: str) -> None:
-    """Make `root` the root and unmount the old one for this process."""
+    """Change the root of this process to `root` and unmount the old one."""
     os.chdir(root)
     checked(system_call("pivot_root", b".", b"."), "change the root (pivot_root)")
     checked(libc.umount2(b".", DETACH), "unmount the old root")

@@ -1,7 +1,7 @@
-"""Docker and podman: finds them, their versions, and creates, starts and removes containers.
+"""Finds Docker and podman and their versions; creates, starts and removes containers.
 
-Everything goes through the engine's command and its streams, not through shared folders, so that an
-engine on another machine (DOCKER_HOST, CONTAINER_HOST) works as well.
+All data passes through the engine's command and its streams, not through shared folders, so that an
+engine on another machine (DOCKER_HOST, CONTAINER_HOST) works too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Digest
 
 Kind = Literal["docker", "podman"]
-# What is asked in one call: the version, and whether the engine is rootless.
+# Queried in one call: the version, and whether the engine is rootless.
 PROBES = {
     "docker": ("info", "--format", "{{.ServerVersion}} {{json .SecurityOptions}}"),
     "podman": ("info", "--format", "{{.Version.Version}} {{.Host.Security.Rootless}}"),
@@ -27,15 +27,15 @@ ROOTLESS = {"docker": "name=rootless", "podman": "true"}
 HOSTS = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 GPUS = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
 REMEDY = (
-    "start Docker or podman, or set DOCKER_HOST or CONTAINER_HOST to one on another machine;"
-    " building needs neither"
+    "start Docker or podman, or set DOCKER_HOST or CONTAINER_HOST to an engine on another machine; "
+    "building needs neither"
 )
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """A running container engine: the path of its command, and the version of its server.
 
-    A `rootless` one runs without root: its root is the user who started it.
+    In a `rootless` engine, root is the user who started it.
     """
 
     kind: Kind
@@ -49,16 +49,16 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an engine: its id, and the diff ids of its layers, () if they are unknown."""
+    """An image in an engine: its ID, and the diff IDs of its layers, () if unknown."""
 
     id: Digest
     diff_ids: tuple[Digest, ...]
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a container is created for tests. `options` are further options of `create`.
+    """Options of a container for tests. `options` are further options of `create`.
 
-    Without `network` the container has a loopback only. `gpus` is a number of GPUs, or True for
+    Without `network` the container has only a loopback. `gpus` is a number of GPUs, or True for
     all.
     """
 
@@ -79,10 +79,10 @@ class _Inspected(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | None:
-    """A running engine, None if there is none: only `prefer` ("docker" or "podman"), if given.
+    """A running engine, or None; only `prefer` ("docker" or "podman"), if given.
 
     Otherwise Docker is tried before podman, unless only CONTAINER_HOST is set. ToolMissing if the
-    one that such a variable names does not answer: no other engine takes its place.
+    engine of such a variable does not respond: no other engine is used instead.
     """
     if prefer is not None:
         order: tuple[Kind, ...] = ("podman",) if prefer == "podman" else ("docker",)
@@ -95,16 +95,16 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
         if program is None:
             continue
         answer = process.run([program, *PROBES[kind]], check=False)
-        version, _, security = answer.stdout.partition(" ")  # both empty where no engine answers
+        version, _, security = answer.stdout.partition(" ")  # both empty if no engine responds
         if answer.status == 0 and version:
             rootless = ROOTLESS[kind] in security
             return Engine(kind=kind, program=program, version=version, rootless=rootless)
         reason = answer.stderr.strip()
         host = os.environ.get(HOSTS[kind])
         if host and prefer is None:
-            message = f"{HOSTS[kind]}={host}: {kind} does not answer there: {reason}"
+            message = f"{HOSTS[kind]}={host}: cannot connect to {kind}: {reason}"
             raise ToolMissing(message, hint=f"start it, or unset {HOSTS[kind]}")
-        reporter.detail(f"{kind} does not answer: {reason}")
+        reporter.detail(f"cannot connect to {kind}: {reason}")
     return None
 
 
@@ -112,19 +112,19 @@ def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine
     """The same as `find`; ToolMissing if there is none."""
     engine = find(prefer, reporter=reporter)
     if engine is None:
-        message = f"{prefer} does not answer" if prefer else "no container engine found"
+        message = f"cannot connect to {prefer}" if prefer else "no container engine found"
         raise ToolMissing(message, hint=REMEDY)
     return engine
 
 
 def local(engine: Engine) -> bool:
-    """Whether DOCKER_HOST or CONTAINER_HOST names no engine on another machine."""
+    """Whether neither DOCKER_HOST nor CONTAINER_HOST is set to an engine on another machine."""
     host = os.environ.get(HOSTS[engine.kind], "")
     return not host or host.startswith(("unix:", "npipe:"))
 
 
 def inspect(engine: Engine, reference: str) -> InspectedImage | None:
-    """The image that `engine` has as `reference`, None if it has none."""
+    """The image `reference` in `engine`; None if missing."""
     answer = process.run(engine.command("image", "inspect", reference), check=False)
     if answer.status != 0:
         return None
@@ -134,11 +134,11 @@ def inspect(engine: Engine, reference: str) -> InspectedImage | None:
 
 
 def diff_ids(engine: Engine) -> frozenset[Digest]:
-    """The diff ids of all layers of all images of `engine` that have a name."""
+    """The diff IDs of all layers of all named images of `engine`."""
     listed = process.run(engine.command("image", "ls", "--quiet", "--no-trunc")).stdout.split()
     if not listed:
         return frozenset()
-    # An image may be removed between the two commands: what is left is printed nevertheless.
+    # An image may be removed between the two commands: the others are printed nevertheless.
     words = engine.command("image", "inspect", *dict.fromkeys(listed))
     images = process.run(words, check=False).stdout or "[]"
     inspected = msgspec.json.decode(images, type=tuple[_Inspected, ...])
@@ -154,7 +154,7 @@ def remove(engine: Engine, reference: str) -> None:
 def create(
     engine: Engine, reference: str, command: Sequence[str], settings: ContainerOptions | None = None
 ) -> str:
-    """Create a container without starting it; returns its id."""
+    """Create a container without starting it; returns its ID."""
     flags = _flags(engine, settings or ContainerOptions())
     return process.run(engine.command("create", *flags, reference, *command)).stdout.strip()
 
@@ -177,7 +177,7 @@ def discard(engine: Engine, container: str) -> None:
 
 
 def gpu_options(kind: Kind, gpus: bool | int) -> tuple[str, ...]:
-    """The options for `gpus` GPUs; True is all."""
+    """The options for `gpus` GPUs; True for all."""
     if gpus is True:
         return GPUS[kind]
     if kind == "docker":

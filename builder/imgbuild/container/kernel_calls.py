@@ -1,6 +1,6 @@
 """System calls for the sandbox through ctypes: mounts, capabilities, the filter of system calls.
 
-Like the other modules of the enclosure it uses the standard library alone (see `enclosure`).
+Like the other modules of the enclosure, this one uses only the standard library (see `enclosure`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRIVATE, DETACH = 1 << 18, 2
 KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}  # statvfs → mount flags
 PDEATHSIG, DUMPABLE, SECCOMP, CAPBSET_DROP, NO_NEW_PRIVS, AMBIENT = 1, 4, 22, 24, 38, 47
 CAPABILITIES = 64
-# What root in the sandbox may do with files and accounts: CHOWN, DAC_OVERRIDE, FOWNER, FSETID,
+# Capabilities of root in the sandbox, for files and accounts: CHOWN, DAC_OVERRIDE, FOWNER, FSETID,
 # KILL, SETGID, SETUID, NET_BIND_SERVICE, SETFCAP.
 PRIVILEGED = (0, 1, 3, 4, 5, 6, 7, 10, 31)
 CAPABILITY_VERSION = 0x20080522
@@ -34,7 +34,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class EnclosureError(Exception):
-    """The sandbox cannot be set up, or the command not be started."""
+    """The sandbox cannot be set up, or the command cannot be started."""
 
 
 def checked(result: int, what: str) -> None:
@@ -45,19 +45,19 @@ def checked(result: int, what: str) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> int:
-    """0, or -1 with errno set; see its manual page, section 2."""
+    """The system call `mount`; 0, or -1 with errno set."""
     words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
     return int(libc.mount(*words, ctypes.c_ulong(flags), os.fsencode(data) if data else None))
 
 
 def prctl(option: int, value: int = 0, *more: object) -> int:
-    """0, or -1 with errno set; arguments that are left out are 0."""
+    """The system call `prctl`; 0, or -1 with errno set. Omitted arguments are 0."""
     rest = [*more, *(ctypes.c_ulong(0),) * (3 - len(more))]
     return int(libc.prctl(option, ctypes.c_ulong(value), *rest))
 
 
 def system_call(name: str, *arguments: object) -> int:
-    """A system call that the C library has no function for; 0, or -1 with errno set."""
+    """A system call without a function in the C library; 0, or -1 with errno set."""
     return int(libc.syscall(NUMBERS[os.uname().machine][name], *arguments))
 
 
@@ -67,7 +67,7 @@ def bind(source: str, target: str, what: str) -> None:
 
 
 def flag(place: str, flags: int) -> None:
-    """Add `flags` to one mount; the others, which the kernel may have locked, stay."""
+    """Add `flags` to one mount; keep its others, which the kernel may have locked."""
     current = os.statvfs(place).f_flag
     retained = sum(mount_flag for bit, mount_flag in KEPT.items() if current & bit)
     checked(
@@ -84,19 +84,19 @@ def restrict(target: str, flags: int) -> None:
         if place == target or place.startswith(f"{target}/"):
             try:
                 flag(place, flags)
-            except PermissionError:  # the command cannot access it either
+            except PermissionError:  # not accessible to the command either
                 continue
 
 
 def become(user: tuple[int, int], capabilities: tuple[int, ...]) -> None:
-    """Change to a user and group id; all capabilities but `capabilities` are lost for good."""
+    """Change to a user and group ID; drop all capabilities except `capabilities` permanently."""
     for number in range(CAPABILITIES):
         if number not in capabilities and prctl(CAPBSET_DROP, number) != 0:
             if ctypes.get_errno() == errno.EINVAL:
-                break  # above the last one that this kernel has
+                break  # above the last one of this kernel
             checked(-1, "drop capabilities")
     uid, gid = user
-    with contextlib.suppress(PermissionError):  # denied to a user who made the namespace
+    with contextlib.suppress(PermissionError):  # denied to the user who created the namespace
         os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -110,7 +110,10 @@ def become(user: tuple[int, int], capabilities: tuple[int, ...]) -> None:
 
 
 def load_filter(program: bytes) -> None:
-    """Apply a filter of system calls to this process; `program` is BPF, 8 bytes an instruction."""
+    """Apply a filter of system calls to this process.
+
+    `program` is BPF, 8 bytes for each instruction.
+    """
     buffer = ctypes.create_string_buffer(program, len(program))
     descriptor = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     pointer = ctypes.create_string_buffer(descriptor, len(descriptor))

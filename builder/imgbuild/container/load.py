@@ -1,4 +1,4 @@
-"""`imgbuild load`: an image of a layout into Docker or podman, unless the engine has it."""
+"""`imgbuild load`: loads an image of an OCI layout into Docker or podman."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imgbuild.values import Arch, Digest
 
 
 class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an engine: its name, and its id, a digest."""
+    """An image in an engine: its name, and its ID, a digest."""
 
     reference: str
     id: Digest
@@ -26,22 +26,22 @@ class EngineImage(msgspec.Struct, frozen=True, kw_only=True):
 def load(
     container_engine: Engine, layout: Layout, arch: Arch, tag: str, *, reporter: Reporter = SILENT
 ) -> EngineImage:
-    """Load the image on `arch` into an engine as `tag`, unless it is there already.
+    """Load the image on `arch` into an engine as `tag`, unless it exists there.
 
     WorkFailed if the image in the engine is not that of the layout afterwards, IntegrityError if
-    the content of a layer is not what its diff id names.
+    the content of a layer does not match its diff ID.
     """
     stored = layout.image(arch)
-    if container_engine.kind == "podman":  # Docker compares the diff ids itself
+    if container_engine.kind == "podman":  # Docker checks the diff IDs
         checked_layers.require_image(Store.open(), layout, arch, reporter=reporter)
     reference = archive.reference(tag)
     present = engine.inspect(container_engine, reference)
     if present is not None and _same(present, stored):
-        reporter.detail(f"{container_engine.kind} has {tag} already")
+        reporter.detail(f"{tag} already exists in {container_engine.kind}")
         return EngineImage(reference=reference, id=present.id)
     engine_diff_ids = engine.diff_ids(container_engine)
     pairs = zip(stored.layers, stored.diff_ids, strict=True)
-    # With the clients of engines, which take 0.2 s to import, only if there is work for them.
+    # Imports the clients of engines, which takes 0.2 s, only if they are needed.
     from imgbuild.container.transfer import ImageTransfer, transfer
 
     job = ImageTransfer(
@@ -69,7 +69,7 @@ def load(
 def _same(inspected: engine.InspectedImage, stored: PlatformImage) -> bool:
     """Whether an image in an engine is that of a layout.
 
-    Its id is the digest of the manifest if the engine stores OCI documents, and otherwise that of
+    The image ID is the digest of the manifest if the engine stores OCI documents, otherwise that of
     the configuration.
     """
     image_ids = (stored.manifest.digest, stored.config.digest)

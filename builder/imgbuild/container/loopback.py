@@ -1,7 +1,7 @@
 """A registry on 127.0.0.1 from which an engine pulls an image (separate: it listens on a port).
 
-It has the part of the OCI distribution API that a pull needs: GET and HEAD of manifests and blobs,
-with ranges. An engine requests only the layers that it does not have.
+It implements the part of the OCI distribution API that a pull needs: GET and HEAD of manifests and
+blobs, with ranges. An engine requests only missing layers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LoopbackImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> str:
-        """Its name for an engine."""
+        """The image reference for an engine."""
         return f"{self.repository}:{self.tag}"
 
 
@@ -87,9 +87,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer an unreadable request in HTTP, too.
+        """Send an HTTP response to an unreadable request, too.
 
-        containerd tries TLS first, and goes on without it only after an answer in HTTP.
+        containerd tries TLS first, and continues without it only after a response in HTTP.
         """
         del message, explain
         self.close_connection = True
@@ -103,7 +103,7 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        del request, client_address  # the engine reports a connection that it lost
+        del request, client_address  # the engine reports a lost connection
 
 
 @contextlib.contextmanager
@@ -112,7 +112,7 @@ def serve(
 ) -> Iterator[LoopbackImage]:
     """Serve the image on `arch` of `layout` until the end of the block.
 
-    `sent` is called with the number of bytes of each piece that was sent.
+    `sent` is called with the number of bytes of each sent chunk.
     """
     stored = layout.image(arch)
     tag = stored.manifest.digest.removeprefix("sha256:")

@@ -1,7 +1,8 @@
-"""Variables whose value is a path (HF_HOME, …): what a container sees of them, and mounts.
+"""Variables whose value is a path (HF_HOME, …): their values in a container, and mounts.
 
 The table is `paths` in data/variables.yaml. `passed` applies it for `run` and `smoke`; a job script
-for Slurm has the table (images/templates/slurm/paths.j2), since its variables are those of the job.
+for Slurm contains the table (images/templates/slurm/paths.j2), because the variables are those of
+the job.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from imgbuild.container.request import Mount
 from imgbuild.matrix.fields import Source
 from imgbuild.system import files, yaml_data
 
-# Folders that every image has, which a mount of a variable's path must not hide.
+# Folders of every image, which the mount of a variable's path must not hide.
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - empty when a container starts
 IMAGE_FOLDERS = (
     "/bin", "/dev", "/etc", "/lib", "/lib64", "/opt/imgbuild", "/opt/venv", "/proc", "/run",
@@ -26,13 +27,13 @@ IMAGE_FOLDERS = (
 )  # fmt: skip
 Use = Literal["mounted", "not passed"]
 DATABASE = "sqlite:///"
-ADDRESSES = ("file:", DATABASE)  # values that name a path as an address
+ADDRESSES = ("file:", DATABASE)  # values that contain a path as a URL
 
 
 class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of the table: variables that are treated alike.
+    """A row of the table: variables with the same rules.
 
-    `holds`: what is at the path. A new file is one that a program writes.
+    `holds`: the type of data at the path. A new file is one that a program writes.
     """
 
     names: tuple[str, ...]
@@ -44,7 +45,7 @@ class PathVariables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Variables of a container, their mounts, and why others are left out.
+    """Variables of a container, their mounts, and the reasons for omitted ones.
 
     `env` has None for a variable that keeps the value of this process.
     """
@@ -56,32 +57,32 @@ class PassedPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def table() -> tuple[PathVariables, ...]:
-    """The rows, in the order of the file."""
+    """The rows in the order of the file."""
     tables = yaml_data.load(files.data("variables.yaml"), dict[str, Any])
     return msgspec.convert(tables["paths"], tuple[PathVariables, ...])
 
 
 def names(use: Use | None = None) -> frozenset[str]:
-    """The names of all path variables, or of those with that `use`."""
+    """The names of all path variables, or of those with this `use`."""
     return frozenset(name for row in table() if use in (None, row.use) for name in row.names)
 
 
 def image_folders(env: Iterable[str]) -> tuple[str, ...]:
-    """The folders of an image with the variables `env` (NAME=VALUE), which name some."""
+    """The folders of an image, including those in the variables `env` (NAME=VALUE)."""
     values = (path for line in env for path in line.partition("=")[2].split(":"))
     return tuple(sorted({*IMAGE_FOLDERS, *(path for path in values if path.startswith("/"))}))
 
 
 def apptainer_folders() -> tuple[str, ...]:
-    """The folders that Apptainer mounts by itself, at the same path."""
+    """The folders that Apptainer mounts by default, at the same path."""
     return (os.path.expanduser("~"), "/tmp", "/var/tmp")  # noqa: PTH111, S108
 
 
 def local_path(value: str) -> Path | None:
-    """The absolute path that `value` names; None for an address such as https://….
+    """The absolute path in `value`; None for a URL such as https://….
 
-    The address file:/PATH names /PATH, sqlite:////PATH/FILE the folder of the database. Relative
-    addresses are left to the program, which starts in the same folder.
+    For file:/PATH it is /PATH, for sqlite:////PATH/FILE the folder of the database. Relative URLs
+    are not changed: the program starts in the same folder.
     """
     if value.startswith("file:/"):
         value = "/" + value.removeprefix("file:").lstrip("/")
@@ -101,10 +102,10 @@ def passed(
     without: Collection[str] = (),
     hf_cache: bool = True,
 ) -> PassedPaths:
-    """What a container sees of the path variables in `environ`, which has other `mounts`.
+    """The path variables of `environ` to pass to a container with other `mounts`.
 
-    `folders` are the image's. Variables in `without` are left out without a message, and so is the
-    Hugging Face cache unless `hf_cache`.
+    `folders` are those of the image. Variables in `without` are omitted without a message, and so
+    is the Hugging Face cache unless `hf_cache`.
     """
     env: dict[str, str | None] = {}
     more: list[Mount] = []
@@ -139,7 +140,7 @@ def unseen(
 ) -> list[str]:
     """A warning for each path variable of `env` whose path is in none of the mounts at `targets`.
 
-    Paths in the image's own folders are left out. `option` is what mounts a path.
+    Paths in folders of the image are excluded. `option` is the option that mounts a path.
     """
     warnings = []
     for row in table():
@@ -151,14 +152,14 @@ def unseen(
                 continue
             place = path.parent if row.holds == "new file" else path
             warnings.append(
-                f"{name}={env[name]}: the container does not see {path} of this machine;"
-                f" to mount it: {option.format(place)}"
+                f"{name}={env[name]}: {path} of this machine is not mounted in the container; to "
+                f"mount it: {option.format(place)}"
             )
     return warnings
 
 
 def settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """`env` for a command that only reads: path variables are left out unless they name a file."""
+    """`env` for a command that only reads: without path variables, except those for files."""
     read = passed(
         {
             name: env[name]
@@ -173,7 +174,7 @@ def settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Mount, ...]]
 
 
 def _not_passed(values: Mapping[str, str], reason: str) -> str:
-    """The message for variables that are left out for `reason`."""
+    """The message for variables that are omitted for `reason`."""
     name, value = next(iter(values.items()))
     path = local_path(value) or value
     shown = ", ".join(f"{name}={value}" for name, value in values.items())
@@ -189,7 +190,7 @@ def _obstacle(
     mounts: Iterable[Mount],
     folders: Iterable[str],
 ) -> str | None:
-    """The message if `path`, which variable `name` needs, cannot be mounted at the same path."""
+    """The message if `path` of the variable `name` cannot be mounted at the same path."""
     if not _exists(path):
         remedy = f"correct or unset {name}" if row.holds == "file" else f"mkdir -p {path}"
         return f"{name}={value} is not passed: {path} does not exist; {remedy}"
@@ -223,7 +224,7 @@ def _is_visible(path: Path, mounts: Iterable[Mount]) -> bool:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is a file at `path`, as far as this user can see."""
+    """Whether a file exists at `path` and is visible to this user."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises PermissionError
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a container: command, user, mounts, variables, GPUs, network, shm size."""
+"""The request for a container: command, user, mounts, variables, GPUs, network, shm size."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild.values import is_number
+
 
 def process_ids() -> tuple[int, int]:
-    """The user and group id of this process."""
+    """The user and group ID of this process."""
     return os.geteuid(), os.getegid()
 
 
@@ -25,16 +27,16 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A command and the container that it runs in.
 
-    `name` is the container's, None for one that the engine makes up. `command` is empty for the
-    image's own. `env` has None for a variable that keeps the value of this process, which is passed
-    by its name, so that no command line shows it. `env_files` are files of variables, each with its
-    content. `ports` are as in `docker run --publish`.
+    `name` is that of the container, None for one chosen by the engine. `command` is empty for the
+    image's default. `env` has None for a variable that keeps the value of this process, which is
+    passed by name, so that it does not appear in a command line. `env_files` are files of
+    variables, each with its content. `ports` are as in `docker run --publish`.
 
     `user` is "UID[:GID]", or a name for Docker and podman; None is `caller`, so that files in
     `mounts` belong to the caller. `home` is the value of HOME, None for the container's default.
     `gpus` is a number of GPUs, or True for all. Without `shm_size` (as in `docker run`) the
     container uses the shared memory of the host. `selinux`: this machine has SELinux, whose labels
-    would keep the container from its mounts.
+    would deny the container access to its mounts.
     """
 
     name: str | None = None
@@ -55,7 +57,7 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     tty: bool = False
 
     def variables(self) -> dict[str, str]:
-        """All variables with their values; those by name that this process lacks are left out."""
+        """All variables with their values, without those passed by name that are unset."""
         variables: dict[str, str] = {}
         for values in self.env_files.values():
             variables |= values
@@ -66,10 +68,10 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
         return variables
 
     def ids(self) -> tuple[int, int] | None:
-        """The user and group id of the command; None if `user` is a name."""
+        """The user and group ID of the command; None if `user` is a name."""
         if self.user is None:
             return self.caller
         uid, _, gid = self.user.partition(":")
-        if not uid.isdecimal() or not (gid or "0").isdecimal():
+        if not is_number(uid) or not is_number(gid or "0"):
             return None
         return int(uid), int(gid or self.caller[1])

@@ -1,7 +1,7 @@
 """The unpacked root folder of an image, kept in the cache, for commands without an engine.
 
-Layers are unpacked once and kept in the cache, as is the tree of an image, which is made of hard
-links to their files and never changes: an overlay takes what commands write.
+Layers are unpacked once and kept in the cache, as is the tree of an image, which consists of hard
+links to their files and never changes: an overlay stores changes made by commands.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ TREE = "tree"  # in the folder of a root, next to its size
 def root_folder(
     layout: Layout, arch: Arch, store: Store, *, reporter: Reporter = SILENT
 ) -> Iterator[sandbox.Root]:
-    """The image on `arch` as a root folder; what commands change in it is removed at the end.
+    """The image on `arch` as a root folder; changes made by commands are removed at the end.
 
-    Where the kernel or the cache's disk does not allow an overlay, the image is unpacked each time.
+    If the kernel or the cache's disk does not support an overlay, the image is unpacked each time.
     """
     with store.scratch() as scratch:
         place = sandbox.overlay_place(scratch)
         if place is not None:
             if place == "memory":
                 reporter.warn(
-                    f"{store.root}: its disk does not allow an overlay, so what the command writes"
-                    " is kept in memory; set IMGBUILD_CACHE to a folder on another disk"
+                    f"{store.root}: the disk does not support an overlay, so changes are kept in "
+                    "memory; set IMGBUILD_CACHE to a folder on another disk"
                 )
             tree = _image_tree(layout, arch, store, reporter)
             yield sandbox.Root(path=tree, changes=scratch / "changes")
@@ -55,7 +55,7 @@ def root_folder(
 
 
 def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) -> Path:
-    """The tree of the image in the cache, made if it is missing."""
+    """The tree of the image in the cache, created if missing."""
     with files.plain_errors(store.root), store.scratch() as scratch:
         layers = _unpacked_layers(layout, arch, store, scratch, reporter)
         names = "\n".join(layer.digest for layer in layout.image(arch).layers)
@@ -71,12 +71,12 @@ def _image_tree(layout: Layout, arch: Arch, store: Store, reporter: Reporter) ->
 def _unpacked_layers(
     layout: Layout, arch: Arch, store: Store, scratch: Path, reporter: Reporter
 ) -> list[Path]:
-    """The folders of the unpacked layers, bottom first; those that the cache lacks are made."""
+    """The folders of the unpacked layers, bottom first; missing ones are created."""
     digests = [layer.digest for layer in layout.image(arch).layers]
     files_of = dict(zip(digests, layout.layer_files(arch), strict=True))
     present = {digest: path for digest in files_of if (path := store.unpacked(digest)) is not None}
     missing = {digest: scratch / digest for digest in files_of if digest not in present}
-    for digest in missing:  # others will take these folders for what the digest names
+    for digest in missing:  # other processes rely on these folders having the content of the digest
         layout.require_intact(digest)
     if missing:
         with reporter.step(f"unpacking {len(missing)} of {len(missing) + len(present)} layers"):

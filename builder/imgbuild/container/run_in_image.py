@@ -28,12 +28,12 @@ from imgbuild.system.process import Result
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
-# The program of --init, and where engines look for it besides PATH.
+# The program of --init, and where engines search for it in addition to PATH.
 INITS = {"docker": "docker-init", "podman": "catatonit"}
 HELPERS = ("/usr/libexec/", "/usr/local/libexec/", "/usr/lib/", "/usr/local/lib/")
 
 
-PROJECT_COMMIT = "dev.imgbuild.project.commit"  # label: the image has this commit of a project
+PROJECT_COMMIT = "dev.imgbuild.project.commit"  # label: the image contains this commit of a project
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandConfig(msgspec.Struct, frozen=True):
-    """The part of an image configuration that running a command needs, from image-spec 1.1."""
+    """The part of an image configuration (image-spec 1.1) for running a command."""
 
     env: tuple[str, ...] = msgspec.field(default=(), name="Env")
     entrypoint: tuple[str, ...] = msgspec.field(default=(), name="Entrypoint")
@@ -67,7 +67,7 @@ def running(layout: Layout, arch: Arch) -> CommandConfig:
         return msgspec.convert({**image.settings, **labels}, CommandConfig)
     except msgspec.ValidationError as error:
         message = f"{layout.path}: invalid image configuration for {arch}: {error}"
-        raise IntegrityError(message, hint="build it again") from error
+        raise IntegrityError(message, hint="build the image again") from error
 
 
 def environment(settings: CommandConfig) -> dict[str, str]:
@@ -89,8 +89,8 @@ def run_in_root(
     """
     ids = request.ids()
     if ids is None:
-        message = f"--user {request.user}: names of users are not known in a root folder"
-        raise InputError(message, hint="write --user UID:GID")
+        message = f"--user {request.user}: user names are not supported in a root folder"
+        raise InputError(message, hint="use --user UID:GID")
     env = environment(settings) | ({"HOME": request.home} if request.home else {})
     if streams is sandbox.Streams.TERMINAL:
         env["TERM"] = os.environ.get("TERM", "xterm")
@@ -116,7 +116,7 @@ def run_in_root(
 def choose(through: str | None, *, reporter: Reporter = SILENT) -> Engine | None:
     """The engine for `through`: "docker", "podman" or None for a running one; None: a root folder.
 
-    ToolMissing if the named engine does not answer.
+    ToolMissing if the selected engine does not respond.
     """
     if through == "root":
         return None
@@ -138,7 +138,7 @@ def run(
 ) -> CommandResult:
     """Run the command of `request` with `container_engine`, or in a root folder if it is None.
 
-    The image is loaded first if the engine lacks it. Any status of the command is returned.
+    The image is loaded first if it is missing in the engine. Any status of the command is returned.
     """
     if container_engine is None:
         return _in_root(layout, arch, request, store, capture=capture, reporter=reporter)
@@ -159,9 +159,8 @@ def run(
     )
     if ran.status == FAILED and request.gpus:
         reporter.warn(
-            f"{container_engine.kind} could not start the container with GPUs, which needs the"
-            " NVIDIA"
-            " Container Toolkit; --gpus 0 leaves them out"
+            f"{container_engine.kind} could not start the container with GPUs, which requires the "
+            "NVIDIA Container Toolkit; --gpus 0 disables them"
         )
     return ran
 
@@ -186,7 +185,10 @@ def engine_command(
 
 
 def _has_init(kind: engine.Kind) -> bool:
-    """Whether this machine has the program for --init; an engine elsewhere may have it too."""
+    """Whether this machine has the program for --init.
+
+    An engine on another machine may have it too.
+    """
     places = [f"{folder}{kind}" for folder in HELPERS]
     return programs.which(INITS[kind], path=os.pathsep.join([os.defpath, *places])) is not None
 

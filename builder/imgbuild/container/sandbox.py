@@ -1,10 +1,9 @@
 """Runs commands in an unpacked image, with or without root: binds, network, user, overlay.
 
-The command runs in its own namespaces, so that nothing stays mounted or running when it ends or
-imgbuild is killed. It sees the image, what is bound and nothing else of the host; it cannot get
-more rights than it starts with, and most system calls of administrators are denied to it.
-`enclosure` does the work in the started process. The threat model in docs/explanation says what
-this defends against.
+The command runs in its own namespaces, so that nothing remains mounted or running when it ends or
+imgbuild is killed. Only the image and the binds of the host are visible to it; it cannot gain
+privileges, and most administrative system calls are denied. `enclosure` implements this in the
+started process. The threat model is described in docs/explanation.
 """
 
 from __future__ import annotations
@@ -34,26 +33,26 @@ from imgbuild.system.terminal import SentTerminal
 HOSTNAME = "imgbuild"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESOLVER = Path("/etc/resolv.conf")
-RDMA = Path("/dev/infiniband")  # bound with the network of the host
+RDMA = Path("/dev/infiniband")  # bound if the network of the host is used
 SETTINGS = Path("/proc/sys")
 CONTAINER = "start a container with --security-opt seccomp=unconfined or --privileged"
 REMEDY = f"run as root, or allow users to create namespaces; {CONTAINER}"
-# A setting of the kernel, the values that forbid and allow namespaces to users, and who has it.
+# A kernel setting, its values that forbid and allow user namespaces, and the kernels that have it.
 FORBIDDING = (
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0", "AppArmor (Ubuntu 24.04)"),
     ("kernel.unprivileged_userns_clone", "0", "1", "the kernel (older Debian)"),
     ("user.max_user_namespaces", "0", "10000", "the kernel"),
 )
 START = "import sys; sys.path.append({!r}); from imgbuild.container.enclosure import run; run()"
-# An id that no user of the host has, from a range that container managers use; else nobody's.
+# An ID of no user of the host, from a range for container managers; else that of nobody.
 SPARE, NOBODY = 1_878_982_000, 65534
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
     """An unpacked image at `path`.
 
-    What commands write goes to it or, with `changes`, to that folder, so that `path` never changes;
-    to memory, until the command ends, if the disk of `changes` does not allow an overlay.
+    Commands write to it or, with `changes`, to that folder, so that `path` never changes; to
+    memory, until the command ends, if the disk of `changes` does not support an overlay.
     """
 
     path: Path
@@ -63,7 +62,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
         """The fields of a job about the root. InputError if it is not a folder."""
         root = self.path.resolve()
         if not root.is_dir():
-            message = f"cannot use {root} as a root: it is not a folder"
+            message = f"cannot use {root} as a root folder: not a folder"
             raise InputError(message, hint="unpack the image to a folder that you own")
         if self.changes is None:
             return {"root": str(root), "changes": "", "overlay": ""}
@@ -84,19 +83,19 @@ class Bind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Streams(enum.Enum):
-    """What stdin, stdout and stderr of a command are."""
+    """The stdin, stdout and stderr of a command."""
 
     CAPTURED = enum.auto()
-    INHERITED = enum.auto()  # those of this process
-    TERMINAL = enum.auto()  # a terminal of its own, joined to that of this process
+    INHERITED = enum.auto()  # the streams of this process
+    TERMINAL = enum.auto()  # a separate terminal, connected to that of this process
 
 
 class Confined(msgspec.Struct, frozen=True, kw_only=True):
     """A user for untrusted code, with limits.
 
-    If root starts it, its id outside is `host_id`, which no other user has. The limits `memory`, in
-    bytes, and `processes` are for all of its processes together if the caller can make control
-    groups; else memory is for each process, and processes are counted per user.
+    If root starts it, its ID on the host is `host_id`, which no other user has. The limits
+    `memory`, in bytes, and `processes` apply to all of its processes together if the caller can
+    create control groups; otherwise `memory` applies to each process, and `processes` to the user.
     """
 
     ids: tuple[int, int] = (1000, 1000)
@@ -123,14 +122,14 @@ def run(
 ) -> process.Result:
     """Run `command` as root with `root` as its `/`. Any status is returned.
 
-    `user`, a user and a group id, runs it as that user, without any capability; root has those
-    that concern files and accounts, so that it can install packages. If the caller is not root
-    there is only one user id, so that root's files appear to belong to that user.
-    With `readonly` the files of `root` cannot be written; `/tmp` and writable `binds` can.
-    The command has its own `/proc`, `/dev` and read-only `/sys`, new `/tmp` and `/dev/shm`, and
-    of the environment only `env`. Without `network` it has only a loopback.
+    `user`, a user and a group ID, runs it as that user without capabilities; root has those for
+    files and accounts, so that it can install packages. If the caller is not root there is only one
+    user ID, so that root's files appear to belong to that user. With `readonly` the files of `root`
+    are read-only; `/tmp` and writable `binds` are not. The command has a separate `/proc`, `/dev`
+    and read-only `/sys`, a new `/tmp` and `/dev/shm`, and only `env` as environment. Without
+    `network` it has only a loopback.
 
-    ToolMissing if namespaces are not allowed on this machine, WorkFailed if the set-up fails,
+    ToolMissing if namespaces are not allowed on this machine, WorkFailed if the setup fails,
     InputError if `root`, a bind or its path in the image cannot be used.
     """
     if not command:
@@ -164,7 +163,7 @@ def _started(
     shown: Sequence[str],
     streams: Streams = Streams.CAPTURED,
 ) -> process.Result:
-    """Do `job` in a new process; `shown` are words for its arguments, for lists of process."""
+    """Run `job` in a new process; `shown` are arguments for display in process lists."""
     if streams is Streams.TERMINAL:
         return _on_terminal(job, shown)
     with _descriptor(json.dumps(job).encode()) as descriptor:
@@ -187,7 +186,7 @@ def _started(
 
 
 def _remedy(settings: Path = SETTINGS) -> str:
-    """How namespaces can be allowed: the setting in the folder `settings` that forbids them."""
+    """The remedy if namespaces are forbidden: the responsible setting in the folder `settings`."""
     for name, forbidding, allowing, owner in FORBIDDING:
         path = settings / name.replace(".", "/")
         if path.exists() and path.read_text(encoding="ascii").strip() == forbidding:
@@ -199,7 +198,7 @@ def _remedy(settings: Path = SETTINGS) -> str:
 
 
 def _on_terminal(job: Mapping[str, object], shown: Sequence[str]) -> process.Result:
-    """Do `job` in a new process, with a terminal of its namespaces for the command."""
+    """Run `job` in a new process, with a terminal in its namespaces for the command."""
     terminal = SentTerminal()
     console = terminal.sender.fileno()
     with _descriptor(json.dumps({**job, "console": console}).encode()) as descriptor:
@@ -217,7 +216,7 @@ def _starter(descriptor: int, shown: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _descriptor(data: bytes) -> Iterator[int]:
-    """An open file with `data`, which other users cannot see as they see arguments."""
+    """An open file with `data`, which is not visible to other users as arguments are."""
     descriptor = os.memfd_create("imgbuild-job")
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -238,10 +237,10 @@ def _filter() -> bytes:
 
 
 def spare_id() -> int | None:
-    """An id that owns nothing on this machine, for builds that root starts; None if not root.
+    """An ID that owns nothing on this machine, for builds that root starts; None if not root.
 
-    In a container that has few ids it is the id of the user `nobody`. Where a user is shown as root
-    and there is no other id, it is the user's; ToolMissing if the machine's root is the only one.
+    In a container with few IDs it is the ID of the user `nobody`. If a user is mapped to root and
+    there is no other ID, it is that of the user; ToolMissing if the machine's root is the only one.
     """
     if os.geteuid() != 0:
         return None
@@ -252,8 +251,8 @@ def spare_id() -> int | None:
             return candidate
     if any(first == 0 and outside != 0 for first, outside, _ in maps):
         return 0
-    message = "sdists are not built as root, and there is no other user id here"
-    raise ToolMissing(message, hint="run as another user, or map more user ids into this container")
+    message = "sdists are not built as root, and no other user ID is available"
+    raise ToolMissing(message, hint="run as another user, or map more user IDs into this container")
 
 
 def _sources(binds: Sequence[Bind], *, network: bool) -> list[tuple[bool, str, str]]:
@@ -266,18 +265,18 @@ def _sources(binds: Sequence[Bind], *, network: bool) -> list[tuple[bool, str, s
         ]
     except OSError as error:
         message = f"cannot mount {error.filename}: {error.strerror}"
-        raise InputError(message, hint="name a file or folder of this machine") from error
+        raise InputError(message, hint="use a file or folder of this machine") from error
 
 
 def _escaped(path: Path) -> str:
-    """`path` as mount reads it in the options of an overlay."""
+    """`path` escaped for the mount options of an overlay."""
     return re.sub(r"([\\,:])", r"\\\1", str(path))
 
 
 def overlay_place(folder: Path) -> Literal["disk", "memory"] | None:
-    """Where `run` keeps changes of a root with `changes` in `folder`, which is empty.
+    """Where `run` stores changes of a root with `changes` in the empty `folder`.
 
-    None if it cannot mount an overlay.
+    None if an overlay cannot be mounted.
     """
     root = Root(path=folder / "root", changes=folder / "changes")
     for place in (folder / "root", folder / "changes"):

@@ -1,7 +1,7 @@
 """The seccomp filter: system calls denied in the sandbox, by libseccomp (separate: a policy).
 
-It denies calls that builds and programs in images do not need and that escapes have used: new
-namespaces and mounts, tracing, kernel keys, bpf, io_uring, modules, and faked terminal input.
+It denies calls that builds and programs in images do not need and that sandbox escapes have used:
+new namespaces and mounts, tracing, kernel keys, bpf, io_uring, modules, and faked terminal input.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALLOW = 0x7FFF0000
 DENY = 0x00050000  # plus the error number
 MASKED_EQ = 7
 EQ, GT = 4, 6
-BAD_ARCH = 2  # the attribute: what calls of another architecture, such as 32-bit ones, get
+BAD_ARCH = 2  # the attribute for the action on calls of another architecture, such as 32-bit ones
 RESOLVE_ERROR = -1
 
 DENIED = (
@@ -61,7 +61,7 @@ class ArgumentCheck(ctypes.Structure):
 def program() -> bytes | None:
     """The filter as BPF instructions of this architecture; None without libseccomp.
 
-    WorkFailed if libseccomp cannot make it.
+    WorkFailed if libseccomp cannot create it.
     """
     try:
         library = ctypes.CDLL(LIBRARY)
@@ -80,7 +80,7 @@ def program() -> bytes | None:
 def _fill(library: ctypes.CDLL, context: ctypes.c_void_p) -> None:
     for name in DENIED:
         _deny(library, context, name, errno.EPERM)
-    # Its flags are in memory, which a filter cannot read; the C library then uses clone.
+    # Flags of clone3 are in memory, which a filter cannot read; the C library then uses clone.
     _deny(library, context, "clone3", errno.ENOSYS)
     for flag in NAMESPACES:
         _deny(library, context, "clone", errno.EPERM, ArgumentCheck(0, MASKED_EQ, flag, flag))
@@ -102,7 +102,7 @@ def _deny(
     comparison: ArgumentCheck | None = None,
 ) -> None:
     number = library.seccomp_syscall_resolve_name(name.encode())
-    if number == RESOLVE_ERROR:  # newer than the library
+    if number == RESOLVE_ERROR:  # unknown to this version of the library
         return
     count = ctypes.c_uint(0 if comparison is None else 1)
     action = ctypes.c_uint32(DENY | error)

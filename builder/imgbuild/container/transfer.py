@@ -1,10 +1,10 @@
 """Transfers image layers into Docker or podman (separate: `docker` is imported only if needed).
 
 An engine on this machine pulls from a registry on the loopback (see `container.loopback`): it
-requests the layers that it lacks. Docker unpacks them when it has all, one after another; to pull
-some of them first, or while the image is built, is no faster on two cores. An engine that cannot
-reach that registry, on another or a virtual machine, is sent an archive. For Docker it leaves out
-the layers of its other images, unless Docker refuses that.
+requests missing layers. Docker unpacks them sequentially after downloading all; pulling some of
+them earlier, or during the build, is not faster on two cores. An engine that cannot reach that
+registry, on another or a virtual machine, receives an archive. For Docker the archive omits layers
+of its other images, unless Docker rejects that.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from imgbuild.system.amounts import count, size_text
 from imgbuild.system.reporter import ProgressBar, Reporter
 from imgbuild.values import Arch, Digest
 
-HINT = "see `docker info`; the engine's own log has more"
+HINT = "see `docker info`; the engine's log has details"
 
 SHORT = 12  # characters of a layer's digest in Docker's events
 DONE = ("Pull complete", "Already exists")
 
 
 class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on its way into an engine; `there` are digests of layers that the engine has."""
+    """The transfer of an image into an engine; `there` are digests of layers in the engine."""
 
     engine: Engine
     layout: Layout
@@ -45,13 +45,13 @@ class ImageTransfer(msgspec.Struct, frozen=True, kw_only=True):
     there: frozenset[Digest]
 
     def size(self, without: Collection[Digest] = ()) -> int:
-        """The bytes of all layers but those of `without`."""
+        """The bytes of all layers except those of `without`."""
         layers = self.layout.image(self.arch).layers
         return sum(layer.size for layer in layers if layer.digest not in without)
 
 
 def transfer(job: ImageTransfer, reporter: Reporter) -> None:
-    """ImageTransfer the image; WorkFailed if the engine refuses it."""
+    """Transfer the image; WorkFailed if the engine rejects it."""
     with reporter.step(f"{job.title}, {_amount(job)}"):
         if not _pulled(job, reporter):
             _send(job, reporter)
@@ -67,7 +67,7 @@ def _amount(job: ImageTransfer) -> str:
 
 
 def _pulled(job: ImageTransfer, reporter: Reporter) -> bool:
-    """Let the engine pull from the loopback; False if it cannot reach that of this machine."""
+    """Pull from the loopback with the engine; False if the engine cannot reach it."""
     with (
         reporter.progress(job.title, job.size(job.there)) as bar,
         loopback.serve(job.layout, job.arch, _sent(job, bar)) as served,
@@ -86,7 +86,7 @@ def _pulled(job: ImageTransfer, reporter: Reporter) -> bool:
 
 
 def _sent(job: ImageTransfer, bar: ProgressBar) -> Callable[[int], object]:
-    """What advances the bar with each piece: for Docker, whose events say more, nothing does."""
+    """The callback that advances the bar with each chunk; none for Docker, which sends events."""
     return bar.advance if job.engine.kind == "podman" else lambda _: None
 
 
@@ -111,7 +111,7 @@ def _podman_pull(job: ImageTransfer, served: LoopbackImage) -> None:
 
 
 def _send(job: ImageTransfer, reporter: Reporter) -> None:
-    """Send a docker-archive of the layers that the engine lacks, or of all if it refuses that."""
+    """Send a docker-archive of the missing layers, or of all if the engine rejects that."""
     if job.engine.kind == "podman":
         with _archive(job, reporter) as chunks:
             process.feed(job.engine.command("load"), chunks)
@@ -133,7 +133,7 @@ def _send(job: ImageTransfer, reporter: Reporter) -> None:
 def _archive(
     job: ImageTransfer, reporter: Reporter, without: Collection[Digest] = ()
 ) -> Iterator[Iterator[bytes]]:
-    """The pieces of a docker-archive, counted by a bar as they are taken."""
+    """The chunks of a docker-archive, counted by a progress bar as they are consumed."""
     with reporter.progress(job.title, job.size(without)) as bar:
 
         def _counted() -> Iterator[bytes]:
@@ -169,7 +169,7 @@ class DockerApi:
                 pass
 
     def tag(self, source: str, reference: str) -> None:
-        """Name the image `source`, REPOSITORY:TAG, also `reference`."""
+        """Add the name `reference` to the image `source`, REPOSITORY:TAG."""
         repository, _, tag = reference.rpartition(":")
         with _failing(f"tag {reference}"):
             self._api.tag(source, repository, tag)
@@ -182,12 +182,12 @@ class DockerApi:
 
 @contextlib.contextmanager
 def connect() -> Iterator[DockerApi]:
-    """Connect to the engine that DOCKER_HOST or the current context names, else ToolMissing."""
+    """Connect to the engine of DOCKER_HOST or the current context; ToolMissing if it fails."""
     try:
-        # An engine that unpacks a large image may be silent for minutes: no time limit.
+        # An engine may send nothing for minutes while it unpacks a large image: no time limit.
         client = docker.from_env(version="auto", timeout=None, use_ssh_client=True)
     except (DockerException, OSError) as error:
-        message = f"docker does not answer: {error}"
+        message = f"cannot connect to docker: {error}"
         raise ToolMissing(message, hint="start Docker, or set DOCKER_HOST") from error
     with contextlib.closing(client):
         yield DockerApi(client.api)
@@ -209,7 +209,10 @@ def _failing(what: str) -> Iterator[None]:
 
 
 def _checked(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """`events` to their end, which closes the connection; then DockerException for an error."""
+    """Read `events` to their end, which closes the connection.
+
+    Then DockerException for an error.
+    """
     errors = []
     for event in events:
         if "error" in event:

@@ -1,1 +1,1 @@
-"""Known vulnerabilities: sources of advisories, what is accepted, severities, VEX."""
+"""Known vulnerabilities: sources of advisories, accepted ones, severities, VEX."""

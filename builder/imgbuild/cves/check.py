@@ -1,4 +1,4 @@
-"""Known vulnerabilities of an image: which count, in which order, which are accepted."""
+"""Known vulnerabilities of an image: counted ones, their order, accepted ones."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from imgbuild.values import Arch, Sha256
 
 
 class Vulnerability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One vulnerability of one package. `id` is its CVE where it has one, `ids` are all.
+    """One vulnerability of one package. `id` is its CVE, if any, `ids` are all.
 
     `files` are the wheel or debs of the package, `purls` their package URLs; `fixed` is the lowest
-    version that has the fix, "" if none is known. `accepted` is the entry of the matrix that
-    accepts it.
+    version with the fix, "" if unknown. `accepted` is the entry of the matrix that accepts it.
     """
 
     id: str
@@ -45,8 +44,8 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True):
     """The vulnerabilities of one image, the most severe first.
 
     `threshold` is the lowest severity that counts; `counted` are those that count and are not
-    accepted, as PACKAGE/ID. `expired` are entries of the matrix that accepted one of them until
-    a day in the past, `unused` those that match none. `unread` is what was not looked at.
+    accepted, as PACKAGE/ID. `expired` are entries of the matrix that accepted one of them until a
+    date in the past, `unused` those that match none. `unread` are parts that were not checked.
     """
 
     target: str
@@ -68,7 +67,7 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CveCase(msgspec.Struct, frozen=True, kw_only=True):
-    """An image to check; what is accepted for its target, and for all targets (`shared`)."""
+    """An image to check; entries accepted for its target, and for all targets (`shared`)."""
 
     lock: Lock
     arch: Arch
@@ -77,7 +76,10 @@ class CveCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CvePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts: severities from `threshold` on, and with `fixable` only what has a fix."""
+    """Counted vulnerabilities: severities from `threshold`.
+
+    With `fixable` only those with a fix.
+    """
 
     threshold: Rating = Rating.HIGH
     fixable: bool = False
@@ -95,7 +97,8 @@ def check(
     """A report for each of `cases`; `find` is called once, with all of their packages.
 
     `records` has the records of debs, which name their source packages. With `whole`, `cases` are
-    all targets of the matrix: an entry for all targets that matches none of them is then unused.
+    all targets of the matrix: only then an entry for all targets that matches none is reported as
+    unused.
     """
     installed_in = [installed(case.lock, case.arch, records) for case in cases]
     answer = find(
@@ -111,7 +114,7 @@ def check(
 def _with_unused(
     cases: Sequence[CveCase], reports: Sequence[CveReport], *, whole: bool
 ) -> list[CveReport]:
-    """`reports`, each with the accepted entries that its target has on no architecture."""
+    """`reports`, each with the accepted entries that match on no architecture of its target."""
     ids: dict[str, set[str]] = {}
     for report in reports:
         names = {name for vulnerability in report.vulnerabilities for name in vulnerability.ids}
@@ -135,7 +138,7 @@ def _report(
     answer: SourceAnswer,
     policy: CvePolicy,
 ) -> CveReport:
-    # The packages of other targets are in the answer as well, some with other debs of one source.
+    # The response also has packages of other targets, some with other debs of the same source.
     by_key = {package.key: package for package in packages}
     advisories = [
         msgspec.structs.replace(advisory, package=by_key[advisory.package.key])
@@ -178,7 +181,7 @@ def _report(
 
 
 def groups(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
-    """`advisories` of one package that share an id, directly or through others, together."""
+    """Groups of `advisories` of one package that share an ID, directly or through others."""
     by_package: dict[tuple[str, str, str], list[list[Advisory]]] = {}
     for advisory in advisories:
         before = by_package.setdefault(advisory.package.key, [])
@@ -193,7 +196,7 @@ def groups(advisories: Iterable[Advisory]) -> list[list[Advisory]]:
 def _joined(
     group: Sequence[Advisory], accepted: Sequence[AcceptedCve], today: datetime.date
 ) -> Vulnerability:
-    """What several advisories say of one vulnerability: the highest severity, the lowest fix."""
+    """Several advisories about one vulnerability merged: highest severity, lowest fix."""
     package = group[0].package
     ids = tuple(dict.fromkeys(name for advisory in group for name in advisory.ids))
     cves = sorted(name for name in ids if name.startswith("CVE-"))
@@ -221,7 +224,7 @@ def _joined(
 def accepting(
     accepted: Sequence[AcceptedCve], ids: Collection[str], today: datetime.date
 ) -> AcceptedCve | None:
-    """The first of `accepted` that is for one of `ids` and has not expired; None without one."""
+    """The first of `accepted` that is for one of `ids` and has not expired; or None."""
     return next(
         (entry for entry in accepted if entry.id in ids and not expired(entry, today)), None
     )

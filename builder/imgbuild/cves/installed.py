@@ -1,4 +1,4 @@
-"""The packages of an image as advisories name them: PyPI's, and Debian's source packages."""
+"""The packages of an image as advisories name them: PyPI's, Debian's source packages, CPython."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from imgbuild.plan.plan import installed_wheels
 from imgbuild.values import Arch, Sha256, normalize
 
 PYPI = "PyPI"
+GIT = "GIT"  # OSV's ecosystem of what is known by a repository and its tags
+CPYTHON = "cpython"
+# CPython's own advisories (PSF-…) and the CVEs about it name the commits and tags of this one.
+REPOSITORIES = {CPYTHON: "https://github.com/python/cpython"}
 # Debian's suites by the number that advisories use.
 RELEASES = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14"}
-REBUILT = re.compile(r"\+b[0-9]+\Z")  # the mark of a binary package that was built again
+REBUILT = re.compile(r"\+b[0-9]+\Z")  # the suffix of a binary package that was rebuilt
 
 
 class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A package of an image as advisories name it.
+    """A package of an image by its name in advisories.
 
-    `ecosystem` is OSV's: PyPI or Debian:12. `version` is without a local part, such as `+cu124`:
-    advisories have none. `files` are its wheel or debs, `purls` their package URLs, `binaries`
-    name and version of each deb.
+    `ecosystem` is OSV's: PyPI, Debian:12, or GIT for a standalone Python. `version` is without a
+    local part, such as `+cu124`: advisories have none. `files` are its wheel, debs or archive,
+    `purls` their package URLs, `binaries` name and version of each deb.
     """
 
     ecosystem: str
@@ -41,13 +45,13 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What identifies it for a source of advisories."""
+        """The key of the package for a source of advisories."""
         return self.ecosystem, self.name, self.version
 
     def lowest_fix(self, versions: Iterable[str]) -> str:
-        """The lowest of `versions` after its own; "" if there is none.
+        """The lowest of `versions` above the installed one; "" if there is none.
 
-        Versions that cannot be read do not count.
+        Invalid versions are ignored.
         """
         order = order_of(self.ecosystem)
         current = order(self.version)
@@ -63,7 +67,7 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
 
 def order_of(ecosystem: str) -> Callable[[str], Any]:
     """The sort key of versions of `ecosystem`; it raises ValueError for an invalid version."""
-    return Version if ecosystem == PYPI else debian_version.key
+    return Version if ecosystem in (PYPI, GIT) else debian_version.key
 
 
 def installed(
@@ -71,8 +75,8 @@ def installed(
 ) -> tuple[InstalledSource, ...]:
     """The packages of `lock` on `arch`, sorted; InputError for a suite without a known number.
 
-    `records` has the source packages of debs. For a deb that it lacks, the source package is named
-    by the deb's folder in the archive, and has the deb's version.
+    `records` has the source packages of debs. For a deb without a record, the source package has
+    the name of the deb's folder in the archive and the deb's version.
     """
     resolution = lock.arch[arch]
     files_by_source: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
@@ -88,6 +92,12 @@ def installed(
         key = (f"Debian:{release}", source, version)
         files_by_source.setdefault(key, []).append((deb.package, named))
         binaries.setdefault(key, []).append((deb.package, deb.version))
+    if archive := resolution.python:
+        url = (lock.base.standalone or {}).get(arch, "")
+        named = purl.generic(CPYTHON, archive.version, url=url, sha256=archive.sha256)
+        key = (GIT, CPYTHON, archive.version)
+        files_by_source[key] = [(archive.file, named)]
+        binaries[key] = [("python", archive.version)]  # as scanners of programs name it
     return tuple(
         InstalledSource(
             ecosystem=ecosystem,
@@ -102,10 +112,10 @@ def installed(
 
 
 def unknown_parts(lock: Lock, arch: Arch) -> tuple[str, ...]:
-    """Parts of the image whose packages the lock does not have."""
+    """Parts of the image whose packages are not in the lock."""
     if lock.arch[arch].base_manifest is None:
         return ()
-    return (f"{lock.base.image}: the lock has its layers, not its packages",)
+    return (f"{lock.base.image}: the lock contains its layers, but not its packages",)
 
 
 def _release(lock: Lock) -> str:
@@ -124,7 +134,7 @@ def _source(deb: Deb, record: Package | None) -> tuple[str, str]:
 
 
 def public_version(version: str) -> str:
-    """`version` without its local part; unchanged if it is none of PEP 440."""
+    """`version` without its local part; unchanged if it is not valid by PEP 440."""
     try:
         return Version(version).public
     except InvalidVersion:

@@ -1,4 +1,4 @@
-"""Advisories of a server with OSV's API (IMGBUILD_OSV): queries, cached for a day.
+"""Advisories from a server with the OSV API (IMGBUILD_OSV): queries, cached for a day.
 
 `POST /v1/querybatch` lists the advisories about a version, `GET /v1/vulns/ID` returns one of them.
 Both are kept in the cache: the first for a day, the second until the advisory is modified.
@@ -17,7 +17,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.cves import records
-from imgbuild.cves.installed import InstalledSource
+from imgbuild.cves.installed import GIT, REPOSITORIES, InstalledSource
 from imgbuild.cves.records import ID, LIMIT, OsvRecord, advisories
 from imgbuild.cves.severity import Rating, highest
 from imgbuild.cves.source import Advisory, SourceAnswer
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 DEFAULT = "https://api.osv.dev"
 VARIABLE = "IMGBUILD_OSV"
 NOT_FOUND = 404
-BATCH = 500  # questions of one request; the server takes up to 1,000
-PAGES = 100  # of the answer about one package
+BATCH = 500  # queries in one request; the server accepts up to 1,000
+PAGES = 100  # of the response about one package
 KEPT = datetime.timedelta(days=1)
 QUESTION, RECORD = "osv-query-1", "osv-record-1"  # kinds of facts
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -61,20 +61,25 @@ class _KeptAnswer(msgspec.Struct, frozen=True):
 
 
 class OsvServer:
-    """A server with OSV's API at `address`, asked through the cache of `context`."""
+    """A server with the OSV API at `address`, queried through the cache of `context`."""
 
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
-        """`address` is by default $IMGBUILD_OSV, else OSV's; InputError if not an HTTP URL."""
+        """`address` defaults to $IMGBUILD_OSV, else the OSV server.
+
+        InputError if not an HTTP URL.
+        """
         given = address or os.environ.get(VARIABLE) or DEFAULT
         if not _is_address(given):
-            message = f"{given.rpartition('@')[2]}: not an HTTP URL"  # without a login
-            raise InputError(message, hint=f"name a server with OSV's API, such as {DEFAULT}")
+            message = f"{given.rpartition('@')[2]}: not an HTTP URL"  # without credentials
+            raise InputError(
+                message, hint=f"use the URL of a server with the OSV API, such as {DEFAULT}"
+            )
         self._address = given.rstrip("/")
         self._context = context
         self._now = now
 
     def find(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
-        """The advisories about `packages`; FetchFailed if the server does not answer."""
+        """The advisories about `packages`; FetchFailed if the server does not respond."""
         answers = self._answers({package.key: package for package in packages})
         references = {
             reference.id: reference for answer in answers.values() for reference in answer.vulns
@@ -96,9 +101,9 @@ class OsvServer:
         return SourceAnswer(of=of, advisories=self._rated(matches))
 
     def _rated(self, matches: Sequence[Advisory]) -> tuple[Advisory, ...]:
-        """`matches`; advisories without a severity get that of their CVE.
+        """Complete `matches`: advisories without a severity get that of their CVE.
 
-        Debian's advisories often have none; the server may have the CVE itself.
+        Debian's advisories often have none; the server may have an entry for the CVE.
         """
         rated = {
             (advisory.package.key, name)
@@ -122,12 +127,12 @@ class OsvServer:
             for advisory in matches
         )
 
-    # -- which advisories
+    # -- queries for advisories
 
     def _answers(
         self, packages: dict[tuple[str, str, str], InstalledSource]
     ) -> dict[tuple[str, str, str], _KeptAnswer]:
-        """What the cache or the server answers about each of `packages`."""
+        """The responses about each of `packages`, from the cache or the server."""
         answers = {}
         for key in packages:
             cached = self._cached(key)
@@ -148,19 +153,19 @@ class OsvServer:
         return msgspec.json.encode((self._address, *key)).decode()
 
     def _cached(self, key: tuple[str, str, str]) -> _KeptAnswer | None:
-        """The answer in the cache, if it is less than a day old; offline, of any age."""
+        """The cached response, if it is less than a day old; offline, of any age."""
         data = self._context.store.fact(QUESTION, self._question(key))
         if data is None:
             return None
         try:
             answer = msgspec.json.decode(data, type=_KeptAnswer)
-        except msgspec.DecodeError:  # of another form: it is requested again
+        except msgspec.DecodeError:  # invalid: request again
             return None
         recent = datetime.timedelta() <= self._now - answer.asked < KEPT
         return answer if recent or self._context.http.offline else None
 
     def _ask(self, keys: Sequence[tuple[str, str, str]]) -> list[tuple[_Named, ...]]:
-        """The server's answer about each of `keys`, all of its pages."""
+        """The server's response about each of `keys`, with all pages."""
         answers: list[list[_Named]] = [[] for _ in keys]
         left = dict.fromkeys(range(len(keys)), "")
         for _ in range(PAGES):
@@ -183,7 +188,7 @@ class OsvServer:
     def _valid(self, vulns: Iterable[_Named]) -> Iterable[_Named]:
         for reference in vulns:
             if ID.fullmatch(reference.id) is None:
-                message = f"{redact(self._address)} names an advisory {reference.id[:80]!r}"
+                message = f"{redact(self._address)} lists an invalid advisory {reference.id[:80]!r}"
                 raise FetchFailed(message, hint=NONSENSE)
             yield reference
 
@@ -191,9 +196,9 @@ class OsvServer:
         place = f"{self._address}/v1/querybatch"
         body = msgspec.json.encode({"queries": queries})
         data = self._fetch(Request(place, HEADERS, "POST", body=lambda: body))
-        return codec.decode(data, _Batch, file=redact(place), what="answer of OSV", hint=NONSENSE)
+        return codec.decode(data, _Batch, file=redact(place), what="OSV response", hint=NONSENSE)
 
-    # -- the advisories themselves
+    # -- advisories
 
     def _record(self, named: _Named) -> OsvRecord:
         key = msgspec.json.encode((self._address, named.id, named.modified)).decode()
@@ -204,13 +209,16 @@ class OsvServer:
         data = self._fetch(Request(place, {"Accept": "application/json"}))
         record = records.decode(data, redact(place), hint=NONSENSE)
         if named.id not in record.ids:
-            message = f"{redact(place)}: the answer is another advisory, {record.id}"
+            message = f"{redact(place)}: the response is another advisory, {record.id}"
             raise FetchFailed(message, hint=NONSENSE)
         self._context.store.put_fact(RECORD, key, data)
         return record
 
     def _optional(self, named: _Named) -> OsvRecord | None:
-        """The advisory, kept for a day; None if the server has none, or offline the cache."""
+        """The advisory, cached for a day.
+
+        None if missing on the server, or offline in the cache.
+        """
         key = msgspec.json.encode((self._address, named.id, f"{self._now:%Y-%m-%d}")).decode()
         data = self._context.store.fact(RECORD, key)
         place = f"{self._address}/v1/vulns/{quote(named.id, safe='')}"
@@ -231,8 +239,8 @@ class OsvServer:
     def _fetch(self, request: Request) -> bytes:
         http = self._context.http
         if http.offline:
-            message = f"{request.place}: the answer is not in the cache, and --offline is set"
-            hint = "name a report of a scanner with --report, or run once without --offline"
+            message = f"{request.place}: the response is not in the cache, and --offline is set"
+            hint = "use a scanner report with --report, or run once without --offline"
             raise FetchFailed(message, hint=hint)
 
         def _read(response: Response) -> bytes:
@@ -245,7 +253,7 @@ def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that do not match, or a port that is no number
+    except ValueError:  # unbalanced brackets or an invalid port
         return False
 
 
@@ -254,7 +262,7 @@ def _has_rating(advisory: Advisory) -> bool:
 
 
 def _with_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) -> Advisory:
-    """`advisory` with the severity of `osv_records` of the same vulnerability if it has none."""
+    """`advisory`, with the severity of records of the same vulnerability if it has none."""
     if _has_rating(advisory):
         return advisory
     package = advisory.package
@@ -271,6 +279,8 @@ def _with_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) ->
 
 def _query(key: tuple[str, str, str], token: str) -> dict[str, object]:
     ecosystem, name, version = key
+    if ecosystem == GIT:  # by the address of the repository, and the tag of the release
+        name, version = REPOSITORIES[name], f"v{version}"
     query: dict[str, object] = {
         "package": {"ecosystem": ecosystem, "name": name},
         "version": version,

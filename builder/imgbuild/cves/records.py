@@ -1,4 +1,4 @@
-"""Advisories in OSV's form (ossf.github.io/osv-schema, 1.7): affected ranges, fixes, ids."""
+"""Advisories in the OSV format (ossf.github.io/osv-schema, 1.7): affected ranges, fixes, IDs."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.cves import severity
-from imgbuild.cves.installed import PYPI, InstalledSource
+from imgbuild.cves.installed import GIT, PYPI, REPOSITORIES, InstalledSource
 from imgbuild.cves.severity import Rating
 from imgbuild.cves.source import Advisory
 from imgbuild.errors import InputError
 from imgbuild.values import normalize
 
-UPDATES = ("DSA-", "DLA-", "DTSA-")  # Debian's advisories: one for several vulnerabilities
+UPDATES = ("DSA-", "DLA-", "DTSA-")  # Debian advisories, which cover several vulnerabilities
 
-LIMIT = 32 << 20  # bytes of one record; those that list all versions of a kernel have 2 MB
+LIMIT = 32 << 20  # bytes of one record; records with all versions of a kernel have 2 MB
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-DEBIAN = "DEBIAN-"  # before a CVE's number: Debian's record of it
-REMEDY = "get the file again, or leave it out"
-
+DEBIAN = "DEBIAN-"  # prefix of the CVE number in Debian's record
+REMEDY = "download the file again, or omit it"
 
 COMMITS = "GIT"
 
 
 class RangeEvent(msgspec.Struct, frozen=True):
-    """One bound of a range; `fixed` is the first version that has the fix."""
+    """One bound of a range; `fixed` is the first version with the fix."""
 
     fixed: str | None = None
 
 
 class AffectedRange(msgspec.Struct, frozen=True):
-    """Versions between events. `type` is ECOSYSTEM, SEMVER, or GIT for commits."""
+    """Versions between events. `type` is ECOSYSTEM, SEMVER, or GIT for commits of `repo`."""
 
     type: str
+    repo: str = ""
     events: tuple[RangeEvent, ...] = ()
 
 
@@ -48,14 +48,14 @@ class AffectedPackage(msgspec.Struct, frozen=True):
 
 
 class StatedSeverity(msgspec.Struct, frozen=True):
-    """A severity: `type` such as CVSS_V3, `score` its vector."""
+    """A severity: `type` such as CVSS_V3, `score` is its vector."""
 
     type: str = ""
     score: str = ""
 
 
 class Affected(msgspec.Struct, frozen=True):
-    """One package that a record is about."""
+    """One affected package of a record."""
 
     package: AffectedPackage | None = None
     ranges: tuple[AffectedRange, ...] | None = None
@@ -65,9 +65,9 @@ class Affected(msgspec.Struct, frozen=True):
 
 
 class OsvRecord(msgspec.Struct, frozen=True):
-    """One advisory. `aliases` are ids of the same vulnerability elsewhere.
+    """One advisory. `aliases` are IDs of the same vulnerability in other databases.
 
-    `upstream` and `related` of Debian's advisories are the vulnerabilities that they are about.
+    `upstream` and `related` of Debian advisories are the vulnerabilities that they cover.
     """
 
     id: str
@@ -84,15 +84,15 @@ class OsvRecord(msgspec.Struct, frozen=True):
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Its id and those of the same vulnerability elsewhere, each once."""
+        """Its ID and those of the same vulnerability in other databases, without duplicates."""
         names = (self.id, *(self.aliases or ()))
-        if self.id.startswith(DEBIAN):  # its upstream is the CVE that it is a copy of
+        if self.id.startswith(DEBIAN):  # its upstream is the original CVE
             names += (self.id.removeprefix(DEBIAN),)
         return tuple(dict.fromkeys(names))
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The vulnerabilities that it is about, if it is one advisory for several."""
+        """The vulnerabilities of an advisory that covers several."""
         return tuple(dict.fromkeys((*(self.upstream or ()), *(self.related or ()))))
 
     @property
@@ -102,10 +102,17 @@ class OsvRecord(msgspec.Struct, frozen=True):
         return lines[0].strip() if lines else ""
 
     def about(self, ecosystem: str, name: str) -> Iterator[Affected]:
-        """Its entries for the package `name`; Debian is all releases of Debian:12.
+        """Its entries for the package `name`; Debian:12 includes all point releases.
 
-        Names of PyPI are normalized: advisories also have jaraco.context, as PyPI shows it.
+        Names of PyPI are normalized: advisories also have jaraco.context, as PyPI shows it. What is
+        known by its repository has the entries with commits of it.
         """
+        if ecosystem == GIT:
+            place = _repository(REPOSITORIES.get(name, name))
+            for entry in self.affected or ():
+                if any(_repository(bounds.repo) == place for bounds in entry.ranges or ()):
+                    yield entry
+            return
         spelled = normalize if ecosystem == PYPI else str.lower
         for entry in self.affected or ():
             package = entry.package
@@ -115,17 +122,17 @@ class OsvRecord(msgspec.Struct, frozen=True):
                 yield entry
 
     def fixes(self, ecosystem: str, name: str) -> Iterator[str]:
-        """The versions of a package that have the fix, one for each range."""
+        """The versions of a package with the fix, one for each range."""
         for entry in self.about(ecosystem, name):
             for bounds in entry.ranges or ():
                 if bounds.type != COMMITS:
                     yield from (event.fixed for event in bounds.events if event.fixed)
 
     def rating(self, ecosystem: str, name: str) -> tuple[Rating, float | None]:
-        """Its rating for a package, and the highest score of CVSS, if there is one.
+        """Its rating for a package, and the highest CVSS score, if any.
 
-        What Debian calls unimportant is low, whatever its score. Otherwise the severity that the
-        record names comes first, since its authors know the package, then the score.
+        `unimportant` in Debian is low regardless of the score. Otherwise the severity stated in the
+        record precedes the score, since its authors know the package.
         """
         entries = tuple(self.about(ecosystem, name))
         stated = [rated for entry in entries for rated in entry.severity or ()]
@@ -146,20 +153,25 @@ class OsvRecord(msgspec.Struct, frozen=True):
         return word, score
 
 
+def _repository(url: str) -> str:
+    """The address of a repository, without what spellings of it differ in."""
+    return url.partition("://")[2].rstrip("/").removesuffix(".git").lower()
+
+
 def decode(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:
-    """The record in `data`, known as `place`; InputError with `hint` if it is invalid."""
+    """The record in `data` from `place`; InputError with `hint` if it is invalid."""
     if len(data) > LIMIT:
         message = f"{place} has more than {LIMIT} bytes"
         raise InputError(message, hint=hint)
-    record = codec.decode(data, OsvRecord, file=place, what="advisory of OSV", hint=hint)
+    record = codec.decode(data, OsvRecord, file=place, what="OSV advisory", hint=hint)
     if ID.fullmatch(record.id) is None:
-        message = f"{place} is not a valid advisory of OSV: its id is {record.id[:80]!r}"
+        message = f"{place} is not a valid OSV advisory: its ID is {record.id[:80]!r}"
         raise InputError(message, hint=hint)
     return record
 
 
 def advisories(record: OsvRecord, package: InstalledSource, source: str) -> Iterator[Advisory]:
-    """The advisories of `record` about `package`, one for each vulnerability that it names."""
+    """The advisories of `record` about `package`, one for each vulnerability."""
     rating, score = record.rating(package.ecosystem, package.name)
     cves = tuple(part for part in record.parts if part.startswith("CVE-"))
     split = record.id.startswith(UPDATES) and bool(cves)
@@ -171,6 +183,6 @@ def advisories(record: OsvRecord, package: InstalledSource, source: str) -> Iter
             score=score,
             summary=record.text,
             fixed=package.lowest_fix(record.fixes(package.ecosystem, package.name)),
-            note=f"{record.id} has the fix" if split else "",
+            note=f"fixed by {record.id}" if split else "",
             source=source,
         )

@@ -1,6 +1,6 @@
 """Advisories from the JSON report of a scanner: osv-scanner, grype or trivy.
 
-Forms: osv-scanner's `--format json` (google.github.io/osv-scanner/output), grype's `-o json`
+Formats: osv-scanner's `--format json` (google.github.io/osv-scanner/output), grype's `-o json`
 (github.com/anchore/grype, grype/presenter/models) and trivy's `--format json`
 (trivy.dev/docs/configuration/reporting).
 """
@@ -22,13 +22,13 @@ from imgbuild.errors import InputError
 from imgbuild.system.amounts import count
 from imgbuild.values import normalize
 
-HINT = "write it with: osv-scanner --format json, grype -o json or trivy --format json"
-WHAT = "report of a scanner"
-SHOWN = 5  # packages that a message names
+HINT = "create a report with: osv-scanner --format json, grype -o json or trivy --format json"
+WHAT = "scanner report"
+SHOWN = 5  # limit of packages in a message
 
 
 class ReportedPackage(msgspec.Struct, frozen=True):
-    """A package as a report names it: of PyPI, or a binary or source package of Debian."""
+    """A package by its name in a report: of PyPI, or a binary or source package of Debian."""
 
     name: str
     version: str
@@ -126,9 +126,9 @@ Entries = Iterator[tuple[ReportedPackage, Iterable[OsvRecord | _Entry]]]
 
 
 def find(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
-    """The advisories of the report `path` about `packages`; InputError for another form of file.
+    """The advisories of the report `path` about `packages`; InputError for another file format.
 
-    Entries about packages that are not among `packages` are named as not looked at.
+    Entries about packages outside `packages` are listed as not checked.
     """
     scanner, entries = _read(path)
     place = f"{path} ({scanner})"
@@ -146,7 +146,7 @@ def find(path: Path, packages: Sequence[InstalledSource]) -> SourceAnswer:
 
 
 def _read(path: Path) -> tuple[str, Entries]:
-    """The scanner that wrote the report `path`, known by a key that only its reports have."""
+    """The scanner that wrote the report `path`, identified by a key specific to its reports."""
     keys = codec.read(path, dict[str, msgspec.Raw], what=WHAT, hint=HINT)
     for key, (scanner, form, entries) in FORMS.items():
         if key in keys:
@@ -193,7 +193,7 @@ def _of_trivy(report: _Trivy) -> Entries:
             yield _package(name, version, python=result.type != "debian"), (entry,)
 
 
-# By the key of a report: the scanner, the form of its report, and its entries.
+# By the key of a report: the scanner, the format of its report, and its entries.
 FORMS: dict[str, tuple[str, Any, Callable[[Any], Entries]]] = {
     "matches": ("grype", _Grype, _of_grype),
     "SchemaVersion": ("trivy", _Trivy, _of_trivy),
@@ -220,7 +220,7 @@ def _advisories(
 
 
 def _by_name(packages: Sequence[InstalledSource]) -> Mapping[ReportedPackage, InstalledSource]:
-    """Each of `packages` under the names that reports use; Debian's also by binary package."""
+    """Each of `packages` under the names that reports use; others than PyPI's also by binary."""
     sources: dict[ReportedPackage, InstalledSource] = {}
     for package in packages:
         python = package.ecosystem == PYPI
@@ -240,4 +240,4 @@ def _unread(place: str, others: Mapping[str, None]) -> tuple[str, ...]:
     if not others:
         return ()
     names = ", ".join(list(others)[:SHOWN]) + (", …" if len(others) > SHOWN else "")
-    return (f"{place}: {count(len(others), 'package')} that the lock does not have: {names}",)
+    return (f"{place}: {count(len(others), 'package')} not in the lock: {names}",)

@@ -1,4 +1,4 @@
-"""Severity of a vulnerability (low to critical): words of advisories, CVSS base scores."""
+"""Severity of a vulnerability (low to critical): terms of advisories, CVSS base scores."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from cvss import CVSS2, CVSS3, CVSS4, CVSSError
 
-MALICIOUS = "MAL-"  # ids of advisories about malicious packages, which have no score
+MALICIOUS = "MAL-"  # IDs of advisories about malicious packages, which have no score
 
 
 class Rating(enum.StrEnum):
-    """A severity, lowest first. `unknown`: its advisories do not say."""
+    """A severity, lowest first. `unknown`: not stated in its advisories."""
 
     UNKNOWN = "unknown"
     LOW = "low"
@@ -21,11 +21,11 @@ class Rating(enum.StrEnum):
 
     @property
     def rank(self) -> int:
-        """Its place, from 0 for unknown."""
+        """The rank, starting with 0 for unknown."""
         return list(Rating).index(self)
 
 
-# As GitHub's advisories, Debian's tracker and scanners write them.
+# Terms of GitHub advisories, Debian's tracker and scanners.
 _WORDS = {
     "low": Rating.LOW,
     "moderate": Rating.MEDIUM,
@@ -36,12 +36,12 @@ _WORDS = {
     "negligible": Rating.LOW,
 }
 
-# Forms of vectors, by how they begin; those of CVSS 2 have no prefix.
+# Prefixes of vector formats; those of CVSS 2 have none.
 _FORMS = {"CVSS:4.0/": CVSS4, "CVSS:3.1/": CVSS3, "CVSS:3.0/": CVSS3, "AV:": CVSS2}
 
 
 def of_word(word: object) -> Rating:
-    """The rating that an advisory names, such as MODERATE or `low**`; else unknown."""
+    """The rating for a term of an advisory, such as MODERATE or `low**`; else unknown."""
     return _WORDS.get(str(word).lower().strip("* "), Rating.UNKNOWN)
 
 
@@ -52,9 +52,10 @@ def of_score(score: float) -> Rating:
 
 
 def base_score(vector: str) -> float | None:
-    """The base score of a vector of CVSS 2, 3.0 or 3.1, the score of one of 4.0; else None.
+    """The base score of a vector of CVSS 2, 3.0 or 3.1, or the score of a CVSS 4.0 vector.
 
-    CVSS 4.0 has one score, to which the optional metrics of a vector, such as E, belong.
+    Else None. CVSS 4.0 has a single score, which includes optional metrics of the vector, such as
+    E.
     """
     for prefix, form in _FORMS.items():
         if vector.startswith(prefix):

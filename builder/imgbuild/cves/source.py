@@ -1,4 +1,4 @@
-"""What a source of advisories returns for packages."""
+"""The results of an advisory source for packages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from imgbuild.cves.severity import Rating
 
 
 class Advisory(msgspec.Struct, frozen=True, kw_only=True):
-    """An advisory about a package. `ids` are its own id and its aliases.
+    """An advisory about a package. `ids` are its ID and aliases.
 
-    `fixed` is the lowest version after the package's that has the fix, "" if none is known. `note`
-    is a remark of the source, such as which update has the fix.
+    `fixed` is the lowest version above the installed one with the fix, "" if unknown. `note` is a
+    remark of the source, such as the update with the fix.
     """
 
     ids: tuple[str, ...]
@@ -26,9 +26,10 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The advisories about some packages. `of` names the source, and a server's date.
+    """The advisories about some packages.
 
-    `unread` is what the source has that was not looked at.
+    `of` is the name of the source, and for a server the date. `unread` lists entries of the source
+    that were not checked.
     """
 
     of: str

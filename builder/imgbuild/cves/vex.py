@@ -1,7 +1,7 @@
 """The known vulnerabilities of images as an OpenVEX document (openvex.dev, 0.2.0).
 
-A vulnerability that the matrix accepts with a justification does not affect the image; one that it
-accepts without one, or not at all, does. Fixed vulnerabilities are not listed.
+A vulnerability that the matrix accepts with a justification has the status not_affected, others
+have affected. Fixed vulnerabilities are not listed.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def document(
 ) -> bytes:
     """The document about images, each with the digest of its manifest.
 
-    Images in `repository` are named by it, as scanners do, others by their target.
-    `author` is who makes the statements. They are sorted by vulnerability, and equal statements
-    about several images are one. The id of the document depends on the author and the statements,
-    not on `now`.
+    Images in `repository` have its name, as in scanners, others that of their target. `author` is
+    the author of the statements. Statements are sorted by vulnerability, and equal ones about
+    several images are merged. The id of the document depends on the author and the statements, not
+    on `now`.
     """
     statements: dict[str, dict[str, Any]] = {}
     for report, digest in reports:
@@ -81,7 +81,7 @@ def document(
 
 
 def decode(data: bytes, place: str) -> VexDocument:
-    """The document in `data`, known as `place`; InputError if it is none."""
+    """The document in `data` from `place`; InputError if it is invalid."""
     return codec.decode(data, VexDocument, file=place, what="OpenVEX document")
 
 

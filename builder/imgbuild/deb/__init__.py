@@ -1,1 +1,1 @@
-"""Debian: archive, packages, and a base's root file system, made without maintainer scripts."""
+"""Debian: archive, packages, and a base's root file system, built without maintainer scripts."""

@@ -1,7 +1,7 @@
 """Users and groups of the base: /etc/passwd, group, shadow, gshadow (separate: file formats).
 
-Made from base-passwd's master files, the groups that packages add, and the image's user. No account
-has a password.
+Created from base-passwd's master files, the groups that packages add, and the image's user. No
+account has a password.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from imgbuild.oci.tar import MTIME
 
 MASTER = "usr/share/base-passwd"
 SHELL = "/bin/bash"
-SHADOW = 42  # the group that may read shadow files
+SHADOW = 42  # the group with read access to shadow files
 DAY = MTIME // 86400  # passwords were "last changed" at the constant time, not today
 
 
 def install(tree: DebTree, groups: Sequence[DebGroup], user: User) -> None:
-    """Write the four files; InputError if the image's user takes a name or number of the base's."""
+    """Write the four files.
+
+    InputError if the image's user has a name or ID of an account in the base.
+    """
     passwd = [
         line.split(":") for line in tree.read(f"{MASTER}/passwd.master").decode().splitlines()
     ]
@@ -55,10 +58,8 @@ def _check(user: User, passwd: Sequence[Sequence[str]], group: Sequence[Sequence
     ]
     if taken:
         requested = f"{user.name} ({user.uid}:{user.gid})"
-        message = f"image.user {requested} is in the base already: {', '.join(taken)}"
-        raise InputError(
-            message, hint="choose another name and numbers from 1000 up in matrix.yaml"
-        )
+        message = f"image.user {requested} already exists in the base: {', '.join(taken)}"
+        raise InputError(message, hint="choose another name and IDs from 1000 in matrix.yaml")
 
 
 def _lines(rows: Iterable[str]) -> bytes:

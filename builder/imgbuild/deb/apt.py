@@ -3,9 +3,9 @@
 Debian's archive keyring signs `InRelease`, which has the hash of `Packages.xz`, which has the hash
 of each package.
 
-A point release leaves its files in place until the next one, and the last one leaves them forever.
-The security suite, which only a base with `security` reads, drops each superseded file: what a lock
-names of it is then in a dated snapshot, or on a mirror of one's own.
+Files of a point release remain until the next one, and those of the last one permanently. The
+security suite, which only a base with `security` reads, removes superseded files: those of a lock
+are then available in a dated snapshot or on a private mirror.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
     Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
 )
-# Of an index's fields only these are kept in memory: the whole is 60,000 packages.
+# Only these fields of an index are kept in memory, because it has 60,000 packages.
 USED = frozenset(
     (
         *("Package", "Version", "Architecture", "Filename", "Size", "SHA256"),
         *("Essential", "Priority", "Provides", "Depends", "Pre-Depends", "Conflicts", "Breaks"),
     )
 )
-PARSED = "debian-index-1"  # the number changes with `USED` and with how an index is parsed
+PARSED = "debian-index-1"  # increase the number when `USED` or the parsing of an index changes
 REMEDY = "apt-get install gpgv debian-archive-keyring"
-SECURITY_FILES = "pool/updates/"  # where the security archive has its files
+SECURITY_FILES = "pool/updates/"  # where the security archive stores its files
 
 
 class Suite(msgspec.Struct, frozen=True):
-    """A suite by its code name, and the archives that may have it, in the order they are asked."""
+    """A suite by its code name, and its possible archives in the order of requests."""
 
     name: str
     mirrors: tuple[str, ...]
@@ -64,7 +64,7 @@ class SuiteIndex(msgspec.Struct, frozen=True):
 class ResolvedDebs(msgspec.Struct, frozen=True):
     """Packages sorted by name; `security` is the date of the security suite, None if not read.
 
-    `tools` are the names of those that only the base's tools need.
+    `tools` are the names of packages needed only by the base's tools.
     """
 
     debs: tuple[Deb, ...]
@@ -73,7 +73,7 @@ class ResolvedDebs(msgspec.Struct, frozen=True):
 
 
 class SecurityUpdate(msgspec.Struct, frozen=True):
-    """A package that the security suite has in a newer version."""
+    """A package that the security suite, or a later point release, has in a newer version."""
 
     package: str
     version: str
@@ -81,7 +81,7 @@ class SecurityUpdate(msgspec.Struct, frozen=True):
 
 
 def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs:
-    """The base's packages and tools and all they need on `arch`.
+    """The base's packages and tools with all dependencies on `arch`.
 
     FetchFailed if no mirror has the suite, IntegrityError if a signature or hash is wrong,
     ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
@@ -99,7 +99,7 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
 
 
 def unknown(base: DebianBase, arch: Arch, names: Iterable[str], context: Context) -> dict[str, str]:
-    """Those of `names` that the suite of `base` does not have, each with a similar name, or "".
+    """The `names` that are not in the suite of `base`, each with a similar name, or "".
 
     Errors as for `resolve_debs`.
     """
@@ -114,11 +114,26 @@ def unknown(base: DebianBase, arch: Arch, names: Iterable[str], context: Context
 def security_updates(
     base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
 ) -> tuple[str, tuple[SecurityUpdate, ...]]:
-    """The date of the security suite of `base`, and what it has newer than `debs`; by name.
+    """The date of the security suite of `base`, and its packages newer than `debs`, by name.
 
-    Errors as for `resolve_debs`; the suite is read whether or not the base takes packages of it.
+    Errors as for `resolve_debs`; the suite is read even if the base does not use it.
     """
     index = _suite_index(_security(base), base, arch, context)
+    return index.date, _newer(index, debs)
+
+
+def archive_updates(
+    base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
+) -> tuple[SecurityUpdate, ...]:
+    """What the suite of `base` itself has newer than `debs`, as after a point release; by name.
+
+    Errors as for `resolve_debs`.
+    """
+    index = _suite_index(Suite(base.suite, mirrors(base)), base, arch, context)
+    return _newer(index, debs)
+
+
+def _newer(index: SuiteIndex, debs: Iterable[Deb]) -> tuple[SecurityUpdate, ...]:
     newest = DebianArchive(index.packages).packages
     updates = (
         SecurityUpdate(deb.package, deb.version, candidate["Version"])
@@ -126,7 +141,7 @@ def security_updates(
         if (candidate := newest.get(deb.package)) is not None
         and compare(deb.version, candidate["Version"]) < 0
     )
-    return index.date, tuple(sorted(updates, key=lambda update: update.package))
+    return tuple(sorted(updates, key=lambda update: update.package))
 
 
 def added_debs(
@@ -139,8 +154,8 @@ def added_debs(
 ) -> tuple[Deb, ...]:
     """The packages that `requested` needs in addition to the present ones, sorted by name.
 
-    These stay at their versions; `control` reads what one says of itself where the archive has
-    another version by now. Errors as for `resolve_debs`.
+    Versions of present packages do not change; `control` reads the control fields of one if the
+    archive has another version. Errors as for `resolve_debs`.
     """
     listed, _ = _listed(base, arch, context)
     newest = DebianArchive(listed).packages
@@ -174,7 +189,7 @@ def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
 def _listed(
     base: DebianBase, arch: Arch, context: Context
 ) -> tuple[list[dict[str, str]], str | None]:
-    """Every package that `base` may take; the date of its security suite, None if it takes none."""
+    """Every package available to `base`; the date of its security suite, None if unused."""
     packages = _suite_index(Suite(base.suite, mirrors(base)), base, arch, context).packages
     if base.security is None:
         return packages, None
@@ -183,7 +198,7 @@ def _listed(
 
 
 def _suite_index(suite: Suite, base: DebianBase, arch: Arch, context: Context) -> SuiteIndex:
-    """Every package of `suite`, as the first mirror that answers lists it."""
+    """Every package of `suite`, from the first mirror that responds."""
     if not suite.mirrors:
         message = f"no Debian mirror is known for {suite.name}"
         hint = "add one to the base in matrix.yaml, such as a dated snapshot"
@@ -196,16 +211,16 @@ def _suite_index(suite: Suite, base: DebianBase, arch: Arch, context: Context) -
         except FetchFailed as error:
             context.reporter.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")
-    message = f"no mirror answers for Debian {suite.name}:\n" + "\n".join(failures)
+    message = f"no mirror responded for Debian {suite.name}:\n" + "\n".join(failures)
     raise FetchFailed(
         message,
-        hint="run `apt-get update`, so that apt's mirrors are known; check the network and the "
-        "proxy; or name a mirror in matrix.yaml",
+        hint="run `apt-get update` to make apt's mirrors available; check the network and the "
+        "proxy; or add a mirror to matrix.yaml",
     )
 
 
 def mirrors(base: DebianBase) -> tuple[str, ...]:
-    """Archives to try, in order: those of this machine's apt, then the base's own."""
+    """Archives to try, in order: those of this machine's apt, then those of the base."""
     return _sites(base.suite, "/debian", base.mirrors)
 
 
@@ -215,7 +230,7 @@ def _security(base: DebianBase) -> Suite:
 
 
 def urls(deb: Deb, base: DebianBase) -> list[str]:
-    """Where `deb` may be fetched, one address for each mirror."""
+    """The possible URLs of `deb`, one for each mirror."""
     security = deb.file.startswith(SECURITY_FILES)
     places = _security(base).mirrors if security else mirrors(base)
     return [f"{mirror}/{deb.file}" for mirror in places]
@@ -226,10 +241,10 @@ def _used(paragraph: dict[str, str]) -> dict[str, str]:
 
 
 def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...]:
-    """Sites of this machine's apt with `suite`, those that end like Debian's, then `base_sites`."""
+    """Sites of this machine's apt with `suite`, those with Debian's path, then `base_sites`."""
     sites = _apt_sites()
     same = [site for codename, site in sites if codename == suite]
-    # A machine of another release still names a mirror of the whole archive.
+    # A machine with another release may still have a mirror of the whole archive.
     other = [site for codename, site in sites if codename != suite and site.endswith(ending)]
     return tuple(dict.fromkeys((*same, *other, *(site.rstrip("/") for site in base_sites))))
 
@@ -240,7 +255,7 @@ def _apt_sites() -> tuple[tuple[str, str], ...]:
     try:
         apt = process.find("apt-get", remedy="")
     except ToolMissing:
-        return ()  # not a Debian machine: the base's own mirrors serve
+        return ()  # not a Debian machine: use the mirrors of the base
     form = "$(CREATED_BY) $(CODENAME) $(SITE)"
     result = process.run([apt, "indextargets", "--format", form], check=False)
     rows = [line.split() for line in result.stdout.splitlines()]
@@ -271,7 +286,7 @@ def _indexes(
     for component in components:
         name = f"{component}/binary-{arch.debian}/Packages.xz"
         if name not in hashes:
-            message = f"{place}/InRelease names no {name}"
+            message = f"{place}/InRelease does not list {name}"
             raise IntegrityError(message, hint="check the base's `components` in matrix.yaml")
         packages += _index(f"{place}/{name}", hashes[name], context)
     try:
@@ -293,12 +308,12 @@ def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
     else:
         data = http.bytes(url)
         if sha256(data) != digest:
-            # At a point release a mirror may hold the new index beside the old InRelease.
+            # During a point release a mirror may have the new index with the old InRelease.
             folder = url.rpartition("/")[0]
             data = http.bytes(f"{folder}/by-hash/SHA256/{digest}")
     if sha256(data) != digest:
-        message = f"{url}: sha256 {sha256(data)}, but InRelease says {digest}"
-        raise IntegrityError(message, hint="the mirror is between two states: try again in an hour")
+        message = f"{url}: sha256 {sha256(data)}, but InRelease lists {digest}"
+        raise IntegrityError(message, hint="the mirror is being updated: try again in an hour")
     if cached is None:
         with store.scratch() as scratch:
             temporary = scratch / "Packages.xz"
@@ -324,11 +339,12 @@ def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
         states = [
             line.split()[1] for line in result.stdout.splitlines() if line.startswith("[GNUPG:] ")
         ]
-        # Several keys sign; an old keyring may lack the newest, so one good signature is enough.
+        # There are signatures of several keys; an old keyring may lack the newest, so one valid
+        # signature suffices.
         if "VALIDSIG" not in states or "BADSIG" in states or not clear.exists():
             tail = " / ".join(result.stderr.strip().splitlines()[-3:])
             message = f"{url}: no valid signature of Debian ({tail})"
             raise IntegrityError(
-                message, hint=f"try another mirror, or renew the keyring: {REMEDY}"
+                message, hint=f"try another mirror, or update the keyring: {REMEDY}"
             )
         return fields(clear.read_text(encoding="utf-8"))

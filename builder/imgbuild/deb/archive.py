@@ -28,20 +28,24 @@ CHUNK = 1 << 20
 # ValueError: a name that is not UTF-8.
 BROKEN = (tarfile.TarError, lzma.LZMAError, OSError, EOFError, zlib.error, ValueError)
 DAMAGED = (
-    "delete it from the cache and fetch it again; if it comes back the same, the lock is wrong"
+    "remove the file from the cache and fetch it again; if the error persists, the lock is wrong"
 )
 
-RATIO = 200  # of unpacked to packed bytes; Debian's packages reach 30
+RATIO = 200  # ratio of unpacked to packed bytes; it is at most 30 in Debian packages
 LEEWAY = 64 << 20
 CONTROL_LIMIT = 16 << 20  # bytes of one control file, or of a copyright file
 
 
 class DebContents(msgspec.Struct, frozen=True):
-    """One unpacked package. `listing` has every path as shipped, in archive order, kept or not."""
+    """One unpacked package.
+
+    `listing` has every path as shipped, in archive order, including skipped ones.
+    """
 
     name: str
     control: dict[str, str]
-    files: dict[str, bytes]  # the members of control.tar but `control`: scripts, md5sums, conffiles
+    # the members of control.tar except `control`: scripts, md5sums, conffiles
+    files: dict[str, bytes]
     listing: tuple[str, ...]
     members: tuple[Member, ...]
 
@@ -50,7 +54,7 @@ class DebContents(msgspec.Struct, frozen=True):
 def read(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> DebContents:
     """Unpack the .deb at `path`; contents of kept members are appended to the new file `spool`.
 
-    `keep` is asked with each member's path (no leading slash) and kind. IntegrityError for a
+    `keep` is called with each member's path (no leading slash) and type. IntegrityError for a
     damaged file, an unsafe path, a device, or a compression that Debian 12 does not use.
     """
     parts = dict(_parts(path))
@@ -83,7 +87,7 @@ def read(path: Path, spool: Path, keep: Callable[[str, MemberKind], bool]) -> De
 
 @reads("path", hint=DAMAGED)
 def control(path: Path) -> dict[str, str]:
-    """What the .deb at `path` says of itself; IntegrityError for a damaged file."""
+    """The control fields of the .deb at `path`; IntegrityError for a damaged file."""
     with _tar(path, dict(_parts(path)), "control.tar") as members:
         for info in members:
             if info.isfile() and info.name.removeprefix("./") == "control":
@@ -93,7 +97,7 @@ def control(path: Path) -> dict[str, str]:
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Debian's copyright file of a package, or the name of the package that has the file for it."""
+    """Debian's copyright file of a package, or the name of the package with that file."""
 
     text: str = ""
     package: str = ""
@@ -135,7 +139,7 @@ def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 class _Tar:
-    """A tar archive read as a stream; damage comes out as IntegrityError."""
+    """A tar archive read as a stream; damage raises IntegrityError."""
 
     def __init__(self, path: Path, name: str, source: IO[bytes]) -> None:
         self._path, self._name = path, name
@@ -186,7 +190,7 @@ class _Bounded:
         data = self._source.read(size)
         self._left -= len(data)
         if self._left < 0:
-            message = f"it unpacks to more than {self._limit} bytes"
+            message = f"unpacked size exceeds {self._limit} bytes"
             raise ValueError(message)
         return data
 
@@ -203,9 +207,9 @@ def _tar(path: Path, parts: dict[str, bytes], name: str) -> _Tar:
     if member_name is None:
         message = f"{path}: no {name}"
         raise IntegrityError(message, hint=DAMAGED)
-    message = f"{path}: {member_name} has a compression that Debian does not use"
+    message = f"{path}: {member_name} has a compression format that Debian does not use"
     raise IntegrityError(
-        message, hint="take the package from Debian's archive: its packages are .xz"
+        message, hint="use the package from Debian's archive, which is compressed with xz"
     )
 
 
@@ -220,12 +224,12 @@ def _name(path: Path, info: tarfile.TarInfo) -> str:
 
 def _member(path: Path, info: tarfile.TarInfo, name: str) -> Member:
     if any(key.startswith("SCHILY.xattr.") for key in info.pax_headers):
-        message = f"{path}: {name} has extended attributes, which a layer would lose"
-        raise IntegrityError(message, hint="leave the package out of the base")
+        message = f"{path}: {name} has extended attributes, which a layer cannot store"
+        raise IntegrityError(message, hint="remove the package from the base")
     mode, uid, gid = info.mode & 0o7777, info.uid, info.gid
     time = int(info.mtime)
     if info.isdir():
-        # Packages that share a folder differ in its time, so folders have the one constant time.
+        # Packages that share a folder differ in its time, so folders have a constant time.
         return Member(path=name, kind=MemberKind.FOLDER, mode=mode, uid=uid, gid=gid, mtime=MTIME)
     if info.issym():
         target = info.linkname
@@ -238,10 +242,10 @@ def _member(path: Path, info: tarfile.TarInfo, name: str) -> Member:
             path=name, kind=MemberKind.HARD, mode=mode, uid=uid, gid=gid, mtime=time, target=target
         )
     if info.isreg() and not info.issparse() and info.size >= 0:
-        # The package's own time: caches that look at times (.pyc) then see an upgrade.
+        # The time from the package, so that caches based on times (.pyc) detect an upgrade.
         return Member(path=name, mode=mode, uid=uid, gid=gid, mtime=time, size=info.size, pack=True)
     message = f"{path}: {name} is neither file, folder nor link, or it is sparse"
-    raise IntegrityError(message, hint="leave the package out of the base")
+    raise IntegrityError(message, hint="remove the package from the base")
 
 
 def _spool(data: _Tar, info: tarfile.TarInfo, sink: IO[bytes], spool: Path) -> Slice:
@@ -250,7 +254,7 @@ def _spool(data: _Tar, info: tarfile.TarInfo, sink: IO[bytes], spool: Path) -> S
     while left and source is not None:
         chunk = source.read(min(CHUNK, left))
         if not chunk:
-            message = f"{info.name} ends after {info.size - left} of {info.size} bytes"
+            message = f"{info.name} is truncated after {info.size - left} of {info.size} bytes"
             raise tarfile.ReadError(message)
         sink.write(chunk)
         crc = zlib.crc32(chunk, crc)

@@ -1,7 +1,7 @@
 """CA certificates of the base: the bundle and OpenSSL's hash links (separate: a file format).
 
-Makes `etc/ssl/certs` and `etc/ca-certificates.conf` from `usr/share/ca-certificates`, as
-`update-ca-certificates` and `openssl rehash` do.
+Creates `etc/ssl/certs` and `etc/ca-certificates.conf` from `usr/share/ca-certificates`, like
+`update-ca-certificates` and `openssl rehash`.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def install(tree: DebTree) -> None:
 
 
 def der(pem: bytes, name: str) -> bytes:
-    """The certificate in `pem` as DER; IntegrityError, naming `name`, if there is none."""
+    """The certificate in `pem` as DER; IntegrityError with `name` if there is none."""
     match = re.search(rb"-----BEGIN CERTIFICATE-----(.+?)-----END", pem, re.DOTALL)
     if match is None:
-        message = f"/{name} holds no certificate"
+        message = f"/{name} does not contain a certificate"
         raise IntegrityError(message, hint="the package ca-certificates is damaged")
     return base64.b64decode(match[1])
 

@@ -1,6 +1,6 @@
-"""Dependencies of Debian packages: which ones a base needs (separate: a pure function).
+"""Resolves dependencies of Debian packages (separate: a pure function).
 
-The result is sorted by name and depends on nothing but the inputs. Recommends are not followed.
+The result is sorted by name and depends only on the inputs. Recommends are not followed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Paragraph = Mapping[str, str]
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """A package that satisfies a name: itself, or through Provides (with a version, or none)."""
+    """A package that satisfies a name: its own, or one in Provides (with or without a version)."""
 
     package: Paragraph
     version: str
@@ -31,7 +31,7 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class DebianArchive:
-    """An index by name, with what each package provides. Of several versions the newest counts."""
+    """An index by name, with the names that each package provides. The newest version is used."""
 
     def __init__(self, paragraphs: Iterable[Paragraph]) -> None:
         self.packages: dict[str, Paragraph] = {}
@@ -46,7 +46,7 @@ class DebianArchive:
                 self._providers.setdefault(provided.name, []).append(provider)
 
     def providers(self, relation: DebRelation) -> list[Provider]:
-        """What satisfies `relation`: the package itself, then providers by priority and name."""
+        """Packages that satisfy `relation`: the named one, then providers by priority and name."""
         package = self.packages.get(relation.name)
         real = [Provider(package, package["Version"], real=True)] if package is not None else []
         virtual = sorted(self._providers.get(relation.name, []), key=_preference)
@@ -58,11 +58,10 @@ def close(
 ) -> list[Paragraph]:
     """The requested packages, the essential ones and their dependencies, sorted by name.
 
-    Packages that are there already are included; their dependencies are not followed again.
+    Present packages are included; their dependencies are not followed again.
 
-    InputError, naming `file`, for a requested name that the archive does not have; NoSolution, with
-    its reasons, for a dependency that nothing satisfies or for chosen packages that exclude each
-    other.
+    InputError with `file` for a requested name that is not in the archive; NoSolution with the
+    reasons for an unsatisfiable dependency or for conflicting packages.
     """
     _check_names(archive, requested, file)
     essential = sorted(
@@ -96,7 +95,7 @@ def close(
 
 
 def needs(package: Paragraph) -> list[Clause]:
-    """What `package` depends on: its Pre-Depends, then its Depends."""
+    """The dependencies of `package`: its Pre-Depends, then its Depends."""
     return [clause for field in NEEDS for clause in clauses(package.get(field, ""))]
 
 
@@ -133,7 +132,7 @@ def _check_names(archive: DebianArchive, requested: Sequence[str], file: str) ->
                 )
             )
     if problems:
-        message = f"the base requires {len(problems)} package(s) that the archive does not have"
+        message = f"the base requires {len(problems)} package(s) that are not in the archive"
         raise InputError(message, problems=tuple(problems))
 
 
@@ -142,7 +141,8 @@ def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) ->
     for name, package in sorted(chosen.items()):
         for field in EXCLUDES:
             for (relation,) in clauses(package.get(field, "")):
-                # A package may conflict with a name that it provides: that means "any other one".
+                # A package may conflict with a name that it provides: it then conflicts with other
+                # providers.
                 hits = {provider.package["Package"] for provider in archive.providers(relation)} - {
                     name
                 }
@@ -151,9 +151,9 @@ def _check_conflicts(archive: DebianArchive, chosen: Mapping[str, Paragraph]) ->
                     for hit in sorted(hits & chosen.keys())
                 )
     if reasons:
-        message = "the base's Debian packages exclude each other"
+        message = "the base's Debian packages conflict with each other"
         raise NoSolution(
-            message, reasons=tuple(reasons), hint="take one of them out of the base's packages"
+            message, reasons=tuple(reasons), hint="remove one of them from the base's packages"
         )
 
 
@@ -161,7 +161,7 @@ def _impossible(name: str, clause: Clause, because: Mapping[str, str]) -> NoSolu
     text = " | ".join(str(relation) for relation in clause)
     reasons = [f"{name} depends on {text}, which no package of the archive satisfies"]
     while because.get(name, "") in because:
-        reasons.append(f"{name} is there because {because[name]} depends on it")
+        reasons.append(f"{name} is required by {because[name]}")
         name = because[name]
     reasons.append(f"{name}: {because[name]}")
     message = f"nothing in the Debian archive satisfies {text}"

@@ -19,7 +19,7 @@ GAP = re.compile(r"\n[ \t]*\n+")
 
 
 class DebRelation(msgspec.Struct, frozen=True):
-    """One package in a relation field: its name, and a bound on its version if there is one."""
+    """One package in a relation field: its name, and a bound on its version, if any."""
 
     name: str
     relation: str = ""
@@ -35,7 +35,7 @@ Clause = tuple[DebRelation, ...]  # alternatives, in order of preference
 def paragraphs(text: str) -> Iterator[dict[str, str]]:
     """Each paragraph of `text` as a mapping of its fields, in their order."""
     start = 0
-    for match in GAP.finditer(text):  # one at a time: an index of Debian has 60,000
+    for match in GAP.finditer(text):  # one at a time: a Debian index has 60,000
         block, start = text[start : match.start()], match.end()
         if block.strip():
             yield fields(block)
@@ -60,7 +60,10 @@ def fields(block: str) -> dict[str, str]:
 
 
 def clauses(text: str) -> tuple[Clause, ...]:
-    """The value of Depends, Provides and the like; ValueError for what policy 7.1 forbids."""
+    """Parse the value of Depends, Provides or similar fields.
+
+    ValueError if invalid by policy 7.1.
+    """
     parts = (part.strip() for part in text.replace("\n", " ").split(","))
     return tuple(
         tuple(_relation(alternative) for alternative in part.split("|")) for part in parts if part
@@ -70,7 +73,7 @@ def clauses(text: str) -> tuple[Clause, ...]:
 def _relation(text: str) -> DebRelation:
     match = RELATION.match(text.strip())
     if match is None:
-        message = f"not a package relation: {text.strip()!r}"
+        message = f"invalid package relation: {text.strip()!r}"
         raise ValueError(message)
-    # Only one architecture is ever installed, so `:any` adds nothing.
+    # Only one architecture is installed, so `:any` has no effect.
     return DebRelation(match["name"], match["relation"] or "", match["version"] or "")

@@ -1,8 +1,8 @@
 """dpkg's database: status, info, triggers, diversions, alternatives (separate: a file format).
 
-Writes `var/lib/dpkg` as dpkg does: status, info/*, triggers, diversions, alternatives. One database
-rather than entries in status.d: scanners read both, but `apt-get install` in a derived image needs
-this one.
+Writes `var/lib/dpkg` like dpkg: status, info/*, triggers, diversions, alternatives. It is a
+complete database instead of entries in status.d: scanners read both, but `apt-get install` in a
+derived image needs the database.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from imgbuild.values import Arch
 
 ROOT = "var/lib/dpkg"
 EXECUTABLE = ("preinst", "postinst", "prerm", "postrm", "config")
-# The order in which dpkg writes the fields that it knows; it writes the others after them.
+# The order of known fields in dpkg; other fields follow.
 FIELDS = (
     "Package", "Essential", "Protected", "Status", "Priority", "Section", "Installed-Size",
     "Origin", "Maintainer", "Bugs", "Architecture", "Multi-Arch", "Source", "Version",
@@ -85,7 +85,7 @@ def _status(tree: DebTree, package: DebContents) -> bytes:
 
 
 def _conffile(tree: DebTree, line: str) -> str:
-    """What status says of a line of `conffiles`, in which a file not shipped has a flag."""
+    """The entry in status for a line of `conffiles`, with a flag if the file is not shipped."""
     if not line.startswith("/"):
         flag, _, path = line.partition(" ")
         return f"{path} newconffile {flag}"

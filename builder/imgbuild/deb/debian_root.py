@@ -1,10 +1,9 @@
-"""The root file system of a Debian base, and the effects of maintainer scripts, applied to it.
+"""The root file system of a Debian base, with the effects of maintainer scripts applied.
 
-The members of the base layer, in byte order, depend on the packages, the reviewed table of effects,
-the architecture and the image's user, and on nothing else.
-
-Times: a package's files and links have the package's own, which distinguishes versions for every
-program that compares times; folders and files of effects have one constant time.
+The members of the base layer, in byte order, depend only on the packages, the reviewed table of
+effects, the architecture and the image's user. ¶ Times: files and links of a package keep their
+times, so that programs that compare times detect other versions; folders and files of effects have
+a constant time.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ from imgbuild.system.boundary import reading
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import Arch
 
-THREADS = min(4, os.cpu_count() or 1)  # lzma works outside Python's lock
+THREADS = min(4, os.cpu_count() or 1)  # lzma releases Python's global lock
 CONFIGURATION = "etc/dpkg/dpkg.cfg.d/imgbuild"
 
 
 def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
-    """All members of the base layer except plain parent folders, which the layer writer adds.
+    """All members of the base layer except default parent folders, which the layer writer adds.
 
-    `paths` gives each package's file by sha256; the contents of files are written below the folder
-    `spool` and must stay there until the layer is written. IntegrityError for a damaged or unsafe
+    `paths` has each package's file by sha256; the contents of files are written below the folder
+    `spool` and must remain there until the layer is written. IntegrityError for a damaged or unsafe
     package, two packages that ship one path, or a maintainer script that is not in the table;
-    InputError if the suite has no table or the user's name is taken.
+    InputError if the suite has no table or the user name already exists.
     """
     table = load(recipe.suite)
     packages = _unpack(recipe.debs, table, paths, spool)
@@ -65,11 +64,11 @@ def members(recipe: DebianRecipe, paths: Mapping[str, Path], spool: Path) -> lis
 
 
 def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Path) -> list[Member]:
-    """The members that differ between the root of base and added packages and that of the base.
+    """The members that differ between the root with added packages and that of the base.
 
-    Folders above a member are included, since the layer writer would give them the common mode.
-    `paths`, `spool` and errors as for `members`; IntegrityError too if something of the base would
-    be lost.
+    Parent folders of a member are included, since the layer writer would give them the default
+    mode. `paths`, `spool` and errors as for `members`; IntegrityError also if a path of the base
+    would be removed.
     """
     table = load(recipe.base.suite)
     packages = _unpack((*recipe.base.debs, *recipe.debs), table, paths, spool)
@@ -79,8 +78,8 @@ def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Pat
     before = {member.path: member for member in _root(recipe.base, base, table)}
     after = {member.path: member for member in _root(recipe.base, packages, table)}
     if gone := sorted(before.keys() - after.keys()):
-        message = f"with {', '.join(sorted(added))} the base would lose /{', /'.join(gone[:4])}"
-        raise IntegrityError(message, hint="leave the package that does so out of `packages`")
+        message = f"adding {', '.join(sorted(added))} would remove /{', /'.join(gone[:4])}"
+        raise IntegrityError(message, hint="remove the responsible package from `packages`")
     changed = [path for path, member in after.items() if before.get(path) != member]
     retained = {
         *changed,
@@ -93,7 +92,7 @@ def added_members(recipe: AddedDebsRecipe, paths: Mapping[str, Path], spool: Pat
 
 
 def _root(recipe: DebianRecipe, packages: Sequence[DebContents], table: Table) -> list[Member]:
-    """The members of the root that `packages` make, all of whose scripts are known."""
+    """The members of the root of `packages` after checking that all scripts are known."""
     tree = DebTree()
     for package in packages:
         for member in package.members:
@@ -109,11 +108,12 @@ def _root(recipe: DebianRecipe, packages: Sequence[DebContents], table: Table) -
 def _unpack(
     debs: Sequence[Deb], table: Table, paths: Mapping[str, Path], spool: Path
 ) -> list[DebContents]:
-    """All packages, sorted by name, their files' contents in `spool`."""
+    """Unpack all packages, sorted by name, with the contents of their files in `spool`."""
     needed, left_out, taken_back = copied_paths(table), excluded(table), included(table)
 
     def _keep(path: str, kind: MemberKind) -> bool:
-        # Folders and links stay for now: what is below or behind them decides.
+        # Folders and links are kept here and removed later, if nothing below them or at their
+        # target remains.
         out = left_out.match(path) is not None and taken_back.match(path) is None
         return not out or kind in (MemberKind.FOLDER, MemberKind.LINK) or path in needed
 
@@ -121,8 +121,8 @@ def _unpack(
         package = read(paths[deb.sha256], spool / f"{deb.sha256}.files", _keep)
         if (package.name, package.control.get("Version")) != (deb.package, deb.version):
             message = (
-                f"{deb.file} holds {package.name} {package.control.get('Version')},"
-                f" but the lock says {deb.package} {deb.version}"
+                f"{deb.file} contains {package.name} {package.control.get('Version')}, but the "
+                f"lock has {deb.package} {deb.version}"
             )
             raise IntegrityError(message, hint="lock the target again: imgbuild lock TARGET")
         return package
@@ -132,7 +132,7 @@ def _unpack(
 
 
 def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
-    """The tree's members without left-out files, and without folders and links that led to them."""
+    """The tree's members without excluded files, and without folders and links to them."""
     left_out, taken_back = excluded(table), included(table)
     all_members = tree.members()
 
@@ -153,7 +153,7 @@ def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
                 retained.add(path)
                 path = path.rpartition("/")[0]
     for member in files:
-        # A package's folder in usr/share/doc may be a link to another's, with its copyright.
+        # A package's folder in usr/share/doc may be a link to that of another package.
         if member.path not in retained:
             real = tree.real(member.path)
             if real is not None and real.path in retained:
@@ -166,7 +166,7 @@ def _without_excluded(tree: DebTree, table: Table) -> list[Member]:
 
 
 def copied_paths(table: Table) -> frozenset[str]:
-    """Paths (no leading slash) that effects copy from: they must be unpacked even if left out."""
+    """Paths (no leading slash) that effects copy from: they must be unpacked even if excluded."""
     copies = (e for entry in table.packages.values() for e in entry.effects if isinstance(e, Copy))
     return frozenset(copy.source.lstrip("/") for copy in copies)
 
@@ -174,7 +174,7 @@ def copied_paths(table: Table) -> frozenset[str]:
 def apply_effects(
     tree: DebTree, packages: Sequence[DebContents], table: Table, arch: Arch, user: User
 ) -> None:
-    """Do to `tree` what the scripts of `packages` would, in order of the packages' names."""
+    """Apply the effects of the scripts of `packages` to `tree`, in order of package names."""
     entries = [table.packages[p.name] for p in packages if p.name in table.packages]
     effects = [
         effect for entry in entries for effect in entry.effects if effect.arch in ("", arch.debian)
@@ -213,12 +213,12 @@ def _simple(tree: DebTree, effect: AnyEffect) -> None:
         case Owner():
             member = tree.real(effect.path)
             if member is None:
-                message = f"no file {effect.path} in the base, whose owner an effect changes"
+                message = f"an effect changes the owner of {effect.path}, which is not in the base"
                 raise IntegrityError(message, hint="correct the effects in imgbuild/data/debian")
             mode = int(effect.mode, 8)
             tree.put(msgspec.structs.replace(member, gid=effect.gid, mode=mode))
         case _:
-            pass  # groups, alternatives, diversions and computed files need all packages together
+            pass  # groups, alternatives, diversions and computed files depend on all packages
 
 
 def _copied(tree: DebTree, effect: Copy) -> bytes:
@@ -231,7 +231,7 @@ def _copied(tree: DebTree, effect: Copy) -> bytes:
     if unused or not selected:
         message = f"{effect.source} has no line {', '.join(sorted(unused)) or effect.match}"
         raise IntegrityError(message, hint="correct the effects in imgbuild/data/debian")
-    # A placeholder that is filled with nothing takes its line with it.
+    # A line with an empty placeholder is removed.
     filled = [effect.fill.get(line, line) for line in selected if effect.fill.get(line) != ""]
     return ("\n".join(filled) + "\n").encode()
 
@@ -243,7 +243,7 @@ def _choose(tree: DebTree, choices: Sequence[Alternative]) -> None:
         **{slave.name: (slave.link, slave.path) for slave in best.slaves},
     }
     for name, (link, path) in links.items():
-        if tree.real(path) is not None:  # man pages are left out
+        if tree.real(path) is not None:  # man pages are excluded
             tree.link(f"etc/alternatives/{name}", path)
             tree.link(link, f"/etc/alternatives/{name}")
 

@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Callable
 
-END = 0  # the end of letters sorts after "~" and before everything else
+END = 0  # the end of letters sorts after "~" and before all other characters
 RELATIONS: dict[str, Callable[[int], bool]] = {
     "<<": lambda order: order < 0,
     "<=": lambda order: order <= 0,
@@ -17,11 +17,11 @@ RELATIONS: dict[str, Callable[[int], bool]] = {
 }
 
 Piece = tuple[tuple[int, ...], int]  # ranks of letters, and the number after them
-EMPTY: Piece = ((END,), 0)  # what follows the last piece: no letters, and no digits count as 0
+EMPTY: Piece = ((END,), 0)  # the end of a version: no letters, and missing digits count as 0
 
 
 def compare(left: str, right: str) -> int:
-    """-1, 0 or 1 as `left` is older than, the same as, or newer than `right`."""
+    """-1, 0 or 1 if `left` is older than, equal to, or newer than `right`."""
     parts, other = _parts(left), _parts(right)
     for mine, theirs in zip(parts, other, strict=True):
         for first, second in itertools.zip_longest(mine, theirs, fillvalue=EMPTY):

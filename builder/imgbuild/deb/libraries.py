@@ -30,7 +30,7 @@ CONFIGURATION = "etc/ld.so.conf"
 
 
 class FoundLibrary(msgspec.Struct, frozen=True):
-    """A library in a folder: the name that it is asked by, the file, whether that is a link."""
+    """A library in a folder: the name for lookups, the file, and whether it is a link."""
 
     name: str
     file: str
@@ -54,7 +54,7 @@ def cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[Member]]
 
 
 def folders(tree: DebTree, arch: Arch) -> list[str]:
-    """The folders that `ldconfig` searches, in order: configured ones, then its own; no aliases."""
+    """Folders that `ldconfig` searches, in order: configured ones, then defaults; no aliases."""
     configured = _configured(tree, CONFIGURATION)
     builtin = [f"lib/{arch.triplet}", f"usr/lib/{arch.triplet}", "lib", "usr/lib"]
     result: dict[str, str] = {}
@@ -75,7 +75,7 @@ def encode(entries: list[tuple[str, str]], arch: Arch, version: str) -> bytes:
     )
     end = base + len(strings)
     start = end + -end % 4
-    # The generator's line is part of the file that the base's ldconfig writes, so ours has it.
+    # The line of the generator is part of the file written by the base's ldconfig.
     upstream = version.split("-", maxsplit=1)[0]
     line = f"ldconfig (Debian GLIBC {version}) stable release version {upstream}".encode()
     head = HEADER.pack(MAGIC, len(entries), len(strings), LITTLE_ENDIAN, start)
@@ -111,7 +111,7 @@ _order = functools.cmp_to_key(_compare_entries)
 
 def soname(data: bytes) -> str | None:
     """The SONAME of the ELF file in `data`: "" without one, None if it is not a shared object."""
-    from elftools.common.exceptions import ELFError  # fifty modules that few commands need
+    from elftools.common.exceptions import ELFError  # imports fifty modules that few commands need
     from elftools.elf.elffile import ELFFile
 
     try:
@@ -144,7 +144,7 @@ def _configured(tree: DebTree, path: str) -> list[str]:
 
 
 def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
-    """What `ldconfig` enters for one folder: one file for each SONAME."""
+    """The entries of `ldconfig` for one folder: one file for each SONAME."""
     chosen: dict[str, FoundLibrary] = {}
     for member in tree.below(folder):
         file = posixpath.basename(member.path)
@@ -156,7 +156,7 @@ def _libraries(tree: DebTree, folder: str) -> list[FoundLibrary]:
             continue
         name = name or file
         # A link counts as one if it has the SONAME's name or is the linker's `libx.so`; any other
-        # link counts as a file of its own.
+        # link counts as a separate file.
         link = member.kind is MemberKind.LINK and (
             file == name or (file.endswith(".so") and name.startswith(file))
         )
@@ -175,7 +175,7 @@ def _named_like_library(file: str) -> bool:
 
 
 def _strings(texts: set[str]) -> tuple[dict[str, int], bytes]:
-    """Glibc's string table: a string that is the end of another one shares its bytes."""
+    """Glibc's string table: a string that is a suffix of another one shares its bytes."""
     ends = sorted((text.encode() for text in texts), key=functools.cmp_to_key(_by_end))
     offsets: dict[str, int] = {}
     table = bytearray()
@@ -195,7 +195,7 @@ def _by_end(left: bytes, right: bytes) -> int:
     for byte, other in zip(reversed(left), reversed(right), strict=False):
         if byte != other:
             return other - byte
-    return len(right) - len(left)  # the longer one first, so that the shorter can share its end
+    return len(right) - len(left)  # the longer one first, so that the shorter can share its suffix
 
 
 def _number(text: bytes, start: int) -> tuple[int, int]:

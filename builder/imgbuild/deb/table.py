@@ -1,7 +1,7 @@
-"""`data/debian/SUITE.yaml` as values: the reviewed effects of maintainer scripts, left-out files.
+"""`data/debian/SUITE.yaml` as values: the reviewed effects of maintainer scripts, excluded files.
 
 Reading it fails for a package whose script is not in the table. A change of the data changes the
-base: raise `plan.DEBIAN_FORMAT`.
+base: increase `plan.DEBIAN_FORMAT`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from imgbuild.system import files, yaml_data
 from imgbuild.values import Sha256, sha256
 
 DATA = files.data("debian")
-SCRIPTS = ("preinst", "postinst", "config")  # what dpkg runs when it installs onto an empty root
+# scripts that dpkg runs on installation to an empty root
+SCRIPTS = ("preinst", "postinst", "config")
 
 Mode = Annotated[str, msgspec.Meta(pattern="^[0-7]{4}$")]
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
-    """Something that a script leaves on disk: on both architectures, or only on `arch`."""
+    """A change on disk made by a script: on both architectures, or only on `arch`."""
 
     arch: Literal["", "amd64", "arm64"] = ""
 
@@ -49,7 +50,7 @@ class DebFile(Effect, frozen=True, kw_only=True, tag="file"):
 
 
 class Copy(Effect, frozen=True, kw_only=True, tag="copy"):
-    """A copy of a package's file, or of those of its lines that match; `fill` replaces lines."""
+    """A copy of a package's file, or of its matching lines; `fill` replaces lines."""
 
     source: str
     path: str
@@ -73,7 +74,7 @@ class Owner(Effect, frozen=True, kw_only=True, tag="owner"):
 
 
 class DebGroup(Effect, frozen=True, kw_only=True, tag="group"):
-    """A system group. Its number is fixed here: dpkg would give the next free one."""
+    """A system group. Its number is fixed here: dpkg would assign the next free one."""
 
     name: str
     gid: int
@@ -106,7 +107,7 @@ class Alternative(Effect, frozen=True, kw_only=True, tag="alternative"):
 
 
 class Compute(Effect, frozen=True, kw_only=True, tag="compute"):
-    """A file that depends on all packages together; code makes it."""
+    """A file that depends on all packages together; it is computed by code."""
 
     what: Literal["accounts", "certificates", "libraries"]
 
@@ -117,7 +118,7 @@ AnyEffect = (
 
 
 class DebEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one package's scripts do: each script's known hashes, what was read in them, effects."""
+    """The scripts of one package: known hashes, review notes, and effects."""
 
     why: str
     scripts: dict[str, tuple[Sha256, ...]] = {}
@@ -125,14 +126,14 @@ class DebEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Exclude(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Paths that are not unpacked: dpkg's own kind of pattern, in which `*` also matches `/`."""
+    """Paths that are not unpacked: dpkg's patterns, in which `*` also matches `/`."""
 
     path: str
     why: str
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole table of a suite. `include` takes back parts of what `exclude` leaves out.
+    """The whole table of a suite. `include` restores parts excluded by `exclude`.
 
     Without `set_id` no file has a setuid or setgid bit.
     """
@@ -141,14 +142,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     set_id: bool = True
     exclude: tuple[Exclude, ...]
     include: tuple[Exclude, ...]
-    triggers: dict[
-        str, str
-    ]  # the triggers that packages may activate, and the effects in their place
+    triggers: dict[str, str]  # the triggers that packages may activate, and the equivalent effects
     packages: dict[str, DebEntry]
 
 
 def load(suite: str) -> Table:
-    """The table of `suite`; InputError if there is none or if it does not fit its types."""
+    """The table of `suite`; InputError if it is missing or invalid."""
     path = DATA / f"{suite}.yaml"
     if not path.exists():
         suites = ", ".join(sorted(item.stem for item in DATA.glob("*.yaml")))
@@ -181,23 +180,23 @@ def check_scripts(table: Table, packages: Iterable[DebContents]) -> None:
         )
         hint = (
             "read each script (dpkg-deb --control PACKAGE.deb), then add its hash and its effects"
-            f" to imgbuild/data/debian/{table.suite}.yaml; or leave the package out of the base"
+            f" to imgbuild/data/debian/{table.suite}.yaml; or remove the package from the base"
         )
         raise IntegrityError(message, hint=hint)
 
 
 def excluded(table: Table) -> re.Pattern[str]:
-    """A pattern that matches the paths (no leading slash) that are left out."""
+    """A pattern that matches the excluded paths (no leading slash)."""
     return _union(item.path for item in table.exclude)
 
 
 def included(table: Table) -> re.Pattern[str]:
-    """A pattern that matches the paths (no leading slash) that are taken back."""
+    """A pattern that matches the restored paths (no leading slash)."""
     return _union(item.path for item in table.include)
 
 
 def dpkg_configuration(table: Table) -> bytes:
-    """The same exclusions as dpkg reads them, for packages that people add to the image."""
+    """The same exclusions in dpkg's format, for packages that users add to the image."""
     lines = [
         "# What the base leaves out, left out of added packages too. Delete this file to undo it."
     ]
@@ -211,7 +210,7 @@ def _union(patterns: Iterable[str]) -> re.Pattern[str]:
 
 
 def _scripts(package: DebContents) -> list[tuple[str, bytes]]:
-    """Scripts that would run, and the declaration of triggers on which a postinst would run."""
+    """Scripts that would run, and the declared triggers on which a postinst would run."""
     scripts = [(name, package.files[name]) for name in SCRIPTS if name in package.files]
     if any(verb.startswith("interest") for verb, _ in _triggers(package)):
         scripts.append(("triggers", package.files["triggers"]))
@@ -225,7 +224,7 @@ def _triggers(package: DebContents) -> list[tuple[str, str]]:
 
 
 def interests(package: DebContents) -> list[tuple[str, str]]:
-    """The triggers that `package` waits for, each with dpkg's suffix for how it waits."""
+    """The triggers in which `package` is interested, each with dpkg's suffix for awaiting."""
     return [
         (trigger, "/noawait" if verb.endswith("noawait") else "")
         for verb, trigger in _triggers(package)

@@ -36,9 +36,12 @@ class DebTree:
         return merged(path) in self._members
 
     def add(self, member: Member, owner: str) -> None:
-        """Add the files of package `owner`, moved below /usr; targets of symbolic links stay."""
+        """Add the files of package `owner`, moved below /usr.
+
+        Targets of symbolic links do not change.
+        """
         if member.path in ALIASES and member.target == f"usr/{member.path}":
-            return  # base-files ships the links itself since Debian 13: `members` makes them
+            return  # base-files ships the links since Debian 13: `members` creates them
         path = merged(member.path)
         if member.kind is MemberKind.HARD:
             member = msgspec.structs.replace(member, target=merged(member.target))
@@ -49,22 +52,22 @@ class DebTree:
                 f"{owner} and {self._owners[path]} both ship /{path}:"
                 f" {member.kind} {member.mode:04o} and {existing.kind} {existing.mode:04o}"
             )
-            raise IntegrityError(message, hint="leave one of the two packages out of the base")
+            raise IntegrityError(message, hint="remove one of the two packages from the base")
         self._members[path] = member
         self._owners.setdefault(path, owner)
 
     def put(self, member: Member) -> None:
-        """Add what an effect makes, or replace what is at its path."""
+        """Add the member that an effect creates, or replace the one at its path."""
         path = merged(member.path)
         self._members[path] = msgspec.structs.replace(member, path=path)
         self._owners[path] = "an effect"
 
     def file(self, path: str, data: bytes, *, mode: int = 0o644, gid: int = 0) -> None:
-        """Put a file of root's at `path`."""
+        """Add a file owned by root at `path`."""
         self.put(Member(path=path, mode=mode, gid=gid, size=len(data), content=data, pack=True))
 
     def link(self, path: str, target: str) -> None:
-        """Put a symbolic link at `path`."""
+        """Add a symbolic link at `path`."""
         self.put(Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
 
     def get(self, path: str) -> Member | None:
@@ -72,7 +75,7 @@ class DebTree:
         return self._members.get(merged(path))
 
     def real(self, path: str) -> Member | None:
-        """The member at `path` with links in it followed; None if it leads nowhere."""
+        """The member at `path` with links in it followed; None if a link is broken."""
         place = merged(posixpath.normpath(path))
         for _ in range(LINKS):
             parts = place.split("/")
@@ -91,7 +94,7 @@ class DebTree:
         """The content of the file at `path`, links followed; IntegrityError if there is none."""
         member = self.real(path)
         if member is None or member.content is None:
-            message = f"no file /{path.lstrip('/')} in the base, which an effect reads"
+            message = f"an effect reads /{path.lstrip('/')}, which is not in the base"
             raise IntegrityError(message, hint="correct the effects in imgbuild/data/debian")
         if isinstance(member.content, Slice):
             with member.content.path.open("rb") as file:
@@ -100,7 +103,7 @@ class DebTree:
         return member.content
 
     def clear_set_id(self) -> None:
-        """Take the setuid and setgid bits from all files; folders keep theirs."""
+        """Clear the setuid and setgid bits of all files, not of folders."""
         for path, member in self._members.items():
             if member.kind is not MemberKind.FOLDER:
                 self._members[path] = msgspec.structs.replace(member, mode=member.mode & ~SET_ID)
@@ -134,7 +137,7 @@ class DebTree:
 def _hard_links(members: Iterable[Member]) -> list[Member]:
     """`members` with each hard-linked file at the first of its paths and links at the others.
 
-    An unpacker can only link to what it has already made.
+    An unpacker can only link to files that it has already created.
     """
     result: dict[str, Member] = {}
     groups: dict[str, list[str]] = {}
@@ -146,7 +149,9 @@ def _hard_links(members: Iterable[Member]) -> list[Member]:
         original = result.get(target)
         if original is None or original.kind is not MemberKind.FILE:
             message = f"/{links[0]} is a hard link to /{target}, which is not a file of the base"
-            raise IntegrityError(message, hint="an exclude pattern took the file but not the link")
+            raise IntegrityError(
+                message, hint="an exclude pattern matches the file but not the link"
+            )
         first, *others = sorted([target, *links], key=str.encode)
         result[first] = msgspec.structs.replace(original, path=first)
         for path in others:

@@ -186,7 +186,7 @@ def _library(text: str, facts: Facts) -> Reason | None:
         cause = f"{library} of cuDNN is not on the library path"
         cure = "install the nvidia-cudnn package that torch requires, and unset LD_LIBRARY_PATH"
     elif library.startswith(("libtorch", "libc10")):
-        cause = f"the installed torch has no {library}, or none is installed"
+        cause = f"torch is not installed, or has no {library}"
         cure = "install the torch that the package was built for"
     elif library.startswith("libpython"):
         cause = f"{library} is not installed: the program was built for that Python"
@@ -238,7 +238,7 @@ def _cuda(text: str, facts: Facts) -> Reason | None:
     if match is None:
         return None
     what = match["text"].rstrip(". ")
-    cause = f"CUDA reports: {what}"
+    cause = f"CUDA reported: {what}"
     if facts.driver:
         cause += f" (driver {facts.driver}"
         newest = gpus.load().newest(facts.driver)

@@ -37,7 +37,7 @@ SOURCES = {"rule": 0, "facts": 1, "first": 2}
 BARE = re.compile(
     r"(?:No module named|cannot import name|\S+\.so[\w.]*: (?:undefined|cannot open)) ?\S"
 )
-# Errors that code expects and handles: the exception that follows says more.
+# Errors that code expects and handles: the exception that follows is more specific.
 LOOKUPS = (
     *("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError"),
     *("HTTPError", "URLError", "ImportError", "ModuleNotFoundError"),

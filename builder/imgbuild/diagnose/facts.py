@@ -1,4 +1,4 @@
-"""What a log says about its environment: versions, Python, driver, GPU, architecture."""
+"""The environment that a log shows: versions, Python, driver, GPU, architecture."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ PREFIXES = tuple(
         r"\[(?P<label>\d{1,5},\d{1,6})\]<std(?:err|out)>: ?",
     )
 )
-# A line that says itself that its failure has no effect; the message of an exception is none.
+# A line which states that its failure has no effect; the message of an exception is none.
 HARMLESS = re.compile(
     r"(?i)\b(?:ignoring|(?:is|was|error) ignored|fall(?:ing|s)? back|retrying|will retry|"
     r"trying (?:again|\d+)|skipping|continuing without)\b"

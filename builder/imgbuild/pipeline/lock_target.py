@@ -1,4 +1,4 @@
-"""Locks one target: solve, audit, learn, plan, digests, and files on disk (separate: one step).
+"""Locks one target: solve, audit, learn, plan, digests, and files on disk.
 
 settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
 
@@ -23,7 +23,7 @@ from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.library import Library
-from imgbuild.errors import AuditFailed, InputError, IntegrityError
+from imgbuild.errors import AuditFailed, FilesDisagree, InputError
 from imgbuild.learn.loop import READABLE, add_constraints, learn_from_errors, settle
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock_file import Lock
@@ -131,7 +131,7 @@ def refuse_mode(lock: Lock) -> None:
     for arch, resolution in lock.arch.items():
         if flashinfer.contradicted(lock.flashinfer, resolution.versions):
             message = (
-                f"{lock.target}: the matrix says flashinfer: {lock.flashinfer}, and no"
+                f"{lock.target}: the matrix has flashinfer: {lock.flashinfer}, and no"
                 f" {flashinfer.PACKAGE} is among its packages on {arch}"
             )
             hint = 'write mode: "off"; if something else needs a compiler, add it to requires:'
@@ -158,7 +158,7 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
 
 
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
-    """IntegrityError if two wheels of one image ship the same path with different contents."""
+    """FilesDisagree if two wheels of one image ship the same path with different contents."""
     from imgbuild.wheel import conflicts
 
     for arch in lock.arch:
@@ -168,7 +168,7 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
             lines = "\n  ".join(str(conflict) for conflict in file_conflicts)
             message = f"{lock.target} {arch}: packages disagree about files:\n  {lines}"
             hint = "say in matrix.yaml, under `drop:`, which package loses the path, and why"
-            raise IntegrityError(message, hint=hint)
+            raise FilesDisagree(message, hint=hint)
 
 
 def _input_size(layer: Layer) -> int:

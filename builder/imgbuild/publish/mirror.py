@@ -137,7 +137,7 @@ def _there(everything: dict[Digest, Input], repository: Repository, client: Clie
     def _ask(item: Input, _: Stop) -> Digest | None:
         size = client.has(repository, item.digest)
         if size is not None and size != item.size:
-            message = f"{repository} has {size} bytes as {item.file}, the lock says {item.size}"
+            message = f"{repository} has {size} bytes as {item.file}, the lock has {item.size}"
             hint = (
                 "the registry's storage is damaged, or the lock was edited by hand:"
                 " push again with an intact lock and registry"

@@ -256,7 +256,7 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
 
 
 def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tuple[Digest, ...]]:
-    """Attach and sign what the lock says of the image: digests of artifacts, of signed manifests.
+    """Attach and sign what the lock has of the image: digests of artifacts, of signed manifests.
 
     Nothing for a base alone, which no lock describes. LockStale if the project has another lock
     by now.

@@ -1,4 +1,4 @@
-"""Folders of a base keep their mode and owner when an extension puts files into them."""
+"""Folders of a base keep their mode and owner when an extension adds files to them."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def sample(tmp_path: Path) -> Sample:
 
 
 def recipe(lock: Lock) -> AddedFilesRecipe:
-    """What adds the user's files."""
+    """The recipe of the layer with the user's files."""
     files_recipe = plan(lock, Arch.X86_64).layers[-1].recipe
     assert isinstance(files_recipe, AddedFilesRecipe)
     return files_recipe
 
 
-def test_folders_that_are_not_plain_are_locked(sample: Sample) -> None:
+def test_lock_records_folders_with_non_default_mode_or_owner(sample: Sample) -> None:
     lock = folders.completed_lock(sample.lock(PRIVATE, OWNED, "/srv/a", "/new/b"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {
@@ -97,7 +97,7 @@ def test_folders_that_are_not_plain_are_locked(sample: Sample) -> None:
     }
 
 
-def test_a_second_time_the_base_is_not_read(sample: Sample) -> None:
+def test_base_is_read_only_once(sample: Sample) -> None:
     first = folders.completed_lock(sample.lock(PRIVATE), sample.inputs)
     for record, _ in sample.layers:
         blob = sample.store.blob(record.digest)
@@ -106,7 +106,7 @@ def test_a_second_time_the_base_is_not_read(sample: Sample) -> None:
     assert folders.completed_lock(sample.lock(PRIVATE), sample.inputs) == first
 
 
-def test_the_image_has_them_as_the_base_has(sample: Sample) -> None:
+def test_image_folders_keep_mode_and_owner_of_base(sample: Sample) -> None:
     lock = folders.completed_lock(sample.lock(PRIVATE, OWNED), sample.inputs)
     files_recipe = recipe(lock)
     layer = io.BytesIO()
@@ -128,7 +128,7 @@ def test_the_image_has_them_as_the_base_has(sample: Sample) -> None:
     assert attributes[PRIVATE] == (0o600, 0, 0)
 
 
-def test_where_all_folders_are_plain_the_layer_is_as_it_was(sample: Sample) -> None:
+def test_layer_is_unchanged_with_default_folders_only(sample: Sample) -> None:
     before = sample.lock("/srv/a", "/opt/b/c")
     after = folders.completed_lock(before, sample.inputs)
     assert after == before
@@ -139,26 +139,24 @@ def test_where_all_folders_are_plain_the_layer_is_as_it_was(sample: Sample) -> N
 
 @pytest.mark.parametrize(
     ("place", "result"),
-    [("/var/run/team/x", "/var/run is not a folder there: symlink"),
-     ("/etc/passwd/x", "/etc/passwd is not a folder there: file"),
+    [("/var/run/team/x", "/var/run is not a folder in the base image: symlink"),
+     ("/etc/passwd/x", "/etc/passwd is not a folder in the base image: file"),
      ("/var/local/team/x", "/var/local is a setgid folder, whose files inherit its group"),
-     ("/srv", "/srv is a folder there"),
-     ("/etc/ssl/private", "/etc/ssl/private is a folder there"),
-     # A folder that nobody names, above others.
-     ("/etc", "/etc is a folder there")],
+     ("/srv", "/srv is a folder in the base image"),
+     ("/etc/ssl/private", "/etc/ssl/private is a folder in the base image"),
+     # A parent folder that is not listed explicitly.
+     ("/etc", "/etc is a folder in the base image")],
 )  # fmt: skip
-def test_a_file_below_what_cannot_hold_it_is_refused(
-    sample: Sample, place: str, result: str
-) -> None:
+def test_file_below_non_folder_is_refused(sample: Sample, place: str, result: str) -> None:
     with pytest.raises(InputError) as caught:
         folders.completed_lock(sample.lock("/srv/a", place), sample.inputs)
     assert result in caught.value.message
     assert f"targets.ours.files.{place} " in caught.value.message
-    if result.endswith("is a folder there"):
+    if result.endswith("is a folder in the base image"):
         assert caught.value.hint == f"write {place}/train.sh"
 
 
-def test_a_link_in_place_of_a_folder_is_refused(sample: Sample) -> None:
+def test_link_replacing_folder_is_refused(sample: Sample) -> None:
     lock = sample.lock()
     assert lock.extends is not None
     extends = msgspec.structs.replace(lock.extends, links={"/srv": "/data/srv1"})
@@ -167,7 +165,7 @@ def test_a_link_in_place_of_a_folder_is_refused(sample: Sample) -> None:
     assert caught.value.hint == "write /srv/srv1"
 
 
-def test_a_file_in_place_of_a_file_or_of_a_link_is_not_a_folder(sample: Sample) -> None:
+def test_file_may_replace_file_or_link(sample: Sample) -> None:
     lock = folders.completed_lock(sample.lock("/etc/passwd", "/var/run"), sample.inputs)
     assert lock.extends is not None
     assert lock.extends.arch[Arch.X86_64].folders == {}

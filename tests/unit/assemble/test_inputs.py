@@ -1,4 +1,4 @@
-"""How much of what a job reads lies on disk at once, and where published layers come from."""
+"""Batches of inputs on disk, and the sources of published layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GIGABYTE = 1_000_000_000
         ([1, 9, 1], [[1], [9], [1]]),
     ],
 )
-def test_runs_hold_what_has_room_and_a_larger_one_stands_alone(
+def test_batches_respect_limit_and_isolate_larger_items(
     sizes: list[int], runs: list[list[int]]
 ) -> None:
     assert BATCH_BYTES == 4 * GIGABYTE
@@ -45,14 +45,14 @@ def inputs(matrix: Matrix, folder: Path) -> Inputs:
     return Inputs(matrix, Context(Store.open(folder / "cache"), Http(offline=True)))
 
 
-def test_records_are_those_of_the_published_digests(tmp_path: Path) -> None:
+def test_records_match_published_digests(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
     found = current.published_records(matrix.overlays[extended.OWN])
     assert found == extended.records([plan(extended.published(), Arch.X86_64)])
     assert current.published_records(None) == {}
 
 
-def test_digests_of_another_lock_are_refused(tmp_path: Path) -> None:
+def test_digests_of_other_lock_are_refused(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
     other = extended.published(samples.wheel("new"))
     target_digests = image_digests.digests_of(other, extended.records([plan(other, Arch.X86_64)]))
@@ -75,14 +75,14 @@ def test_layers_are_copied_from_a_layout_and_checked(tmp_path: Path) -> None:
     due = {planned.layers[0].id: known[planned.layers[0].id]}
     with pytest.raises(FetchFailed, match="has no layer sha256:") as caught:
         inputs(matrix, tmp_path).take_published(lock, due)
-    assert "take `image` out of the matrix" in str(caught.value.hint)
+    assert "remove `image` from the matrix" in str(caught.value.hint)
     blob = image / "blobs/sha256" / known[planned.layers[0].id].digest.removeprefix("sha256:")
     blob.write_bytes(b"something else")
     with pytest.raises(IntegrityError, match="has the digest sha256:"):
         inputs(matrix, tmp_path).take_published(lock, due)
 
 
-def test_a_registry_is_not_queried_offline(tmp_path: Path) -> None:
+def test_registry_is_not_queried_offline(tmp_path: Path) -> None:
     path = extended.repository(
         tmp_path / "ours",
         extended.MATRIX.replace("    from: ../project", "    image: registry.example.org/small"),

@@ -1,4 +1,4 @@
-"""Layers from real wheels in a store: records, trust in records, and refusals."""
+"""Layers built from real wheels in a store: records, trusted records, and errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make(store, item, **changes):
     return layer_contents.make_layer(job, store, lambda amount: None)
 
 
-def test_a_layer_is_in_the_store_as_recorded(store, tmp_path):
+def test_stored_layer_matches_record(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha", "beta")
     assembled_layer = make(store, item)
     blob = store.blob(assembled_layer.record.digest).read_bytes()
@@ -68,7 +68,7 @@ def test_a_layer_is_in_the_store_as_recorded(store, tmp_path):
     }
 
 
-def test_a_trusted_record_gives_the_same_blob(store, tmp_path):
+def test_trusted_record_yields_same_blob(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha")
     assembled_layer = make(store, item, keep=False)
     assert store.blob(assembled_layer.record.digest) is None
@@ -76,7 +76,7 @@ def test_a_trusted_record_gives_the_same_blob(store, tmp_path):
     assert store.blob(assembled_layer.record.digest) is not None
 
 
-def test_bytes_unlike_the_record_are_refused_and_not_kept(store, tmp_path):
+def test_layer_that_differs_from_record_is_refused_and_not_stored(store, tmp_path):
     item = wheels_layer(store, tmp_path, "alpha")
     assembled_layer = make(store, item, keep=False)
     wrong = msgspec.structs.replace(assembled_layer.record, digest="sha256:" + "0" * 64)
@@ -85,14 +85,14 @@ def test_bytes_unlike_the_record_are_refused_and_not_kept(store, tmp_path):
     assert store.blob(assembled_layer.record.digest) is None
 
 
-def test_a_missing_input_says_what_and_where(store):
+def test_missing_input_error_names_file_and_cache(store):
     wheel = samples.wheel("alpha")
     item = layer(WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(wheel,)))
     with pytest.raises(FetchFailed, match=wheel.file):
         make(store, item)
 
 
-def test_two_wheels_that_disagree_about_a_file_are_refused(store, tmp_path):
+def test_wheels_with_conflicting_file_are_refused(store, tmp_path):
     first_wheel = samples.write_wheel(tmp_path, "alpha", files={"shared.py": b"1"})
     two = samples.write_wheel(tmp_path, "beta", files={"shared.py": b"2"})
     wheels = (samples.add(store, first_wheel, "alpha"), samples.add(store, two, "beta"))
@@ -104,7 +104,7 @@ def test_two_wheels_that_disagree_about_a_file_are_refused(store, tmp_path):
     make(store, merged_layer)
 
 
-def test_venv_and_files_need_no_input(store):
+def test_venv_and_files_layers_need_no_input(store):
     venv = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
     files = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")
     jobs = [LayerJob(layer=layer(recipe), record=None, keep=True) for recipe in (venv, files)]
@@ -113,7 +113,7 @@ def test_venv_and_files_need_no_input(store):
     assert all(store.blob(item.record.digest) for item in assembled_layers)
 
 
-def test_a_registry_layer_is_taken_as_it_is(store):
+def test_registry_layer_is_copied_unchanged(store):
     digest = "sha256:" + "1" * 64
     recipe = RegistryRecipe(
         image="host/name@" + digest, layer=RegistryLayer(digest=digest, size=5, diff_id=digest)
@@ -124,7 +124,7 @@ def test_a_registry_layer_is_taken_as_it_is(store):
     assert [file.sha256 for file in recipe.inputs] == ["1" * 64]
 
 
-def test_the_record_of_a_base_is_in_the_cache_for_other_projects(store, tmp_path):
+def test_base_record_is_cached_for_other_projects(store, tmp_path):
     deb = debs.make(tmp_path / "demo.deb", "demo", [debs.folder("./"), debs.file("./demo", b"1")])
     store.add_file(tmp_path / "demo.deb", deb.sha256)
     recipe = DebianRecipe(arch=Arch.X86_64, suite="bookworm", debs=(deb,), user=samples.USER)

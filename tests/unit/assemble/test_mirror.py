@@ -1,4 +1,4 @@
-"""Which mirror is used, and what it gives: settings, missing and damaged files, broken lines."""
+"""Mirror settings and downloads: missing and damaged files, dropped connections."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
 
 
 def given(registry: Registry, name: str, data: bytes, *, layer: bool = False) -> Input:
-    """An input that the registry has."""
+    """An input that exists in the registry."""
     item = mirror_input(name, data, layer=layer)
     registry.blobs[NAME, item.digest] = data
     return item
@@ -61,12 +61,12 @@ def mirror_of(registry: Registry, *, only: bool = False, attempts: int = 2) -> M
     return Mirror(registry.repository(NAME), only=only, client=client)
 
 
-# -- which
+# -- settings
 
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project's folder, with no setting anywhere."""
+    """A project folder without any mirror setting."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv(mirror.VARIABLE, raising=False)
     return tmp_path
@@ -77,7 +77,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_option_goes_before_the_environment_the_project_and_the_user(alone, monkeypatch):
+def test_option_overrides_environment_project_and_user_setting(alone, monkeypatch):
     assert mirror.find(alone) is None
     write(mirror.user_file(), '{"mirror": "user.example/a", "only": true}')
     selected = mirror.find(alone)
@@ -99,34 +99,34 @@ def test_the_option_goes_before_the_environment_the_project_and_the_user(alone, 
     assert (selected.setting.mirror, selected.setting.only) == ("option.example/a", True)
 
 
-def test_off_goes_before_what_is_behind_it(alone, monkeypatch):
+def test_off_overrides_settings_of_lower_precedence(alone, monkeypatch):
     write(alone / "mirror.json", '{"mirror": "project.example/a"}')
     assert mirror.find(alone, "off") is None
     monkeypatch.setenv(mirror.VARIABLE, "off")
     assert mirror.find(alone) is None
     selected = mirror.find(alone, "option.example/a")
     assert selected is not None
-    monkeypatch.setenv(mirror.VARIABLE, "")  # as if it were not set
+    monkeypatch.setenv(mirror.VARIABLE, "")  # treated as unset
     selected = mirror.find(alone)
     assert selected is not None
     assert selected.origin is MirrorOrigin.PROJECT
 
 
-def test_a_setting_that_cannot_be_read_is_refused_with_its_place(alone):
+def test_unreadable_setting_error_names_its_file(alone):
     write(alone / "mirror.json", '{"mirrors": "project.example/a"}')
-    with pytest.raises(InputError, match=r"mirror\.json is not a valid setting of a mirror"):
+    with pytest.raises(InputError, match=r"mirror\.json is not a valid mirror setting"):
         mirror.find(alone)
     write(alone / "mirror.json", '{"mirror": "not a place"}')
     with pytest.raises(InputError, match="not a place"):
         mirror.find(alone)
 
 
-def test_a_mirror_alone_needs_a_mirror(alone):
+def test_mirror_only_requires_a_mirror(alone):
     with pytest.raises(InputError, match="--mirror-only needs a mirror"):
         mirror.find(alone, only=True)
 
 
-def test_for_a_lock_no_mirror_is_the_only_source(alone):
+def test_lock_never_uses_mirror_as_only_source(alone):
     named = mirror.find(alone, "option.example/a", only=True)
     bound, free = Mirror.of(named), Mirror.of(named, any_source=True)
     assert bound is not None
@@ -145,10 +145,10 @@ def test_plain_http_applies_to_the_named_registry_only(alone):
     assert selected._plain_http == ("b.example",)
 
 
-# -- what it gives
+# -- downloads
 
 
-def test_files_and_layers_come_into_the_store(registry):
+def test_files_and_layers_are_added_to_store(registry):
     store = Store.open()
     items = [
         given(registry, "a.whl", b"wheel"),
@@ -165,11 +165,11 @@ def test_files_and_layers_come_into_the_store(registry):
     assert store.file(items[1].sha256) is None
     assert store.fact("name", items[0].sha256) == b"a.whl"
     blob_requests = [request for request in registry.requests if "/blobs/" in request.path]
-    assert len(blob_requests) == 3  # one for each, and no others
+    assert len(blob_requests) == 3  # one request for each
     assert {request.method for request in blob_requests} == {"GET"}
 
 
-def test_what_is_in_the_store_is_not_requested(registry):
+def test_stored_files_are_not_requested(registry):
     store = Store.open()
     item = given(registry, "a.whl", b"wheel")
     registry_mirror = mirror_of(registry)
@@ -181,7 +181,7 @@ def test_what_is_in_the_store_is_not_requested(registry):
     assert len(registry.requests) == before
 
 
-def test_an_earlier_run_is_continued(registry):
+def test_interrupted_download_is_resumed(registry):
     data = bytes(range(256)) * 40
     item, store = given(registry, "a.whl", data), Store.open()
     with store.partial(item.sha256, stop=lambda: False) as partial:
@@ -194,7 +194,7 @@ def test_an_earlier_run_is_continued(registry):
     assert request.headers["Range"] == "bytes=1000-"
 
 
-def test_a_broken_line_is_tried_again(registry):
+def test_dropped_connection_is_retried(registry):
     item = given(registry, "a.whl", bytes(range(256)) * 4096)
     registry.faults.append(Fault(r"GET .*/blobs/", cut_answer=700_000))
     assert mirror_of(registry).fetch_missing(
@@ -203,7 +203,7 @@ def test_a_broken_line_is_tried_again(registry):
     assert len(registry.received_requests("GET .*/blobs/")) == 2
 
 
-def test_other_bytes_are_skipped_or_refused(registry, capsys):
+def test_file_with_wrong_hash_is_skipped_or_refused(registry, capsys):
     good, bad = given(registry, "good.whl", b"good"), mirror_input("bad.whl", b"right")
     registry.blobs[NAME, bad.digest] = b"wrong"
     store = Store.open()
@@ -216,7 +216,7 @@ def test_other_bytes_are_skipped_or_refused(registry, capsys):
     assert store.file(bad.sha256) is None
 
 
-def test_a_mirror_that_fails_is_given_up_once(registry, capsys):
+def test_failing_mirror_is_skipped_with_one_warning(registry, capsys):
     items = [given(registry, f"{name}.whl", name.encode()) for name in "abc"]
     registry.faults.append(Fault("GET .*/blobs/", times=1000, status=503))
     registry_mirror = mirror_of(registry)
@@ -238,7 +238,7 @@ def test_a_mirror_that_fails_is_given_up_once(registry, capsys):
         )
 
 
-def test_a_mirror_that_fails_after_some_files_has_given_these(registry):
+def test_files_fetched_before_mirror_failure_are_kept(registry):
     large, small = given(registry, "large.whl", b"x" * 5000), given(registry, "small.whl", b"y")
     registry.faults.append(Fault(f"GET .*/blobs/{small.digest}", times=1000, status=500))
     store = Store.open()
@@ -249,18 +249,18 @@ def test_a_mirror_that_fails_after_some_files_has_given_these(registry):
     assert digests == have == {large.digest}
 
 
-# -- what a build asks it for
+# -- requests of a build
 
 
 def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
-    """A file as a lock has it; `there` says whether the mirror has it."""
+    """A file of a lock; `there`: whether it exists in the mirror."""
     data = f"bytes of {name}".encode()
     item = given(registry, name, data) if there else mirror_input(name, data)
     return LockedFile(file=name, size=item.size, sha256=item.sha256)
 
 
-def test_what_builds_a_wheel_is_requested_only_if_the_wheel_is_not_there(registry):
-    """The debs are those of this machine's architecture: the wheel is built under them."""
+def test_build_requirements_are_requested_only_if_wheel_is_missing(registry):
+    """The debs are for this machine's architecture, because the wheel is built with them."""
     host, matrix = sdists.host_arch(), samples.matrix()
     for there in (True, False):
         word = f"{there}".lower()
@@ -289,7 +289,7 @@ def test_what_builds_a_wheel_is_requested_only_if_the_wheel_is_not_there(registr
         assert [store.file(part.sha256) is not None for part in parts] == [not there] * 3
 
 
-def test_offline_no_mirror_is_queried(registry):
+def test_mirror_is_not_queried_offline(registry):
     lock = samples.lock()
     inputs = Inputs(
         samples.matrix(), Context(Store.open(), Http(offline=True)),
@@ -301,8 +301,8 @@ def test_offline_no_mirror_is_queried(registry):
     assert registry.requests == []
 
 
-def test_published_layers_are_requested_from_the_mirror_and_else_made_of_inputs(registry, tmp_path):
-    """Where it is the only source, what it lacks is not requested from another registry."""
+def test_published_layers_are_fetched_from_mirror_or_built_from_inputs(registry, tmp_path):
+    """If the mirror is the only source, missing layers are not requested from another registry."""
     matrix = extended.read(
         extended.repository(
             tmp_path / "ours",

@@ -1,4 +1,4 @@
-"""The inputs of a lock as files of a mirror, and the artifact that names them."""
+"""The inputs of a lock as files of a mirror, and the artifact that references them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imgbuild.assemble import mirror_items
 from imgbuild.lock.lock_file import AddedFile, Extends, Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, RegistryLayer
 from imgbuild.values import Arch, sha256
-from tests.support import samples
+from tests.support import samples, standalone_matrix
 
 X86 = Arch.X86_64
 
@@ -49,7 +49,7 @@ def lock_of_everything() -> Lock:
     return msgspec.structs.replace(sample_lock, arch={X86: resolution}, extends=extends)
 
 
-def test_every_kind_of_input_is_there_once_and_by_its_own_hash():
+def test_every_kind_of_input_is_listed_once_with_its_hash():
     lock = lock_of_everything()
     inputs = mirror_items.inputs(lock, X86)
     assert [item.file for item in inputs] == sorted(item.file for item in inputs)
@@ -73,7 +73,17 @@ def test_every_kind_of_input_is_there_once_and_by_its_own_hash():
     assert mirror_items.inputs_of_all(lock).keys() == {item.sha256 for item in inputs}
 
 
-def test_a_zipped_sdist_is_a_zip():
+def test_the_archive_of_a_standalone_python_is_an_input():
+    archive = standalone_matrix.archive()
+    (item,) = (
+        item
+        for item in mirror_items.inputs(standalone_matrix.lock(), X86)
+        if item.sha256 == archive.sha256
+    )
+    assert (item.file, item.media_type) == (archive.file, mirror_items.SDIST_TYPE)
+
+
+def test_zip_sdist_has_zip_media_type():
     sdist = locked("antlr-4.9.zip")
     lock = samples.lock()
     built = msgspec.structs.replace(BUILT, sdist=sdist)
@@ -83,8 +93,8 @@ def test_a_zipped_sdist_is_a_zip():
     assert item.media_type == "application/zip"
 
 
-def test_the_artifact_follows_from_the_lock_alone():
-    """Golden: another digest would make every mirror's artifacts new ones."""
+def test_artifact_depends_only_on_lock():
+    """Golden: another digest would change the artifacts of every mirror."""
     data = mirror_items.artifact(lock_of_everything(), X86)
     assert sha256(data) == "23ac891d794d3f1f2b9e384204c8e19cec108b27403d3d9a9ee3a170532d51cf"
     document = json.loads(data)
@@ -102,7 +112,7 @@ def test_the_artifact_follows_from_the_lock_alone():
     }
 
 
-def test_each_architecture_has_its_own_and_tags_tell_them_apart():
+def test_each_architecture_has_its_own_artifact_and_tags():
     matrix = samples.matrix(arch=(X86, Arch.ARM64))
     arches = {arch: samples.resolution(arch=arch) for arch in (X86, Arch.ARM64)}
     lock = make_lock(matrix, "small", arches)
@@ -113,7 +123,7 @@ def test_each_architecture_has_its_own_and_tags_tell_them_apart():
     assert stays == f"small-arm64-inputs-{sha256(artifacts[Arch.ARM64])[:12]}"
 
 
-def test_settings_that_no_input_follows_from_do_not_move_the_artifact():
+def test_settings_without_effect_on_inputs_do_not_change_artifact():
     lock = samples.lock()
     other = msgspec.structs.replace(lock, as_of="2030-01-01", requirements={})
     assert mirror_items.artifact(lock, X86) == mirror_items.artifact(other, X86)

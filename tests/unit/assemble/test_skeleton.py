@@ -1,4 +1,4 @@
-"""The layers that come from no package."""
+"""The layers without packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def by_path(members):
     return {member.path: member for member in members}
 
 
-def test_the_environment_links_to_the_interpreter():
+def test_venv_links_to_interpreter():
     members = by_path(skeleton.venv_members(VENV))
     assert members["opt/venv/bin/python"].target == "/usr/bin/python3.11"
     assert members["opt/venv/bin/python3.11"].target == "python"
@@ -38,7 +38,7 @@ def test_the_environment_links_to_the_interpreter():
     assert members["opt/venv/lib/python3.11/site-packages"].kind is MemberKind.FOLDER
 
 
-def test_any_user_can_write_work_and_cache_folders():
+def test_work_and_cache_folders_are_writable_by_any_user():
     members = by_path(skeleton.files_members(FILES))
     assert members["workspace"].mode == members["var/cache/imgbuild"].mode == 0o1777
     home = members["home/imgbuild"]
@@ -46,14 +46,14 @@ def test_any_user_can_write_work_and_cache_folders():
 
 
 @pytest.mark.parametrize("text", ["/c$(id)", '/c"', "/c\nid", "/c d", "/c;id"])
-def test_scripts_of_the_image_have_plain_paths_only(text: str) -> None:
+def test_image_scripts_contain_plain_paths_only(text: str) -> None:
     with pytest.raises(InputError, match="is not a plain word"):
         skeleton.files_members(msgspec.structs.replace(FILES, cache=text))
     with pytest.raises(InputError, match="is not a plain word"):
         skeleton.venv_members(msgspec.structs.replace(VENV, prefix=text))
 
 
-def test_a_private_cache_folder_is_the_users_alone() -> None:
+def test_private_cache_folder_is_accessible_by_its_user_only() -> None:
     members = by_path(skeleton.files_members(msgspec.structs.replace(FILES, private=True)))
     cache = members["var/cache/imgbuild"]
     assert (cache.uid, cache.gid, cache.mode) == (1000, 1000, 0o700)
@@ -64,7 +64,7 @@ def test_a_private_cache_folder_is_the_users_alone() -> None:
 
 
 @pytest.mark.parametrize("name", LOCKED)
-def test_layers_without_packages_are_those_of_the_digests(name: str) -> None:
+def test_layers_without_packages_match_golden_digests(name: str) -> None:
     """Images that have run on GPUs keep their bytes."""
     lock = lock_file.read_lock(ROOT / "images", name)
     for arch, target_digests in image_digests.read_digests(ROOT / "images", lock).arch.items():
@@ -80,7 +80,7 @@ def test_layers_without_packages_are_those_of_the_digests(name: str) -> None:
             assert write_layer(members, None).digest == digests[layer.name]
 
 
-def test_the_entry_point_runs_and_sets_the_cache():
+def test_entry_point_sets_cache_folder():
     members = by_path(skeleton.files_members(FILES))
     assert members["opt/imgbuild/entrypoint"].mode == 0o755
     text = members["opt/imgbuild/environment.sh"].content
@@ -88,11 +88,11 @@ def test_the_entry_point_runs_and_sets_the_cache():
     assert b"@" not in text.replace(b'"$@"', b"")
 
 
-def test_a_debian_base_has_its_user_already():
+def test_debian_base_already_has_user():
     assert "etc/passwd" not in by_path(skeleton.files_members(FILES))
 
 
-def test_a_registry_base_gets_the_user_once():
+def test_user_is_added_once_to_registry_base():
     recipe = FilesRecipe(
         user=samples.USER,
         workdir="/workspace",
@@ -107,8 +107,8 @@ def test_a_registry_base_gets_the_user_once():
     assert members["etc/group"].content == b"root:x:0:\nimgbuild:x:1000:\n"
 
 
-def test_our_user_is_the_first_with_its_number():
-    """Ubuntu's images have a user 1000 of their own, whose name and home must not win."""
+def test_image_user_precedes_accounts_with_same_id():
+    """Ubuntu's images already have a user 1000, whose name and home must not take precedence."""
     recipe = FilesRecipe(
         user=samples.USER,
         workdir="/workspace",
@@ -127,7 +127,7 @@ def test_our_user_is_the_first_with_its_number():
     )
 
 
-def test_an_image_for_packages_of_users_has_pip_uv_and_their_constraints() -> None:
+def test_user_packages_image_has_pip_uv_and_constraints() -> None:
     recipe = msgspec.structs.replace(FILES, user_packages=USER_PACKAGES, readme="# small\n")
     members = by_path(skeleton.files_members(recipe))
     added = members.keys() - by_path(skeleton.files_members(FILES)).keys()
@@ -137,7 +137,7 @@ def test_an_image_for_packages_of_users_has_pip_uv_and_their_constraints() -> No
         "usr/lib/python3/dist-packages/imgbuild.pth",
     }  # fmt: skip
     assert members["opt/imgbuild/README"].content == b"# small\n"
-    # Builds may need newer versions of the others.
+    # Builds may need newer versions of the other packages.
     assert members["opt/imgbuild/constraints.txt"].content == b"torch==2.6.0\n"
     program = members["opt/imgbuild/packages.py"]
     assert program.mode == 0o755
@@ -152,7 +152,17 @@ def test_an_image_for_packages_of_users_has_pip_uv_and_their_constraints() -> No
     assert text.count(b"\n") == 1, "of a line that begins with `import` Python runs that line"
 
 
-def test_an_environment_for_packages_of_users_sees_those_of_the_system() -> None:
+def test_the_standalone_python_has_the_packages_of_the_image_in_its_own_folder() -> None:
+    site = "/opt/python/lib/python3.12/site-packages"
+    recipe = msgspec.structs.replace(
+        FILES, user_packages=msgspec.structs.replace(USER_PACKAGES, site=site)
+    )
+    paths = by_path(skeleton.files_members(recipe)).keys()
+    assert f"{site[1:]}/imgbuild.pth" in paths
+    assert not any(path.startswith("usr/lib/") for path in paths)
+
+
+def test_user_packages_venv_includes_system_packages() -> None:
     for user_site, value in ((True, b"true"), (msgspec.UNSET, b"false")):
         recipe = msgspec.structs.replace(VENV, user_site=user_site)
         text = by_path(skeleton.venv_members(recipe))["opt/venv/pyvenv.cfg"].content

@@ -1,4 +1,4 @@
-"""Which files of a lock need a server, and which a machine without a network can have."""
+"""Which files of a lock need a server and which are available offline."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ BUILT = BuiltWheel(
 
 
 def sample(folder: Path, arch: Arch, debs: tuple[Deb, ...] = DEBS) -> tuple[Lock, Matrix]:
-    """A lock for `arch` with a built wheel, whose sdist and backend lie in a folder."""
+    """A lock for `arch` with a built wheel, whose sdist and build backend are in a local folder."""
     matrix = samples.matrix(indexes={"demo": "own", "backend": "own"}, arch=(arch,))
     package_index = PackageIndex(url=f"{folder.as_uri()}/", flat=True, upload_times="none")
     nowhere = PackageIndex(url="http://127.0.0.1:9/simple")
@@ -82,7 +82,7 @@ def other(arch: Arch) -> Arch:
 @pytest.mark.parametrize(
     ("here", "needed"),
     [
-        ((TOOLS, *DEBS), False),  # the sdist and the backend lie in the folder
+        ((TOOLS, *DEBS), False),  # the sdist and the build backend are in the folder
         ((SDIST, BACKEND, TOOLS, *DEBS), False),
         (DEBS, True),
         ((TOOLS,), True),
@@ -90,7 +90,7 @@ def other(arch: Arch) -> Arch:
         ((), True),
     ],
 )
-def test_a_wheel_is_built_without_a_server_if_its_root_is_here_too(
+def test_wheel_is_built_offline_if_its_root_folder_is_cached(
     tmp_path: Path, here: tuple[LockedFile, ...], needed: bool
 ) -> None:
     lock, matrix = sample(tmp_path, host_arch())
@@ -102,9 +102,7 @@ def test_a_wheel_is_built_without_a_server_if_its_root_is_here_too(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_lock_without_packages_of_this_machine_needs_debians_archive(
-    tmp_path: Path, elsewhere: bool
-) -> None:
+def test_lock_for_other_architecture_needs_debian_archive(tmp_path: Path, elsewhere: bool) -> None:
     arch, debs = (other(host_arch()), DEBS) if elsewhere else (host_arch(), ())
     lock, matrix = sample(tmp_path, arch, debs)
     required_hashes = {BUILT.wheel.sha256}
@@ -112,7 +110,7 @@ def test_a_lock_without_packages_of_this_machine_needs_debians_archive(
     assert LockSources(lock, matrix, context).locate(required_hashes).remote == required_hashes
 
 
-def test_offline_it_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+def test_offline_lock_that_needs_server_is_refused_before_any_fetch(tmp_path: Path) -> None:
     (tmp_path / SDIST.file).write_bytes(words(SDIST.file))
     (tmp_path / BACKEND.file).write_bytes(words(BACKEND.file))
     lock, matrix = sample(tmp_path, host_arch())

@@ -1,4 +1,4 @@
-"""What a push attaches, and an image built again from it with no checkout at hand."""
+"""Attachments of a push, and an image rebuilt from them without a checkout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABOUT = {in_toto.PAYLOAD_TYPE, bundle.ARTIFACT_TYPE}
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)  # CI's own
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)  # environment variables of CI
     yield from registry_project.place(tmp_path, monkeypatch)
 
 
@@ -63,7 +63,7 @@ def kinds(place: Place, digest: str) -> list[str]:
     )
 
 
-def test_each_digest_leads_to_what_is_about_it(place: Place):
+def test_attachments_are_found_by_each_digest(place: Place):
     plan = place.both()
     pushed(place, plan)
     assert kinds(place, plan.top.digest) == sorted(ABOUT)
@@ -71,7 +71,7 @@ def test_each_digest_leads_to_what_is_about_it(place: Place):
         assert kinds(place, document.digest) == sorted(SBOM_TYPES | ABOUT)
 
 
-def test_one_architecture_has_all_at_its_manifest(place: Place):
+def test_single_architecture_image_has_attachments_at_its_manifest(place: Place):
     plan = place.both(Arch.ARM64)
     attached_artifacts = pushed(place, plan)
     assert len(attached_artifacts) == 4
@@ -83,7 +83,7 @@ def test_one_architecture_has_all_at_its_manifest(place: Place):
     assert f"sha256:{subject['digest']['sha256']}" == plan.top.digest
 
 
-def test_sboms_are_those_of_the_verb(place: Place, command: Command, tmp_path: Path):
+def test_attached_sboms_match_show_output(place: Place, command: Command, tmp_path: Path):
     plan = place.both()
     pushed(place, plan)
     for form, kind, name in (
@@ -98,7 +98,7 @@ def test_sboms_are_those_of_the_verb(place: Place, command: Command, tmp_path: P
             assert artifact.annotations["dev.imgbuild.arch"] == item["arch"]
 
 
-def test_second_time_nothing_moves(place: Place, monkeypatch: pytest.MonkeyPatch):
+def test_second_push_changes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch):
     plan = place.both()
     first = pushed(place, plan)
     before = len(place.writes())
@@ -109,8 +109,8 @@ def test_second_time_nothing_moves(place: Place, monkeypatch: pytest.MonkeyPatch
     assert len(place.writes()) == before
 
 
-def test_what_the_registry_lost_stops_no_push_and_is_put_again(place: Place):
-    """A lost blob, by a disk, a registry's own collection of garbage, or a third party."""
+def test_lost_attachment_is_attached_again(place: Place):
+    """A blob lost through a disk failure, the registry's garbage collection, or a third party."""
     plan = place.both()
     first = pushed(place, plan)
     whole = dict(place.registry.blobs)
@@ -119,14 +119,14 @@ def test_what_the_registry_lost_stops_no_push_and_is_put_again(place: Place):
         for key, data in whole.items()
         if b'"predicateType"' in data or b'"bomFormat"' in data or b'"requirements"' in data
     ]
-    assert len(lost) == 4  # the provenance, two bills, the lock
+    assert len(lost) == 4  # the provenance, two SBOMs, the lock
     for key in lost:
         del place.registry.blobs[key]
     assert attached(place, plan) == first
     assert place.registry.blobs == whole
 
 
-def test_another_builder_says_so_itself(place: Place, monkeypatch: pytest.MonkeyPatch):
+def test_other_builder_adds_its_own_provenance(place: Place, monkeypatch: pytest.MonkeyPatch):
     plan = place.plan()
     pushed(place, plan)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -146,13 +146,13 @@ def test_another_builder_says_so_itself(place: Place, monkeypatch: pytest.Monkey
     }
 
 
-# -- built again
+# -- rebuilds
 
 
 def elsewhere(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder with no matrix above, and a cache with the inputs alone: no layer, no project."""
+    """A folder outside any project, and a cache with only the inputs."""
     store = place.forget(monkeypatch, *place.sample.wheels)
-    # The base's layer has no real packages here, so it is an input itself.
+    # The base layer of this sample has no real packages, so it counts as an input.
     old = tmp_path / "cache/blobs/sha256"
     base = place.sample.target_digests.arch[Arch.X86_64].layers[0].digest
     with store.scratch() as scratch:
@@ -166,7 +166,7 @@ def elsewhere(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     return folder
 
 
-def test_image_is_built_again_from_its_reference(
+def test_image_is_rebuilt_from_its_reference(
     place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan = place.plan()
@@ -180,7 +180,7 @@ def test_image_is_built_again_from_its_reference(
     assert built_image["made"] > 1
 
 
-def test_image_of_two_architectures_from_either_digest(
+def test_two_architecture_image_is_rebuilt_from_either_digest(
     place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan = place.both()
@@ -201,7 +201,7 @@ def test_image_of_two_architectures_from_either_digest(
     assert "is not for x86_64, but arm64" in result.stderr
 
 
-def test_image_is_built_again_from_a_folder(
+def test_image_is_rebuilt_from_folder(
     place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan = place.plan()
@@ -216,7 +216,7 @@ def test_image_is_built_again_from_a_folder(
     assert built_image["digest"] == plan.top.digest
 
 
-def test_lock_of_another_image_is_refused(
+def test_lock_of_other_image_is_refused(
     place: Place, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     plan, other = place.plan(), place.both()

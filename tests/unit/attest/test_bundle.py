@@ -1,4 +1,4 @@
-"""A lock that travels with its image: what it carries, and what is refused of it."""
+"""Lock bundles: their content, and rejected ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ours(folder: Path) -> tuple[Path, Lock, TargetDigests]:
     return path, lock, target_digests
 
 
-def test_what_travels_is_read_back(sample: Sample):
+def test_bundle_is_read_back(sample: Sample):
     lock_bundle = of(sample)
     assert set(lock_bundle.data) == {"lock.json", "digests.json", "packages.json", "sources.json"}
     images = sample.folder / "images" / TARGET
@@ -72,8 +72,8 @@ def test_what_travels_is_read_back(sample: Sample):
     )
 
 
-def test_no_login_travels(sample: Sample, monkeypatch: pytest.MonkeyPatch):
-    """The matrix is refused with one: this is the wall behind that."""
+def test_bundle_contains_no_credentials(sample: Sample, monkeypatch: pytest.MonkeyPatch):
+    """A matrix with credentials is already refused: this is a second safeguard."""
     matrix = published.load(sample.matrix)
     base = msgspec.structs.replace(
         matrix.bases["debian-12"], mirrors=("https://robot:S3CRET@deb.example/debian",)
@@ -92,8 +92,8 @@ def test_no_login_travels(sample: Sample, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "a/b", "", ".."])
-def test_a_target_whose_name_leads_elsewhere_is_refused(sample: Sample, name: str):
-    """Its image would be written to build/NAME below the current folder."""
+def test_target_name_with_path_traversal_is_refused(sample: Sample, name: str):
+    """Its image would be written to build/NAME relative to the current folder."""
     lock = msgspec.structs.replace(sample.lock, target=name)
     target_digests = image_digests.digests_of(
         lock, image_digests.layer_records(sample.target_digests)
@@ -108,7 +108,7 @@ def test_a_target_whose_name_leads_elsewhere_is_refused(sample: Sample, name: st
     assert (problem.file, problem.path, problem.value) == ("there/lock.json", "target", name)
 
 
-def test_matrix_of_it_finds_the_same_addresses(sample: Sample, tmp_path: Path):
+def test_matrix_of_bundle_resolves_same_urls(sample: Sample, tmp_path: Path):
     lock_bundle = of(sample)
     bundle_matrix = bundle.matrix(lock_bundle, tmp_path)
     real = published.load(sample.matrix)
@@ -116,12 +116,12 @@ def test_matrix_of_it_finds_the_same_addresses(sample: Sample, tmp_path: Path):
     assert addresses == places(real, real.targets[TARGET], lambda: "the machine's own")
     assert addresses["torch"].address == "https://example.org/whl/cu124/torch2.6"
     assert bundle_matrix.bases["debian-12"] == DebianBase(
-        suite="bookworm", python="3.11", glibc="2.36", packages=("g++", "python3")
+        suite="bookworm", python_source="3.11", glibc="2.36", packages=("g++", "python3")
     )
     assert bundle_matrix.targets[TARGET].as_of == datetime.date(2025, 6, 20)
 
 
-def test_folder_of_wheels_is_relative_to_where_the_lock_lies(sample: Sample, tmp_path: Path):
+def test_wheel_folder_is_relative_to_lock(sample: Sample, tmp_path: Path):
     sample.edit(
         "torch: {url: 'https://example.org/whl/{cuda_tag}/torch{torch}', upload_times: none}",
         "torch: {url: 'file:my wheels', upload_times: none, flat: true}",
@@ -133,9 +133,11 @@ def test_folder_of_wheels_is_relative_to_where_the_lock_lies(sample: Sample, tmp
     assert there.url == f"file://{tmp_path}/there/my%20wheels/"
 
 
-def test_folder_of_a_target_is_enough_where_one_index_is(sample: Sample, tmp_path: Path):
+def test_target_folder_suffices_with_single_index(sample: Sample, tmp_path: Path):
     folder = sample.folder / "images" / TARGET
-    with pytest.raises(InputError, match="does not say where the index torch is") as caught:
+    with pytest.raises(
+        InputError, match="does not contain the URL of the index torch is"
+    ) as caught:
         bundle.read_folder(folder)
     assert "sources.json" in (caught.value.hint or "")
     plain = msgspec.structs.replace(sample.lock, indexes={})
@@ -145,20 +147,20 @@ def test_folder_of_a_target_is_enough_where_one_index_is(sample: Sample, tmp_pat
     assert (lock_bundle.lock, lock_bundle.sources) == (plain, Sources(default_index="pypi"))
 
 
-def test_lock_that_was_written_meanwhile_is_refused(sample: Sample):
+def test_lock_modified_during_read_is_refused(sample: Sample):
     changed = msgspec.structs.replace(sample.lock, as_of="2025-06-21")
-    with pytest.raises(LockStale, match="changed while they were read"):
+    with pytest.raises(LockStale, match="changed while being read"):
         bundle.of(changed, sample.target_digests, project_paths.find(sample.folder))
 
 
 @pytest.mark.parametrize("name", ["lock.json", "digests.json"])
-def test_missing_file_is_refused(sample: Sample, name: str):
+def test_missing_file_of_bundle_is_refused(sample: Sample, name: str):
     data = {key: content for key, content in of(sample).data.items() if key != name}
     with pytest.raises(InputError, match=f"there has no {name}"):
         bundle.read(data, "there")
 
 
-def test_digests_of_another_lock_are_refused(sample: Sample):
+def test_digests_of_other_lock_are_refused(sample: Sample):
     lock_bundle = of(sample)
     other = samples.relabelled(msgspec.structs.replace(sample.lock, as_of="2025-06-21"))
     changed = codec.encode(other)
@@ -166,23 +168,27 @@ def test_digests_of_another_lock_are_refused(sample: Sample):
         bundle.read({**lock_bundle.data, "lock.json": changed}, "there")
 
 
-def test_damaged_and_foreign_documents_are_refused(sample: Sample):
+def test_damaged_or_foreign_documents_are_refused(sample: Sample):
     lock_bundle = of(sample)
     with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
         bundle.read({**lock_bundle.data, "lock.json": b"{"}, "there")
     newer = codec.encode(msgspec.structs.replace(sample.lock, format=99))
-    with pytest.raises(LockStale, match=r"there/lock\.json: lock format 99; this imgbuild reads 1"):
+    with pytest.raises(
+        LockStale,
+        match=r"there/lock\.json: lock format 99; this imgbuild reads "
+        r"1",
+    ):
         bundle.read({**lock_bundle.data, "lock.json": newer}, "there")
     with pytest.raises(LockStale, match=r"there/packages\.json: format 99"):
         bundle.read({**lock_bundle.data, "packages.json": b'{"format": 99}'}, "there")
 
 
-def test_added_files_travel_and_come_into_the_cache(sample: Sample, tmp_path: Path):
+def test_added_files_are_bundled_and_stored_in_cache(sample: Sample, tmp_path: Path):
     path, lock, target_digests = ours(tmp_path / "ours")
     lock_bundle = bundle.of(lock, target_digests, project_paths.find(path))
     key = sha256(extended.SCRIPT)
     assert lock_bundle.added == {key: extended.SCRIPT}
-    # `oras pull` writes them into a folder; other files in it are ignored.
+    # `oras pull` writes them into a folder; other files there are ignored.
     for name, data in {**lock_bundle.data, "files/README": b"words"}.items():
         codec.write_bytes(tmp_path / "pulled" / name, data)
     pulled_bundle = bundle.read_folder(tmp_path / "pulled")
@@ -192,7 +198,7 @@ def test_added_files_travel_and_come_into_the_cache(sample: Sample, tmp_path: Pa
     stored_file = store.file(key)
     assert stored_file is not None
     assert stored_file.read_bytes() == extended.SCRIPT
-    # So a build needs neither the user's repository nor the published target's files.
+    # Therefore a build needs neither the user's repository nor the published target's files.
     bundle_matrix = bundle.matrix(pulled_bundle, tmp_path)
     inputs = Inputs(bundle_matrix, Context(store, Http(offline=True)))
     added_layers = [
@@ -209,7 +215,9 @@ def test_added_files_travel_and_come_into_the_cache(sample: Sample, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("data", "what"), [(b"other", "another file"), (None, "not there")])
-def test_other_added_file_is_refused(sample: Sample, tmp_path: Path, data: bytes | None, what: str):
+def test_modified_added_file_is_refused(
+    sample: Sample, tmp_path: Path, data: bytes | None, what: str
+):
     path, lock, target_digests = ours(tmp_path / "ours")
     lock_bundle = bundle.of(lock, target_digests, project_paths.find(path))
     name = f"files/{sha256(extended.SCRIPT)}"

@@ -1,4 +1,4 @@
-"""Provenance: what the statement says, by in-toto's and SLSA's own message types."""
+"""Provenance statements, checked with the message types of in-toto and SLSA."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def sample_statement(
 
 
 def valid(data: bytes) -> dict[str, Any]:
-    """By the published message types, which know no other field; the predicate."""
+    """Validate with the published message types, which reject unknown fields.
+
+    Returns the predicate.
+    """
     message = json_format.Parse(data, statement_pb2.Statement())
     statements.Statement.copy_from_pb(message).validate()
     value = json.loads(data)
@@ -67,7 +70,7 @@ def test_statement_is_valid():
         valid(json.dumps(broken).encode())
 
 
-def test_subjects_are_the_index_and_each_manifest():
+def test_subjects_are_index_and_each_manifest():
     lock = sbom_sample.lock()
     target_digests = sbom_sample.digests_of(lock)
     digests = {
@@ -86,7 +89,7 @@ def test_subjects_are_the_index_and_each_manifest():
     }
 
 
-def test_what_was_requested_and_who_built():
+def test_statement_has_request_and_builder():
     predicate = valid(sample_statement())
     assert predicate["buildDefinition"]["externalParameters"] == {
         "target": "small",
@@ -111,7 +114,7 @@ def test_what_was_requested_and_who_built():
     }
 
 
-def test_every_file_that_went_in_is_named_once():
+def test_every_input_file_is_listed_once():
     lock = sbom_sample.lock()
     needed = valid(sample_statement())["buildDefinition"]["resolvedDependencies"]
     hashes = [dependency["digest"].get("sha256") for dependency in needed]
@@ -127,13 +130,13 @@ def test_every_file_that_went_in_is_named_once():
     expected |= {
         sha for sha in (sbom_sample.TOOL.sha256, HERE.lock, HERE.matrix) if sha is not None
     }
-    assert set(hashes) == {*expected, None}  # the commit, which is no file
-    # A wheel that was made on the way is no input, and is named as what it is.
+    # the commit is not a file A wheel built during the build is not an input but a byproduct.
+    assert set(hashes) == {*expected, None}
     (byproduct,) = valid(sample_statement())["runDetails"]["byproducts"]
     assert byproduct["name"] == "antlr4_runtime-4.9-py3-none-any.whl"
 
 
-def test_names_are_those_of_the_sbom():
+def test_names_match_sbom():
     lock = sbom_sample.lock()
     sbom_file = document.sbom(
         lock, sbom_sample.digests_of(lock), Arch.X86_64, sbom_sample.packages(lock)
@@ -150,7 +153,7 @@ def test_names_are_those_of_the_sbom():
     }
 
 
-def test_statement_follows_from_what_is_given():
+def test_statement_is_deterministic():
     assert sample_statement() == sample_statement()
     other = msgspec.structs.replace(HERE, invocation="", commit=None)
     assert sample_statement(other) != sample_statement()
@@ -160,7 +163,7 @@ def test_statement_follows_from_what_is_given():
 @pytest.mark.parametrize(
     "change", [{"lock": "3" * 64}, {"builder": "https://other.example"}, {"version": "10"}]
 )
-def test_basis_differs_where_the_statement_means_something_else(change: dict[str, str]):
+def test_basis_differs_for_different_statements(change: dict[str, str]):
     other = msgspec.structs.replace(HERE, **change)
     assert provenance.basis(sample_statement(other)) != provenance.basis(sample_statement())
 
@@ -172,15 +175,15 @@ def test_other_statements_have_no_basis(data: bytes):
     assert provenance.basis(data) is None
 
 
-def test_builder_is_the_workflow_where_one_runs():
+def test_builder_is_running_workflow():
     name = "https://github.com/me/it/.github/workflows/images.yml@refs/heads/main"
     assert provenance.builder_id(GITHUB) == name
     assert provenance.builder_id({}) == provenance.LOCAL_BUILDER
 
 
-def test_circumstances_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_build_details_of_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
-    memory_registry.alone(monkeypatch, tmp_path)  # no git either
+    memory_registry.alone(monkeypatch, tmp_path)  # not in a git checkout
     sample = inprocess_project.make(tmp_path)
     from imgbuild.project_paths import find
 
@@ -207,5 +210,5 @@ def test_circumstances_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("", ""),
     ],
 )
-def test_remote_as_others_may_read_it(remote: str, expected: str):
+def test_published_remote_has_no_credentials_or_local_path(remote: str, expected: str):
     assert provenance.public(remote) == expected

@@ -1,4 +1,4 @@
-"""Entries of the cache that are not what their name says: removed, reported once, made again."""
+"""Cache entries that do not match their name: removed, reported once, recreated."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def added(store: Store, kind: str) -> Path:
 
 
 def cached_path(store: Store, kind: str) -> Path | None:
-    """What the cache gives for DATA."""
+    """The cached path of DATA."""
     return store.file(sha256(DATA)) if kind == "file" else store.blob(DIGEST)
 
 
@@ -98,7 +98,7 @@ HARMS: list[Callable[[Path], None]] = [
 
 @pytest.mark.parametrize("kind", ["file", "blob"])
 @pytest.mark.parametrize("harm", range(len(HARMS)))
-def test_what_is_damaged_is_removed_with_one_warning(store, warnings, kind, harm):
+def test_damaged_entry_is_removed_with_one_warning(store, warnings, kind, harm):
     path = added(store, kind)
     assert cached_path(store, kind) == path
     HARMS[harm](path)
@@ -110,7 +110,7 @@ def test_what_is_damaged_is_removed_with_one_warning(store, warnings, kind, harm
     assert len(warnings.messages) == 1
 
 
-def test_the_warning_has_the_name_of_an_input(store, warnings):
+def test_warning_has_name_of_input(store, warnings):
     path = added(store, "file")
     store.put_fact("name", sha256(DATA), b"wheel-1.0-py3-none-any.whl")
     flipped(path)
@@ -118,14 +118,14 @@ def test_the_warning_has_the_name_of_an_input(store, warnings):
     assert "wheel-1.0-py3-none-any.whl" in warnings.messages[0]
 
 
-def test_a_damaged_file_is_detected_by_other_processes(store, warnings):
-    """As after a copy of the cache, or by a user without records."""
+def test_damaged_file_is_detected_by_other_processes(store, warnings):
+    """As after a copy of the cache, or for a user without records."""
     flipped(added(store, "blob"))
     known_hashes._shared.cache_clear()
     assert Store.open(store.root, warnings).blob(DIGEST) is None
 
 
-def test_several_threads_find_damage_at_once(store, warnings):
+def test_damage_found_by_several_threads_is_reported_once(store, warnings):
     path = added(store, "blob")
     flipped(path)
     answers: list[Path | None] = []
@@ -141,9 +141,7 @@ def test_several_threads_find_damage_at_once(store, warnings):
 
 
 @pytest.mark.parametrize("uses", [1, 3])
-def test_what_another_process_uses_while_it_is_hashed_is_not_damaged(
-    store, warnings, monkeypatch, uses
-):
+def test_entry_in_use_by_other_process_is_not_damaged(store, warnings, monkeypatch, uses):
     path = added(store, "blob")
     os.utime(path, (time.time() - 3600,) * 2)
     digest = hashlib.file_digest
@@ -162,7 +160,7 @@ def test_what_another_process_uses_while_it_is_hashed_is_not_damaged(
     assert not left
 
 
-def test_damage_that_another_process_has_repaired_is_not_removed(store):
+def test_entry_repaired_by_other_process_is_not_removed(store):
     path = added(store, "blob")
     seen = path.stat()
     swapped(path)
@@ -170,7 +168,7 @@ def test_damage_that_another_process_has_repaired_is_not_removed(store):
     assert path.exists()
 
 
-def test_what_cannot_be_removed_is_refused(store, monkeypatch):
+def test_damaged_entry_that_cannot_be_removed_is_refused(store, monkeypatch):
     path = added(store, "blob")
     flipped(path)
 
@@ -189,9 +187,9 @@ def _reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return hashed_files(monkeypatch)
 
 
-def test_what_the_cache_itself_does_to_a_file_needs_no_new_hash(store, tmp_path, reads):
+def test_file_is_not_rehashed_after_changes_by_the_cache(store, tmp_path, reads):
     path = added(store, "blob")
-    with store.scratch() as folder:  # as layers of registries come: one file under two names
+    with store.scratch() as folder:  # as for layers from registries: one file under two names
         (folder / "it").hardlink_to(path)
         store.add_file(folder / "it", sha256(DATA))
     store.drop_file(sha256(DATA))
@@ -203,12 +201,12 @@ def test_what_the_cache_itself_does_to_a_file_needs_no_new_hash(store, tmp_path,
     with known_hashes.of_user().relinked(path):
         (tmp_path / "layout").unlink()
     known_hashes.of_user().touch(path)
-    known_hashes._shared.cache_clear()  # as another process
+    known_hashes._shared.cache_clear()  # like another process
     assert Store.open(store.root).blob(DIGEST) == path
     assert reads == [str(path)]
 
 
-def test_the_time_of_last_use_needs_no_new_hash(store, reads):
+def test_file_is_not_rehashed_after_update_of_last_use(store, reads):
     path = added(store, "blob")
     os.utime(path, (1, 1))  # from outside: hashed once
     time.sleep(3 * known_hashes.TICK_NS / 1e9)
@@ -219,8 +217,8 @@ def test_the_time_of_last_use_needs_no_new_hash(store, reads):
     assert reads == [str(path)]
 
 
-def test_a_copy_from_another_disk_is_hashed(store, reads):
-    """The caller has checked the file, not what the copy has become."""
+def test_copy_from_other_disk_is_hashed(store, reads):
+    """The caller has checked the source file, not the copy."""
     other = Path("/dev/shm")
     if not other.is_dir() or other.stat().st_dev == store.root.stat().st_dev:
         pytest.skip("no second file system to write to")
@@ -231,7 +229,7 @@ def test_a_copy_from_another_disk_is_hashed(store, reads):
     assert reads == [str(path)]
 
 
-def test_removing_a_blob_keeps_what_is_known_of_a_layouts_link(store, tmp_path, reads):
+def test_removing_blob_keeps_known_hash_of_layout_link(store, tmp_path, reads):
     path = added(store, "blob")
     hash_cache = known_hashes.of_user()
     with hash_cache.relinked(path):
@@ -264,7 +262,7 @@ def test_unpacked_layers_belong_to_one_user(store, warnings):
 
 
 @pytest.mark.parametrize("which", ["layer", "user"])
-def test_unpacked_layers_that_others_may_change_are_made_again(store, warnings, which):
+def test_unpacked_layer_writable_by_others_is_recreated(store, warnings, which):
     path = unpacked(store)
     harmed = path if which == "layer" else path.parent
     harmed.chmod(0o777)
@@ -275,7 +273,7 @@ def test_unpacked_layers_that_others_may_change_are_made_again(store, warnings, 
 
 
 @pytest.mark.parametrize("how", ["owner", "link"])
-def test_unpacked_layers_of_another_user_are_refused(store, tmp_path, how):
+def test_unpacked_layer_of_other_user_is_refused(store, tmp_path, how):
     path = unpacked(store)
     if how == "link":
         path.parent.rename(tmp_path / "theirs")

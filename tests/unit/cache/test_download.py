@@ -1,4 +1,4 @@
-"""Downloads from a real server on this machine, well-mannered and ill."""
+"""Downloads from a local server, correct and faulty."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def want(*urls: str, data: bytes = DATA) -> FileRequest:
 
 
 def named(site: Site, name: str) -> FileRequest:
-    """A want for the file `name` of a site."""
+    """A request for the file `name` of a site."""
     return FileRequest(locked(site.files[name], name), lambda: [site.url(name)])
 
 
@@ -76,7 +76,7 @@ def starts(site: Site, path: str = "x.whl") -> list[str]:
     return [headers.get("Range", "all") for headers in site.received_requests(path)]
 
 
-def test_a_file_arrives_and_is_not_requested_again(store: Store, http: Http, site: Site) -> None:
+def test_downloaded_file_is_not_requested_again(store: Store, http: Http, site: Site) -> None:
     paths = fetch(store, http, want(site.url("x.whl")))
     assert paths[sha256(DATA)].read_bytes() == DATA
 
@@ -89,7 +89,7 @@ def test_a_file_arrives_and_is_not_requested_again(store: Store, http: Http, sit
     assert list((store.root / "partial").iterdir()) == []
 
 
-def test_many_files_at_once(store: Store, http: Http, site: Site) -> None:
+def test_many_files_are_downloaded_in_parallel(store: Store, http: Http, site: Site) -> None:
     files = {f"f{number}": bytes([number]) * (number * 5000) for number in range(30)}
     site.files.update(files)
     wants = [named(site, name) for name in files]
@@ -101,7 +101,7 @@ def test_many_files_at_once(store: Store, http: Http, site: Site) -> None:
     )
 
 
-def test_four_at_a_time(store: Store, http: Http, site: Site) -> None:
+def test_at_most_four_downloads_run_at_once(store: Store, http: Http, site: Site) -> None:
     gate = threading.Barrier(4, timeout=20)
     site.before = lambda _path: (gate.wait(), None)[1]
     files = {f"f{number}": bytes([number]) * 100 for number in range(8)}
@@ -111,9 +111,7 @@ def test_four_at_a_time(store: Store, http: Http, site: Site) -> None:
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_an_interrupted_download_goes_on(
-    store: Store, http: Http, site: Site, ranges: bool
-) -> None:
+def test_interrupted_download_resumes(store: Store, http: Http, site: Site, ranges: bool) -> None:
     site.ranges = ranges
     begin(store, DATA[:1000])
     paths = fetch(store, http, want(site.url("x.whl")))
@@ -121,7 +119,7 @@ def test_an_interrupted_download_goes_on(
     assert starts(site) == ["bytes=1000-"]
 
 
-def test_the_announcement_says_what_remains(store: Store, http: Http, site: Site) -> None:
+def test_announcement_has_remaining_size(store: Store, http: Http, site: Site) -> None:
     seen = Recorder()
     data = DATA * (1 + 3_000_000 // len(DATA))
     begin(store, data[:1_000_000], data)
@@ -130,39 +128,39 @@ def test_the_announcement_says_what_remains(store: Store, http: Http, site: Site
     fetch_all([request], Context(http=http, store=store, reporter=seen), title="fetching")
     size = len(data) / 1e6
     assert seen.messages == [
-        f"fetching: 1 file, {size - 1:.1f} MB to download (1.0 MB already here)"
+        f"fetching: 1 file, {size - 1:.1f} MB to download (1.0 MB already downloaded)"
     ]
     assert seen.bars == [(0, len(data))]
 
 
-def test_a_complete_partial_file_needs_no_server(store: Store, http: Http) -> None:
+def test_complete_partial_file_needs_no_request(store: Store, http: Http) -> None:
     begin(store, DATA)
     paths = fetch(store, http, want("http://localhost:1/never"))
     assert paths[sha256(DATA)].read_bytes() == DATA
 
 
-def test_a_partial_file_of_something_else_is_given_up(store: Store, http: Http, site: Site) -> None:
+def test_partial_file_with_other_content_is_discarded(store: Store, http: Http, site: Site) -> None:
     begin(store, b"z" * 1000)
     paths = fetch(store, http, want(site.url("x.whl")))
     assert paths[sha256(DATA)].read_bytes() == DATA
     assert starts(site) == ["bytes=1000-", "all"]
 
 
-def test_a_partial_file_that_is_too_long_is_given_up(store: Store, http: Http, site: Site) -> None:
+def test_partial_file_that_is_too_long_is_discarded(store: Store, http: Http, site: Site) -> None:
     begin(store, DATA + b"more")
     fetch(store, http, want(site.url("x.whl")))
     assert starts(site) == ["all"]
 
 
-def test_a_line_that_breaks_is_taken_up_where_it_broke(
-    store: Store, http: Http, site: Site
-) -> None:
+def test_dropped_connection_resumes_at_last_byte(store: Store, http: Http, site: Site) -> None:
     site.cuts = [100_000, 100_000, 0]
     fetch(store, http, want(site.url("x.whl")))
     assert starts(site) == ["all", "bytes=100000-", "bytes=200000-", "bytes=200000-"]
 
 
-def test_a_line_that_breaks_without_a_length(store: Store, http: Http, site: Site) -> None:
+def test_dropped_connection_without_content_length_is_retried(
+    store: Store, http: Http, site: Site
+) -> None:
     site.announce = False
     site.cuts = [100_000]
     paths = fetch(store, http, want(site.url("x.whl")))
@@ -170,11 +168,11 @@ def test_a_line_that_breaks_without_a_length(store: Store, http: Http, site: Sit
     assert starts(site) == ["all", "bytes=100000-"]
 
 
-def test_a_line_that_always_breaks_ends_and_keeps_its_part(
+def test_repeatedly_dropped_connection_fails_and_keeps_partial_file(
     store: Store, http: Http, site: Site
 ) -> None:
     site.cuts = [10] * 50
-    with pytest.raises(FetchFailed, match=r"ended early|broke"):
+    with pytest.raises(FetchFailed, match=r"closed early|connection failed"):
         fetch(store, http, want(site.url("x.whl")))
     assert len(site.requests) == 4
     assert (store.root / "partial" / sha256(DATA)).read_bytes() == DATA[:40]
@@ -183,7 +181,7 @@ def test_a_line_that_always_breaks_ends_and_keeps_its_part(
     assert starts(site)[-1] == "bytes=40-"
 
 
-def test_a_file_that_changed_on_the_server_meanwhile(store: Store, http: Http, site: Site) -> None:
+def test_file_that_changes_on_server_is_refused(store: Store, http: Http, site: Site) -> None:
     begin(store, DATA[:1000])
     site.files["x.whl"] = DATA[::-1]
     with pytest.raises(
@@ -200,10 +198,10 @@ def test_a_file_that_changed_on_the_server_meanwhile(store: Store, http: Http, s
 @pytest.mark.parametrize("announce", [True, False])
 @pytest.mark.parametrize("other", [DATA + b"!", DATA[:1500]])
 @pytest.mark.parametrize("begun", [0, 1000, 2000])
-def test_a_file_of_another_size(
+def test_file_of_other_size_is_refused(
     store: Store, http: Http, site: Site, announce: bool, other: bytes, begun: int
 ) -> None:
-    """Also 416: the partial file is longer than what the server has."""
+    """Also 416: the partial file is longer than the server's file."""
     site.files["x.whl"] = other
     site.announce = announce
     begin(store, DATA[:begun])
@@ -212,16 +210,16 @@ def test_a_file_of_another_size(
     assert store.file(sha256(DATA)) is None
 
 
-def test_a_short_file_of_a_silent_server(store: Store, http: Http, site: Site) -> None:
-    """Without length and ranges, a short file looks like a broken line: tried, given up."""
+def test_short_file_without_content_length_is_refused(store: Store, http: Http, site: Site) -> None:
+    """A short file without length and ranges looks like a dropped connection."""
     site.files["x.whl"] = DATA[:1500]
     site.announce = site.ranges = False
-    with pytest.raises(FetchFailed, match="ended early"):
+    with pytest.raises(FetchFailed, match="closed early"):
         fetch(store, http, want(site.url("x.whl")))
     assert len(site.requests) == 4
 
 
-def test_the_next_address_is_tried(store: Store, http: Http, site: Site) -> None:
+def test_next_url_is_tried_after_failure(store: Store, http: Http, site: Site) -> None:
     site.files["bad/x.whl"] = DATA[::-1]
     urls = [site.url("none/x.whl"), site.url("bad/x.whl"), site.url("x.whl")]
     paths = fetch(store, http, want(*urls))
@@ -229,25 +227,25 @@ def test_the_next_address_is_tried(store: Store, http: Http, site: Site) -> None
     assert [path for _, path, _ in site.requests] == ["/none/x.whl", "/bad/x.whl", "/x.whl"]
 
 
-def test_no_address_left(store: Store, http: Http, site: Site) -> None:
+def test_download_fails_if_no_url_has_file(store: Store, http: Http, site: Site) -> None:
     urls = [site.url("one/x.whl", "me:secret"), site.url("two/x.whl") + "?token=secret"]
-    with pytest.raises(FetchFailed, match="it could not be downloaded") as caught:
+    with pytest.raises(FetchFailed, match="could not download") as caught:
         fetch(store, http, want(*urls))
     assert "one/x.whl: 404" in caught.value.message
     assert "two/x.whl: 404" in caught.value.message
     assert "secret" not in caught.value.message + str(caught.value.hint)
-    with pytest.raises(FetchFailed, match="no index still has it"):
+    with pytest.raises(FetchFailed, match="no longer available from any index"):
         fetch(store, http, want())
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_busy_servers_are_queried_again(store: Store, http: Http, site: Site, status: int) -> None:
+def test_busy_server_is_retried(store: Store, http: Http, site: Site, status: int) -> None:
     site.refusals = [(status, {}), (status, {"Retry-After": "0"})]
     fetch(store, http, want(site.url("x.whl")))
     assert len(site.requests) == 3
 
 
-def test_busy_servers_are_given_up_in_the_end(store: Store, http: Http, site: Site) -> None:
+def test_busy_server_fails_after_last_retry(store: Store, http: Http, site: Site) -> None:
     site.refusals = [(503, {})] * 20
     with pytest.raises(FetchFailed, match="503"):
         fetch(store, http, want(site.url("x.whl")))
@@ -255,42 +253,42 @@ def test_busy_servers_are_given_up_in_the_end(store: Store, http: Http, site: Si
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 410, 451])
-def test_a_refusal_is_final(store: Store, http: Http, site: Site, status: int) -> None:
+def test_refused_request_is_not_retried(store: Store, http: Http, site: Site, status: int) -> None:
     site.refusals = [(status, {})]
     with pytest.raises(FetchFailed, match=str(status)):
         fetch(store, http, want(site.url("x.whl")))
     assert len(site.requests) == 1
 
 
-def test_a_wait_that_is_too_long_is_said(http: Http, site: Site) -> None:
+def test_retry_after_beyond_limit_is_reported(http: Http, site: Site) -> None:
     site.refusals = [(429, {"Retry-After": "86400"})]
     with pytest.raises(FetchFailed, match="429") as caught:
         http.bytes(site.url("x.whl"))
     assert "86400 s" in str(caught.value.hint)
 
 
-def test_a_damaged_file_in_the_cache_is_had_again(store: Store, http: Http, site: Site) -> None:
+def test_damaged_cached_file_is_downloaded_again(store: Store, http: Http, site: Site) -> None:
     path = fetch(store, http, want(site.url("x.whl")))[sha256(DATA)]
     path.chmod(0o644)
     path.write_bytes(b"short")
     assert fetch(store, http, want(site.url("x.whl")))[sha256(DATA)].read_bytes() == DATA
 
 
-def test_a_lock_with_a_wrong_size_is_named(store: Store, http: Http, site: Site) -> None:
+def test_wrong_size_in_lock_error_names_file(store: Store, http: Http, site: Site) -> None:
     fetch(store, http, want(site.url("x.whl")))
     wrong = LockedFile(file="x.whl", size=1, sha256=sha256(DATA))
-    with pytest.raises(IntegrityError, match="the lock says 1 bytes"):
+    with pytest.raises(IntegrityError, match="1 bytes in the lock"):
         fetch_all([FileRequest(wrong, list)], Context(store, http), title="test")
 
 
-def test_a_disk_that_is_too_small_is_said_first(store: Store, http: Http) -> None:
+def test_insufficient_disk_space_fails_before_download(store: Store, http: Http) -> None:
     vast = LockedFile(file="vast", size=1 << 60, sha256="0" * 64)
     with pytest.raises(WorkFailed, match="GB free") as caught:
         fetch_all([FileRequest(vast, list)], Context(store, http), title="test")
     assert caught.value.hint
 
 
-def test_a_failure_stops_the_others_and_keeps_their_parts(
+def test_failure_stops_other_downloads_and_keeps_partial_files(
     store: Store, http: Http, site: Site
 ) -> None:
     big = bytes(8_000_000)
@@ -314,10 +312,10 @@ def test_a_failure_stops_the_others_and_keeps_their_parts(
     assert (store.root / "partial" / sha256(big)).stat().st_size < len(big)
 
 
-def test_ctrl_c_keeps_what_arrived(
+def test_ctrl_c_keeps_partial_files(
     store: Store, http: Http, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The interrupt is raised where Python raises it: in the main thread, while it waits."""
+    """The interrupt is raised in the main thread while it waits, as in Python."""
     big = bytes(range(250)) * 40_000
     site.files |= {"big": big}
     site.pause = 0.005
@@ -341,7 +339,7 @@ def test_ctrl_c_keeps_what_arrived(
     assert starts(site, "big")[-1] == f"bytes={partial_size}-"
 
 
-def test_two_stores_on_one_folder_download_once(store: Store, http: Http, site: Site) -> None:
+def test_two_stores_on_one_folder_download_file_once(store: Store, http: Http, site: Site) -> None:
     site.pause = 0.01
     downloads: list[dict[str, Path]] = []
 
@@ -369,7 +367,7 @@ def test_two_stores_on_one_folder_download_once(store: Store, http: Http, site: 
     ranges=st.booleans(),
     announce=st.booleans(),
 )
-def test_whatever_happens_the_file_is_right(
+def test_downloaded_file_is_correct_after_any_fault(
     tmp_path_factory: pytest.TempPathFactory,
     http: Http,
     size: int,
@@ -379,7 +377,7 @@ def test_whatever_happens_the_file_is_right(
     ranges: bool,
     announce: bool,
 ) -> None:
-    """Any partial file, a right one or rubbish, up to three broken lines, any kind of server."""
+    """Any partial file, valid or invalid, up to three dropped connections, any kind of server."""
     data = (DATA * 2)[:size]
     store = Store.open(tmp_path_factory.mktemp("cache"))
     begin(store, data[:right] + begun, data)

@@ -1,4 +1,4 @@
-"""A cache that other users may write to, or could: what they own is copied, never linked or used.
+"""A cache writable by other users: their files are copied, never linked or used directly.
 
 Only root can give files to another user. Races with a process of another user:
 tests/integration/test_shared_cache.py.
@@ -47,13 +47,13 @@ def given(path: Path) -> Path:
 @needs_root
 @pytest.mark.parametrize("kind", ["file", "blob"])
 @pytest.mark.parametrize("change", ["owner", "mode"])
-def test_an_entry_that_others_may_change_is_replaced_by_a_copy(store, warnings, kind, change):
+def test_entry_writable_by_others_is_replaced_by_copy(store, warnings, kind, change):
     path = added(store, kind)
     if change == "owner":
         given(path)
     else:
         path.chmod(0o666)
-    with path.open("r+b") as theirs:  # it stays open
+    with path.open("r+b") as theirs:  # the file stays open
         assert cached_path(store, kind) == path
         theirs.write(b"E")
     assert path.read_bytes() == DATA
@@ -63,7 +63,7 @@ def test_an_entry_that_others_may_change_is_replaced_by_a_copy(store, warnings, 
 
 @needs_root
 @pytest.mark.parametrize("kind", ["file", "blob"])
-def test_a_damaged_entry_of_another_user_is_removed(store, warnings, kind):
+def test_damaged_entry_of_other_user_is_removed(store, warnings, kind):
     path = added(store, kind)
     path.chmod(0o644)
     path.write_bytes(b"E" * len(DATA))
@@ -74,14 +74,15 @@ def test_a_damaged_entry_of_another_user_is_removed(store, warnings, kind):
 
 
 @needs_root
-def test_a_layout_gets_no_link_to_a_file_of_another_user(store, tmp_path):
+def test_layout_has_no_link_to_file_of_other_user(store, tmp_path):
     """Its owner could write to the image after it was built and checked."""
     layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
     (record, path) = layers[0]
     summary = images.summary([(record, store.add_blob(path, record.digest))])
     given(path := store.blob(record.digest))
     assert path is not None
-    for source in (store.blob(record.digest), given(path)):  # by the cache, and by the layout alone
+    # through the cache, and only through the layout
+    for source in (store.blob(record.digest), given(path)):
         assert source is not None
         files = layout.ImageFiles(
             config=summary.config, manifest=summary.manifest, layers={record.digest: source}
@@ -94,7 +95,7 @@ def test_a_layout_gets_no_link_to_a_file_of_another_user(store, tmp_path):
 
 
 @needs_root
-def test_a_layer_of_another_user_in_a_layout_is_replaced(tmp_path):
+def test_layout_layer_of_other_user_is_replaced(tmp_path):
     layers = [images.layer(tmp_path / "blobs", [images.text("word", "x" * 1000)])]
     files = {Arch.X86_64: images.summary(layers)}
     digest = layout.write(tmp_path / "out", files, "tiny")
@@ -109,7 +110,7 @@ def test_a_layer_of_another_user_in_a_layout_is_replaced(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "files", "blobs", "blobs/sha256", "locks", "partial"])
-def test_folders_that_others_may_write_to_are_made_private(store, tmp_path, warnings, name):
+def test_folders_writable_by_others_are_made_private(store, tmp_path, warnings, name):
     path = added(store, "blob")
     with store.partial(sha256(b"x"), stop=lambda: False):
         added(store, "file")
@@ -120,10 +121,10 @@ def test_folders_that_others_may_write_to_are_made_private(store, tmp_path, warn
     with again.partial(sha256(b"x"), stop=lambda: False):
         assert (store.root / name).stat().st_mode & 0o777 == 0o755
     assert len(warnings.messages) == (not name)
-    assert all("could be changed by other users" in each for each in warnings.messages)
+    assert all("was writable by other users" in each for each in warnings.messages)
 
 
-def test_an_open_mask_makes_no_open_cache(tmp_path, warnings):
+def test_cache_is_private_with_permissive_umask(tmp_path, warnings):
     mask = os.umask(0)
     try:
         store = Store.open(tmp_path / "cache", warnings)
@@ -141,7 +142,7 @@ def test_an_open_mask_makes_no_open_cache(tmp_path, warnings):
 
 @needs_root
 @pytest.mark.parametrize("name", ["", "blobs", "blobs/sha256", "locks", "scratch", "live"])
-def test_a_folder_of_another_user_is_an_error(store, name):
+def test_folder_of_other_user_is_refused(store, name):
     added(store, "blob")
     given(store.root / name)
     with pytest.raises(InputError, match=f"belongs to user id {OTHER}") as caught:
@@ -152,7 +153,7 @@ def test_a_folder_of_another_user_is_an_error(store, name):
 @pytest.mark.parametrize(
     "name", ["files", "blobs", "blobs/sha256", "locks", "scratch", "live", "partial", "facts"]
 )
-def test_a_link_in_place_of_a_folder_is_an_error_and_removes_nothing(store, tmp_path, name):
+def test_link_in_place_of_folder_is_refused_and_removes_nothing(store, tmp_path, name):
     added(store, "blob")
     added(store, "file")
     store.put_fact("kind", "key", b"data")
@@ -180,8 +181,8 @@ def test_a_link_in_place_of_a_folder_is_an_error_and_removes_nothing(store, tmp_
     assert state(elsewhere) == before
 
 
-def test_a_sweep_removes_no_scratch_folder_through_a_link(store, tmp_path):
-    """A name under `live/` that no process has locked, and `scratch` that leads elsewhere."""
+def test_sweep_does_not_follow_link_to_scratch(store, tmp_path):
+    """An unlocked name in `live/`, and a link as `scratch`."""
     elsewhere = outside(tmp_path)
     (store.root / "live").mkdir()
     (store.root / "live/deep").touch()
@@ -191,8 +192,8 @@ def test_a_sweep_removes_no_scratch_folder_through_a_link(store, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
-def test_a_partial_download_is_a_file(store, tmp_path, kind):
-    """A link there once let a download replace the file that it leads to."""
+def test_partial_download_that_is_a_link_is_not_used(store, tmp_path, kind):
+    """A link there once allowed a download to overwrite its target."""
     elsewhere = outside(tmp_path)
     (store.root / "partial").mkdir()
     path = store.root / "partial" / sha256(DATA)
@@ -211,7 +212,7 @@ def test_a_partial_download_is_a_file(store, tmp_path, kind):
 
 @needs_root
 @pytest.mark.parametrize("change", ["owner", "mode"])
-def test_a_partial_download_that_others_may_change_is_begun_again(store, change):
+def test_partial_download_writable_by_others_is_restarted(store, change):
     (store.root / "partial").mkdir()
     path = store.root / "partial" / sha256(DATA)
     path.write_bytes(b"half")
@@ -227,7 +228,7 @@ def test_a_partial_download_that_others_may_change_is_begun_again(store, change)
 
 
 @needs_root
-def test_a_fact_of_another_user_does_not_count(store):
+def test_fact_of_other_user_is_ignored(store):
     store.put_fact("kind", "key", b"data")
     (fact,) = store.root.glob("facts/kind/*/*")
     given(fact)
@@ -237,7 +238,7 @@ def test_a_fact_of_another_user_does_not_count(store):
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
-def test_something_else_in_place_of_an_entry_does_not_block(store, tmp_path, kind):
+def test_non_file_in_place_of_entry_does_not_block(store, tmp_path, kind):
     store.put_fact("kind", "key", b"data")
     path = added(store, "blob")
     (fact,) = store.root.glob("facts/kind/*/*")
@@ -258,7 +259,7 @@ def test_something_else_in_place_of_an_entry_does_not_block(store, tmp_path, kin
 
 
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
-def test_a_format_that_is_not_a_regular_file_is_refused(store, kind):
+def test_format_file_that_is_not_regular_is_refused(store, kind):
     (store.root / "FORMAT").unlink()
     if kind == "link":
         (store.root / "FORMAT").symlink_to("/dev/zero")
@@ -269,14 +270,14 @@ def test_a_format_that_is_not_a_regular_file_is_refused(store, kind):
     assert FORMAT == b"1\n"
 
 
-def test_the_cache_itself_may_be_a_link(store, tmp_path):
+def test_cache_root_may_be_a_link(store, tmp_path):
     (tmp_path / "link").symlink_to(store.root)
     other = Store.open(tmp_path / "link")
     added(other, "blob")
     assert store.blob(DIGEST) is not None
 
 
-# -- a folder that users share, as /tmp
+# -- a folder shared by users, as /tmp
 
 
 @contextlib.contextmanager
@@ -300,7 +301,7 @@ def _shared() -> Iterator[Path]:
 
 @needs_root
 @pytest.mark.parametrize("kind", ["file", "blob"])
-def test_users_share_a_folder_and_take_copies_from_each_other(shared, kind):
+def test_users_of_shared_folder_copy_files_from_each_other(shared, kind):
     with as_other():
         theirs = added(Store.open(shared), kind)
         assert theirs.is_relative_to(shared / f"user-{OTHER}")
@@ -320,7 +321,7 @@ def test_users_share_a_folder_and_take_copies_from_each_other(shared, kind):
 
 @needs_root
 @pytest.mark.parametrize("change", ["damaged", "link", *OBSTACLES])
-def test_what_another_user_has_in_a_shared_folder_is_used_only_if_it_is_right(shared, change):
+def test_shared_file_of_other_user_is_used_only_if_valid(shared, change):
     with as_other():
         theirs = added(Store.open(shared), "blob")
         if change == "damaged":
@@ -342,7 +343,7 @@ def test_what_another_user_has_in_a_shared_folder_is_used_only_if_it_is_right(sh
 
 @needs_root
 @pytest.mark.parametrize("kind", ["link", "folder", "file"])
-def test_a_part_of_a_shared_folder_that_another_user_made_is_an_error(shared, tmp_path, kind):
+def test_user_folder_created_by_other_user_is_refused(shared, tmp_path, kind):
     elsewhere = outside(tmp_path)
     place = shared / "user-0"
     if kind == "link":
@@ -360,8 +361,8 @@ def test_a_part_of_a_shared_folder_that_another_user_made_is_an_error(shared, tm
 
 @needs_root
 @pytest.mark.parametrize("mode", [0o777, 0o1777])
-def test_a_shared_folder_belongs_to_root_or_to_this_user(shared, mode):
-    """Its owner could rename what is in it; without the sticky bit everybody could."""
+def test_shared_folder_must_belong_to_root_or_this_user(shared, mode):
+    """The owner of the folder could rename its entries; without the sticky bit, any user could."""
     shared.chmod(mode)
     if mode == 0o1777:
         given(shared)

@@ -1,4 +1,4 @@
-"""The store: names by hash, locks, leases, facts, and what a killed process leaves."""
+"""The store: names by hash, locks, leases, facts, and leftovers of killed processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def age(store: Store, path: Path | None, seconds: float) -> None:
     os.utime(path, (moment, moment))
 
 
-def test_a_file_comes_back_under_its_hash(store: Store) -> None:
+def test_file_is_found_by_its_hash(store: Store) -> None:
     name = keep_file(store, b"wheel")
     path = store.file(name)
     assert path is not None
@@ -57,7 +57,7 @@ def test_a_file_comes_back_under_its_hash(store: Store) -> None:
     assert store.file(sha256(b"other")) is None
 
 
-def test_a_blob_comes_back_under_its_digest(store: Store) -> None:
+def test_blob_is_found_by_its_digest(store: Store) -> None:
     digest = keep_blob(store, b"layer")
     path = store.blob(digest)
     assert path is not None
@@ -66,14 +66,14 @@ def test_a_blob_comes_back_under_its_digest(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64, "a" * 63, "sha256:" + "a" * 64])
-def test_what_is_not_a_hash_is_refused(store: Store, name: str) -> None:
-    with pytest.raises(ValueError, match="not a SHA-256"):
+def test_invalid_hash_is_refused(store: Store, name: str) -> None:
+    with pytest.raises(ValueError, match="not a lower-case hexadecimal SHA-256"):
         store.file(name)
     with pytest.raises(ValueError, match="not an OCI digest"):
         store.blob(name.removeprefix("sha256:"))
 
 
-def test_a_file_of_another_disk_is_copied(store: Store) -> None:
+def test_file_from_other_disk_is_copied(store: Store) -> None:
     other = Path("/dev/shm")
     if not other.is_dir() or other.stat().st_dev == store.root.stat().st_dev:
         pytest.skip("no second file system to write to")
@@ -86,7 +86,7 @@ def test_a_file_of_another_disk_is_copied(store: Store) -> None:
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.text(), data=st.binary(max_size=2000), other=st.binary(max_size=50))
-def test_facts_come_back_as_they_were(store: Store, key: str, data: bytes, other: bytes) -> None:
+def test_facts_are_read_back_unchanged(store: Store, key: str, data: bytes, other: bytes) -> None:
     store.put_fact("kind", key, other)
     store.put_fact("kind", key, data)
     assert store.fact("kind", key) == data
@@ -95,7 +95,7 @@ def test_facts_come_back_as_they_were(store: Store, key: str, data: bytes, other
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200), cut=st.integers(0, 300))
-def test_a_truncated_fact_is_not_a_fact(store: Store, data: bytes, cut: int) -> None:
+def test_truncated_fact_is_ignored(store: Store, data: bytes, cut: int) -> None:
     store.put_fact("kind", "key", data)
     (path,) = store.root.glob("facts/kind/*/*")
     whole = path.read_bytes()
@@ -103,7 +103,7 @@ def test_a_truncated_fact_is_not_a_fact(store: Store, data: bytes, cut: int) -> 
     assert store.fact("kind", "key") == (data if cut >= len(whole) else None)
 
 
-def test_scratch_goes_with_its_block_even_if_read_only(store: Store) -> None:
+def test_scratch_folder_is_removed_even_if_read_only(store: Store) -> None:
     with store.scratch() as folder:
         (folder / "deep").mkdir()
         (folder / "deep" / "file").write_bytes(b"x")
@@ -112,8 +112,8 @@ def test_scratch_goes_with_its_block_even_if_read_only(store: Store) -> None:
     assert not folder.exists()
 
 
-def test_leftovers_are_removed_only_when_no_process_holds_their_lock(store: Store) -> None:
-    """One folder as a killed process leaves it, and one whose lock another descriptor holds."""
+def test_leftovers_are_removed_only_if_unlocked(store: Store) -> None:
+    """A folder left by a killed process, and one whose lock another descriptor holds."""
     for name in ("dead", "alive"):
         (store.root / "scratch" / name).mkdir(parents=True)
         (store.root / "scratch" / name / "half").write_bytes(b"half")
@@ -129,7 +129,7 @@ def test_leftovers_are_removed_only_when_no_process_holds_their_lock(store: Stor
     assert list((store.root / "live").iterdir()) == []
 
 
-def test_exclusive_lets_one_thread_in_at_a_time(store: Store) -> None:
+def test_exclusive_admits_one_thread_at_a_time(store: Store) -> None:
     inside, most = 0, 0
     counter = threading.Lock()
 
@@ -152,7 +152,7 @@ def test_exclusive_lets_one_thread_in_at_a_time(store: Store) -> None:
     assert most == 1
 
 
-def test_exclusive_locks_of_other_names_do_not_wait(store: Store) -> None:
+def test_exclusive_locks_with_other_names_do_not_wait(store: Store) -> None:
     long = "x" * 300
     with store.exclusive("a"), store.exclusive("b"):
         pass
@@ -162,19 +162,19 @@ def test_exclusive_locks_of_other_names_do_not_wait(store: Store) -> None:
         pass
 
 
-def test_the_format_is_checked(store: Store) -> None:
+def test_cache_format_is_checked(store: Store) -> None:
     (store.root / "FORMAT").write_bytes(b"0\n")
     with pytest.raises(InputError, match="another version") as caught:
         Store.open(store.root)
     assert caught.value.hint
 
 
-def test_the_cache_folder_has_a_cachedir_tag(store: Store) -> None:
+def test_cache_folder_has_cachedir_tag(store: Store) -> None:
     text = (store.root / "CACHEDIR.TAG").read_text()
     assert text.startswith("Signature: 8a477f597d28d172789f06886806bc55")
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_location_from_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("IMGBUILD_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -189,9 +189,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", ["cache", "cache/imgbuild"])
-def test_a_root_that_is_or_is_below_a_file_is_refused_with_a_hint(
-    tmp_path: Path, place: str
-) -> None:
+def test_cache_root_at_or_below_file_is_refused_with_hint(tmp_path: Path, place: str) -> None:
     (tmp_path / "cache").write_bytes(b"")
     with pytest.raises(InputError, match=f"cannot write to .*/{place}: it is not a fold") as caught:
         Store.open(tmp_path / place)
@@ -199,7 +197,7 @@ def test_a_root_that_is_or_is_below_a_file_is_refused_with_a_hint(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_says_what_to_do(number: int) -> None:
+def test_full_disk_error_has_hint(number: int) -> None:
     with (
         pytest.raises(WorkFailed, match="no space left for /cache") as caught,
         files.plain_errors(Path("/cache")),
@@ -208,7 +206,7 @@ def test_a_full_disk_says_what_to_do(number: int) -> None:
     assert "prune" in str(caught.value.hint)
 
 
-def test_a_disk_without_locks_says_so() -> None:
+def test_file_system_without_locks_is_reported() -> None:
     with pytest.raises(InputError, match="no file locks"), files.plain_errors(Path("/lustre")):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
@@ -217,24 +215,24 @@ def test_a_disk_without_locks_says_so() -> None:
     ("text", "size"),
     [("0", 0), ("500M", 500_000_000), ("20 GB", 20_000_000_000), ("1.5k", 1500), ("2GiB", 2 << 30)],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_valid_sizes_are_parsed(text: str, size: int) -> None:
     assert parse_size(text, "--max-size") == size
 
 
 @pytest.mark.parametrize("text", ["", "many", "-1", "5X", "1i", "1e9", "1.G"])
-def test_what_is_not_a_size_is_refused(text: str) -> None:
+def test_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--max-size: invalid size"):
         parse_size(text, "--max-size")
 
 
-# -- upkeep
+# -- maintenance
 
 
-def test_prune_removes_the_least_recently_used_first(store: Store) -> None:
+def test_prune_removes_least_recently_used_entries_first(store: Store) -> None:
     names = [keep_file(store, bytes([number]) * 100) for number in range(5)]
     for number, name in enumerate(names):
         age(store, store.file(name), 1000 - number)
-    assert store.file(names[0]) is not None  # used now: the newest
+    assert store.file(names[0]) is not None  # used now, therefore the most recent
     store.release()
     report = prune.prune(store, 250)
     assert (report.removed, report.freed, report.left, report.in_use) == (3, 300, 200, 0)
@@ -249,7 +247,7 @@ def test_prune_removes_the_least_recently_used_first(store: Store) -> None:
     limit=st.integers(0, 1500),
     used=st.sets(st.integers(0, 5)),
 )
-def test_prune_keeps_to_the_limit_and_spares_what_is_used(
+def test_prune_respects_limit_and_keeps_used_entries(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], limit: int, used: set[int]
 ) -> None:
     store = Store.open(tmp_path_factory.mktemp("cache"))
@@ -266,7 +264,7 @@ def test_prune_keeps_to_the_limit_and_spares_what_is_used(
     assert total <= limit or left == used_names
 
 
-def test_a_kernel_cache_is_pruned_like_the_rest(store: Store) -> None:
+def test_kernel_cache_is_pruned(store: Store) -> None:
     folder = store.kernels(f"sha256:{'a' * 64}")
     (folder / "inductor").mkdir()
     (folder / "inductor" / "kernel").write_bytes(bytes(100))
@@ -282,8 +280,8 @@ def test_a_kernel_cache_is_pruned_like_the_rest(store: Store) -> None:
     assert (store.root / "FORMAT").exists()
 
 
-def test_prune_spares_what_another_process_uses(store: Store) -> None:
-    """Another Store stands for another process: its lease is locked on a descriptor of its own."""
+def test_prune_keeps_entries_used_by_other_process(store: Store) -> None:
+    """A second Store represents another process: it locks its lease by a separate descriptor."""
     name = keep_file(store, b"used elsewhere")
     store.release()
     other = Store.open(store.root)
@@ -297,7 +295,7 @@ def test_prune_spares_what_another_process_uses(store: Store) -> None:
     assert store.file(name) is None
 
 
-def test_clear_takes_everything(store: Store) -> None:
+def test_clear_removes_everything(store: Store) -> None:
     keep_file(store, b"one")
     keep_blob(store, b"two")
     store.put_fact("kind", "key", b"")
@@ -308,7 +306,7 @@ def test_clear_takes_everything(store: Store) -> None:
     assert prune.entries(store) == []
 
 
-def test_a_download_under_way_is_not_cleared(store: Store) -> None:
+def test_running_download_is_not_cleared(store: Store) -> None:
     with store.partial(sha256(b"x"), stop=lambda: False) as path:
         assert path is not None
         path.write_bytes(b"half")
@@ -317,10 +315,10 @@ def test_a_download_under_way_is_not_cleared(store: Store) -> None:
     assert prune.clear(store).freed == 4
 
 
-def test_a_verb_that_uses_nothing_removes_leftovers_too(
+def test_trim_removes_leftovers_without_using_entries(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a push that was killed when all was in the registry, and is repeated."""
+    """As in a repeated push after a kill at a time when everything was in the registry."""
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
     (store.root / "live").mkdir()
     (store.root / "live/dead").touch()
@@ -330,7 +328,7 @@ def test_a_verb_that_uses_nothing_removes_leftovers_too(
 
 @pytest.fixture(name="folder_of_all")
 def _folder_of_all() -> Iterator[Path]:
-    """A folder that every user may write to; for root the rest of the test is another user's."""
+    """A folder writable by every user; as root, the rest of the test runs as another user."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o777)
@@ -340,8 +338,8 @@ def _folder_of_all() -> Iterator[Path]:
         os.seteuid(os.getuid())
 
 
-def test_names_of_another_user_under_live_are_left_alone(folder_of_all: Path) -> None:
-    """They have that user's umask: this one may read `dead` and `used`, and not `hidden`."""
+def test_live_files_of_other_user_are_not_removed(folder_of_all: Path) -> None:
+    """Their modes follow that user's umask: `dead` and `used` are readable, `hidden` is not."""
     store = Store.open(folder_of_all)
     for name, mode in (("dead", 0o444), ("used", 0o444), ("hidden", 0)):
         path = folder_of_all / "live" / name
@@ -359,7 +357,7 @@ def test_names_of_another_user_under_live_are_left_alone(folder_of_all: Path) ->
     os.close(descriptor)
 
 
-def test_trim_keeps_to_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trim_respects_size_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_file(store, b"a" * 100)
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
     assert prune.trim(store) is None
@@ -369,7 +367,7 @@ def test_trim_keeps_to_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) ->
     assert report.freed == 100
 
 
-def test_verify_finds_and_removes_what_is_damaged(store: Store) -> None:
+def test_verify_removes_damaged_entries(store: Store) -> None:
     good, bad = keep_file(store, b"good"), keep_file(store, b"bad!")
     layer = keep_blob(store, b"layer")
     store.put_fact("kind", "key", b"data")
@@ -394,10 +392,8 @@ def test_verify_finds_and_removes_what_is_damaged(store: Store) -> None:
     assert prune.verify(store, read.append) == []
 
 
-def test_a_name_that_another_process_locks_meanwhile_is_given_up(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-):
-    """Between its making and its locking, a new file under live/ looks like a dead process's."""
+def test_new_live_file_locked_by_sweep_is_replaced(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """Before it is locked, a new file in live/ looks like the file of a dead process."""
     descriptor = files.open_locked(store.root / "live/taken")
     assert descriptor is not None
     names = iter(["taken", "free"])

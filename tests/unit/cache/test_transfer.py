@@ -1,4 +1,4 @@
-"""The downloads of several steps counted as one."""
+"""Downloads of several steps reported as one transfer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imgbuild.system.reporter import Silent
 
 
 class Recorder(Silent):
-    """Keeps messages, and each bar: what was done when it began, and its total."""
+    """Records messages, and for each bar its initial value and total."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -36,7 +36,7 @@ class Recorder(Silent):
         yield self
 
 
-def test_each_step_continues_the_bar_of_the_whole():
+def test_each_step_continues_common_progress_bar():
     seen = Recorder()
     total = Transfer({"a": 3_000_000_000, "b": 1_000_000_000}, 212, seen)
     total.announce()
@@ -50,14 +50,14 @@ def test_each_step_continues_the_bar_of_the_whole():
     assert seen.messages[1].startswith("downloaded 2 of 2 files, 4.0 GB, in ")
 
 
-def test_what_an_interrupted_download_left_is_not_announced_again():
+def test_partial_downloads_are_not_announced_again():
     seen = Recorder()
     total = Transfer({"a": 3_000_000_000}, 212, seen, here=900_000_000)
     total.announce()
-    assert seen.messages == ["1 of 212 files to download, 2.1 GB (900.0 MB already here)"]
+    assert seen.messages == ["1 of 212 files to download, 2.1 GB (900.0 MB already downloaded)"]
 
 
-def test_files_that_were_not_announced_are_added_to_the_total():
+def test_unannounced_files_are_added_to_total():
     seen = Recorder()
     total = Transfer({"a": 3_000_000_000}, 10, seen)
     with total.bar({"a": 3_000_000_000}):
@@ -68,7 +68,7 @@ def test_files_that_were_not_announced_are_added_to_the_total():
     assert seen.messages == ["1 more file to download, 500.0 MB"]
 
 
-def test_nothing_to_download_is_said_once():
+def test_empty_transfer_is_reported_once():
     seen = Recorder()
     total = Transfer({}, 91, seen)
     total.announce()

@@ -37,7 +37,7 @@ __all__ = ["_place", "_sample", "_shared_sample"]  # fixtures
 # -- settings
 
 
-def test_what_the_file_leaves_out_is_the_tool_s(sample):
+def test_missing_settings_have_defaults(sample):
     bare = read_settings(sample)
     assert bare.gate == ("static", "cpu", "gpu")
     mine = read_settings(sample, "gate: [cpu, static]\n")
@@ -45,7 +45,7 @@ def test_what_the_file_leaves_out_is_the_tool_s(sample):
     assert mine.runners == bare.runners
 
 
-def test_wrong_settings_are_reported_with_their_place(sample):
+def test_invalid_settings_are_reported_with_place(sample):
     with pytest.raises(InputError) as raised:
         read_settings(
             sample, "gate: [static, moon]\nrunners: [{labels: [], arch: x86_64, disk: 1}]\n"
@@ -54,7 +54,7 @@ def test_wrong_settings_are_reported_with_their_place(sample):
     assert [line for line, _ in lines] == [2, 3]
 
 
-def test_a_gate_is_never_empty(sample):
+def test_empty_gate_is_refused(sample):
     with pytest.raises(InputError, match="no tier"):
         read_settings(sample, "gate: [gpu]\n").gated((), gpu=False)
 
@@ -62,7 +62,7 @@ def test_a_gate_is_never_empty(sample):
 # -- jobs
 
 
-def test_jobs_stand_after_those_that_they_need(sample):
+def test_jobs_are_in_dependency_order(sample):
     target_jobs = of(sample)
     assert [job.id for job in target_jobs.all] == [
         f"{TARGET}@x86_64", f"{TARGET}@x86_64-gpu", f"{TARGET}@publish",
@@ -76,15 +76,15 @@ def test_jobs_stand_after_those_that_they_need(sample):
     assert {job.digest for job in target_jobs.all} == {sample.target_digests.digest}
 
 
-def test_every_architecture_is_proven_and_one_job_pushes(sample):
+def test_every_architecture_is_tested_and_one_job_pushes(sample):
     ci_settings = read_settings(sample, RUNNERS)
     target_jobs = jobs.jobs(UNLOCKED, BOTH, None, ci_settings)
     assert [("push" in job.steps) for job in target_jobs.image] == [True, False]
-    assert [job.arch for job in target_jobs.gpu] == [Arch.X86_64]  # where a machine has one
+    assert [job.arch for job in target_jobs.gpu] == [Arch.X86_64]  # if a machine has one
     assert target_jobs.digest == ""
 
 
-def test_a_sif_comes_after_the_tags_of_each_architecture(sample):
+def test_sif_jobs_run_after_tags_of_each_architecture(sample):
     target_jobs = jobs.jobs(UNLOCKED, BOTH, None, read_settings(sample, RUNNERS + "sif: true\n"))
     assert [job.id for job in target_jobs.sif] == [
         f"{UNLOCKED}@x86_64-sif",
@@ -92,22 +92,22 @@ def test_a_sif_comes_after_the_tags_of_each_architecture(sample):
     ]
 
 
-def test_machines_fit_or_the_job_is_refused(sample):
+def test_job_without_suitable_machine_is_refused(sample):
     target_jobs = of(sample, again=True)
     assert [job.runner for job in target_jobs.all] == [("a",), ("b",), ("g",), ("a",)]
     small = RUNNERS.replace("disk: 10", "disk: 1")
-    with pytest.raises(InputError, match=r"needs a machine of x86_64 with \d+ GB"):
+    with pytest.raises(InputError, match=r"needs a machine with x86_64 with \d+ GB"):
         of(sample, small)
 
 
-def test_a_gpu_tier_needs_a_machine_that_has_one(sample):
+def test_gpu_tier_requires_machine_with_gpu(sample):
     without = "".join(f"{line}\n" for line in RUNNERS.splitlines() if "gpus" not in line)
     with pytest.raises(InputError, match=r"tier gpu; ci\.yaml has no machine with enough GPUs"):
         of(sample, without)
     assert of(sample, without, gate="gate: [static]\n").gpu == ()
 
 
-# -- which targets
+# -- selection of targets
 
 
 def chosen(
@@ -120,7 +120,7 @@ def chosen(
     return choosing.choose(Project(matrix=sample.matrix), selected, ci_settings, query, published)
 
 
-def test_a_published_digest_has_no_jobs(sample):
+def test_published_digest_has_no_jobs(sample):
     job_plan = chosen(
         sample, JobQuery(), {TARGET: TaggedImage(digest=sample.target_digests.digest)}
     )
@@ -131,7 +131,7 @@ def test_a_published_digest_has_no_jobs(sample):
     assert other.passed == ()
 
 
-def test_a_retired_target_has_jobs_only_if_it_is_named(sample):
+def test_retired_target_has_jobs_only_if_named(sample):
     row = f"  {TARGET}:\n"
     sample.edit(row, f"{row}    retired: {UNLOCKED} takes its place\n")
     read_settings(sample, RUNNERS)
@@ -148,10 +148,10 @@ def test_a_retired_target_has_jobs_only_if_it_is_named(sample):
     assert _of(TARGET) == [TARGET]
 
 
-def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(sample):
-    """Its job failed, or the night was stopped between the tag and the SIF."""
+def test_missing_sif_of_published_target_is_created_in_later_run(sample):
+    """The SIF job failed, or the run was stopped between the tag and the SIF."""
     manifest_digest = sample.target_digests.arch[Arch.X86_64].manifest
-    other = {Arch.X86_64: f"sha256:{'0' * 64}"}  # one of another image
+    other = {Arch.X86_64: f"sha256:{'0' * 64}"}  # a SIF of another image
     for sifs in ({}, other):
         there = {TARGET: TaggedImage(digest=sample.target_digests.digest, sifs=sifs)}
         job_plan = chosen(sample, JobQuery(), there, "sif: true\n")
@@ -170,8 +170,8 @@ def test_a_sif_that_a_published_target_lacks_is_made_in_a_later_night(sample):
     ] == ["published"]
 
 
-def test_a_target_that_lacks_a_gpu_machine_alone_has_jobs_under_review():
-    """So `ci report --strict` is not red for it: of this repository's own targets all have some."""
+def test_target_without_gpu_machine_has_jobs_for_changes_under_review():
+    """Therefore `ci report --strict` passes: all targets of this repository have such jobs."""
     root = Path(__file__).parents[3]
     project = Project(matrix=root / "matrix.yaml")
     selected = select(load(project.matrix), [], everything=True, arches=[])
@@ -184,14 +184,14 @@ def test_a_target_that_lacks_a_gpu_machine_alone_has_jobs_under_review():
     assert reviewed == set()
 
 
-def test_shards_share_the_targets(sample):
+def test_shards_partition_targets(sample):
     parts = [chosen(sample, JobQuery(shard=(part, 2)), {}) for part in (1, 2)]
     names = [[target.target for target in part.targets] for part in parts]
     assert sorted(name for part in names for name in part) == sorted([TARGET, UNLOCKED])
     assert all(len(part) == 1 for part in names)
 
 
-def test_a_target_without_a_machine_stops_no_other_one(sample):
+def test_target_without_machine_does_not_affect_others(sample):
     query = JobQuery(arches=(Arch.ARM64,))
     (sample.folder / "matrix.yaml").write_text(
         sample.matrix.read_text().replace("arch: [x86_64, arm64]", "arch: [arm64]")
@@ -203,7 +203,7 @@ def test_a_target_without_a_machine_stops_no_other_one(sample):
     assert query.arches == (Arch.ARM64,)
 
 
-def test_tags_say_what_is_published(place, tmp_path):
+def test_published_targets_are_read_from_tags(place, tmp_path):
     done = place.push()
     selected = select(load(place.sample.matrix), [], everything=True, arches=[])
     client = place.work().client
@@ -223,11 +223,12 @@ def test_tags_say_what_is_published(place, tmp_path):
     }
 
 
-def test_a_registry_that_does_not_say_has_nothing_published(place, capsys):
-    """As some answer for a repository that does not exist yet."""
+def test_unauthorized_response_counts_as_empty_repository(place, capsys):
+    """Some registries respond with it for a repository that does not exist yet."""
     place.push()
     place.registry.auth, place.registry.login = "basic", ("me", "secret")
     selected = select(load(place.sample.matrix), [], everything=True, arches=[])
     client = Client(first_wait=0.001, attempts=1, origin=True, reporter=console)
     assert published.read(client, place.repository, selected) == {}
-    assert "answers 401, so it counts as empty" in " ".join(capsys.readouterr().err.split())
+    warning = " ".join(capsys.readouterr().err.split())
+    assert "returned status 401 and is treated as empty" in warning

@@ -1,4 +1,4 @@
-"""The outcome of targets, for people and issues; the verbs of `ci`."""
+"""Reports of target outcomes as tables and issues; the `ci` commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["_sample", "_shared_sample"]  # fixtures
 # -- reports
 
 
-def test_a_target_is_what_its_jobs_are(sample, tmp_path):
+def test_target_outcome_follows_from_jobs(sample, tmp_path):
     target_jobs = of(sample)
     assert report.verdict(tmp_path, target_jobs).outcome == "unfinished"
     passed(tmp_path, target_jobs.image[0])
@@ -39,14 +39,14 @@ def test_a_target_is_what_its_jobs_are(sample, tmp_path):
     assert (verdict.outcome, verdict.seconds) == ("published", 12.0)
 
 
-def test_what_was_to_be_published_and_was_not_begun_is_unfinished(sample, tmp_path):
-    """The machine of the job that publishes died before its first step, or there was none."""
+def test_target_without_started_publish_job_is_unfinished(sample, tmp_path):
+    """The machine of the publish job failed before the first step, or there was none."""
     target_jobs = of(sample, gate="gate: [static]\nsif: true\n")
     passed(tmp_path, target_jobs.image[0])
-    assert report.verdict(tmp_path, target_jobs).outcome == "tested"  # of a change under review
+    assert report.verdict(tmp_path, target_jobs).outcome == "tested"  # for a change under review
     verdict = report.verdict(tmp_path, target_jobs, published=True)
     assert (verdict.outcome, verdict.bad) == ("unfinished", True)
-    assert verdict.error == f"not done: {TARGET}@publish, {TARGET}@x86_64-sif"
+    assert verdict.error == f"not run: {TARGET}@publish, {TARGET}@x86_64-sif"
     assert verdict.repeat.startswith(f"imgbuild ci script {TARGET}@publish --registry ")
     passed(tmp_path, target_jobs.publish[0])
     verdict = report.verdict(tmp_path, target_jobs, published=True)
@@ -55,7 +55,7 @@ def test_what_was_to_be_published_and_was_not_begun_is_unfinished(sample, tmp_pa
     assert report.verdict(tmp_path, target_jobs, published=True).outcome == "published"
 
 
-def test_a_report_is_read_by_people_and_issues(sample, tmp_path):
+def test_report_formats_as_table_markdown_and_issue(sample, tmp_path):
     target_jobs = of(sample)
     [image] = target_jobs.image
     ended(tmp_path, image, "check")
@@ -91,7 +91,7 @@ def _command(
     return Command(monkeypatch, capsys)
 
 
-def test_jobs_fit_a_matrix_of_actions(sample, command):
+def test_jobs_are_valid_as_github_actions_matrix(sample, command):
     read_settings(sample, RUNNERS)
     output = sample.folder / "output"
     output.write_text("before=1\n")
@@ -106,7 +106,7 @@ def test_jobs_fit_a_matrix_of_actions(sample, command):
     assert [planned.target for planned in document.targets] == [TARGET]
 
 
-def test_a_nightly_report_requires_what_is_published(sample, command):
+def test_nightly_report_requires_published_images(sample, command):
     read_settings(sample, RUNNERS)
     chosen = command("ci", "jobs", TARGET, "--gate", "static", "--json").stdout
     (sample.folder / "jobs.json").write_text(chosen)
@@ -137,7 +137,7 @@ def test_a_nightly_report_requires_what_is_published(sample, command):
             ("script", TARGET, f"{TARGET}@publish", "--no-push"),
             "jobs and targets cannot be combined",
         ),
-        (("script", f"{TARGET}@publish", "--no-push"), "publishes, and no registry is named"),
+        (("script", f"{TARGET}@publish", "--no-push"), "but no registry is given"),
         (("script", TARGET, "--no-push", "--through", "here"), "not the active environment"),
         (("script", TARGET, "--no-push", "--partition", "gpu"), "options of Slurm need --on slurm"),
         (("report",), "has no results of a target of the matrix"),
@@ -150,7 +150,7 @@ def test_invalid_options_are_refused(sample, command, words, message):
     assert message in " ".join(done.stderr.replace("hint: ", "; ").split()).replace(" ;", ";")
 
 
-def test_a_report_lists_only_targets_with_results(sample, command):
+def test_report_lists_only_targets_with_results(sample, command):
     read_settings(sample, RUNNERS + "gate: [static]\n")
     [image] = of(sample, RUNNERS + "gate: [static]\n").image
     passed(sample.folder / "build/ci", image)
@@ -161,7 +161,7 @@ def test_a_report_lists_only_targets_with_results(sample, command):
     ] == [(TARGET, "tested")]
 
 
-def test_what_no_machine_can_prove_is_red_if_requested(sample, command):
+def test_strict_report_fails_for_target_without_machine(sample, command):
     read_settings(sample, RUNNERS)
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
     codec.write(sample.folder / "jobs.json", JobPlan(targets=(), passed=(gone,)))

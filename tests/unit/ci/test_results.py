@@ -1,4 +1,4 @@
-"""How jobs ended, by the files of a script: which count, and what the first error is."""
+"""Results of jobs from the files of a script, and the first error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.ci_jobs_sample import _sample, _shared_sample, ended, of, pas
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 
 
-def test_a_result_counts_for_its_digest_alone(sample, tmp_path):
+def test_result_counts_only_for_its_digest(sample, tmp_path):
     [job] = of(sample).image
     passed(tmp_path, job)
     assert results.read(tmp_path, job).passed
@@ -23,7 +23,7 @@ def test_a_result_counts_for_its_digest_alone(sample, tmp_path):
     assert not results.read(tmp_path, other).started
 
 
-def test_a_job_whose_steps_have_passed_has_not_passed_until_it_has_ended(sample, tmp_path):
+def test_job_has_not_passed_before_its_end(sample, tmp_path):
     [job] = of(sample).image
     for step in job.steps:
         ended(tmp_path, job, step)
@@ -34,7 +34,7 @@ def test_a_job_whose_steps_have_passed_has_not_passed_until_it_has_ended(sample,
     assert (result.passed, result.failed, result.exit_code) == (False, "smoke", 3)
 
 
-def test_a_damaged_file_is_not_a_result(sample, tmp_path):
+def test_damaged_result_file_is_ignored(sample, tmp_path):
     [job] = of(sample).image
     passed(tmp_path, job)
     results.place(tmp_path, job.id, "job.json").write_text("{")
@@ -42,43 +42,43 @@ def test_a_damaged_file_is_not_a_result(sample, tmp_path):
 
 
 def error(folder: Path, answer: object, status: int = 1) -> FirstError:
-    """The first error of the step audit, whose command wrote `answer`."""
+    """The first error of the audit step with the command output `answer`."""
     place = results.place(folder, "t@x86_64", "audit.answer.json")
     place.parent.mkdir()
     place.write_text(answer if isinstance(answer, str) else json.dumps(answer))
     return results.first_error(folder, "t@x86_64", "audit", status)
 
 
-def test_the_error_of_a_verb_is_the_error(tmp_path):
+def test_command_error_is_the_first_error(tmp_path):
     answer = {"error": "LockStale", "message": "stale", "hint": "lock it"}
     assert error(tmp_path, answer) == FirstError(error="stale", hint="lock it")
 
 
 @pytest.mark.parametrize("answer", ["", "[]", "[{", '{"a": 1}'])
-def test_without_an_answer_the_log_is_named(tmp_path, answer):
+def test_log_is_named_without_command_output(tmp_path, answer):
     first_error = error(tmp_path, answer, 3)
-    assert first_error.error == "ended with status 3 and no message"
+    assert first_error.error == "exited with status 3 without a message"
     assert first_error.hint == f"see {tmp_path}/t@x86_64/audit.log"
 
 
-def test_a_signal_is_named(tmp_path):
+def test_signal_is_named(tmp_path):
     first_error = error(tmp_path, "", 137)
     assert first_error == FirstError(
-        error="killed by signal 9", hint="the kernel may have been out of memory"
+        error="killed by signal 9", hint="the machine may have run out of memory"
     )
 
 
-def test_the_first_test_that_failed_is_the_error(tmp_path):
+def test_first_failed_test_is_the_first_error(tmp_path):
     cases = [
         {"name": "versions", "outcome": "passed", "message": ""},
         {"name": "vllm", "outcome": "failed", "message": "no output", "log": "a\nlast line\n"},
         {"name": "ray", "outcome": "failed", "message": "later"},
     ]
     reports = [{"target": "t", "arch": "arm64", "tier": "gpu", "cases": cases, "findings": []}]
-    assert error(tmp_path, reports).error == "arm64 gpu: vllm: no output; at last: last line"
+    assert error(tmp_path, reports).error == "arm64 gpu: vllm: no output; last error: last line"
 
 
-def test_the_first_error_of_an_audit_is_the_error(tmp_path):
+def test_first_audit_error_is_the_first_error(tmp_path):
     findings = [
         {"severity": "warning", "message": "so"},
         {"severity": "error", "message": "gone", "where": "a.py:1", "remedy": "pin"},
@@ -87,7 +87,7 @@ def test_the_first_error_of_an_audit_is_the_error(tmp_path):
     assert error(tmp_path, reports, 4) == FirstError(error="x86_64: gone (a.py:1)", hint="pin")
 
 
-def test_vulnerabilities_that_count_are_the_error(tmp_path):
+def test_counted_vulnerabilities_are_the_first_error(tmp_path):
     reports = [{"target": "t", "arch": "arm64", "counted": ["vllm/CVE-1", "glibc/CVE-2"]}]
     message = "arm64: known vulnerabilities: vllm/CVE-1, glibc/CVE-2"
     assert error(tmp_path, reports) == FirstError(error=message, hint="imgbuild cves t")

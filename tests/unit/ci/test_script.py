@@ -1,4 +1,4 @@
-"""The script of CI jobs: its commands, their order, and what is left out."""
+"""The script of CI jobs: its commands, their order, and omitted steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REGISTRY = "registry.example/rl"
 
 
 def calls(text: str) -> list[list[str]]:
-    """The calls of functions below the functions themselves, as words; keys are left out."""
+    """The function calls of the script, split into words, without keys."""
     _, _, body = text.partition(f"\ntarget {TARGET}\n")
     joined = body.replace("{ ", "").replace("; }", "").replace("&&\n", "\n").replace("||", "\n")
     word_lists = [shlex.split(line) for line in joined.splitlines() if line.strip()]
@@ -32,7 +32,7 @@ def command(text: str, step: str) -> list[str]:
     return next(words[2:] for words in calls(text) if words[:2] == ["step", step])
 
 
-def test_an_image_is_pushed_before_its_gpu_tests_and_tagged_last(sample):
+def test_image_is_pushed_before_gpu_tests_and_tagged_last(sample):
     target_jobs = of(sample, RUNNERS + "sif: true\n")
     text = script(sample, target_jobs, key=Path("/a/key"))
     steps = [words[1] for words in calls(text) if words[0] in ("begin", "step")]
@@ -53,7 +53,7 @@ def test_an_image_is_pushed_before_its_gpu_tests_and_tagged_last(sample):
     assert len(set(keys.values())) == len(keys)
 
 
-def test_steps_are_verbs_with_their_options(sample):
+def test_steps_are_commands_with_options(sample):
     text = script(sample, of(sample), key=Path("/a/key"), through="root", plain_http=("h:1",))
     plain, place = ["--plain-http", "h:1"], f"{REGISTRY}@{sample.target_digests.digest}"
     assert command(text, "check") == ["lock", "--check", TARGET]
@@ -65,11 +65,11 @@ def test_steps_are_verbs_with_their_options(sample):
     assert command(text, "sign") == [
         "sign", place, "--target", TARGET, "--sign-key", "/a/key", *plain,
     ]  # fmt: skip
-    tags = [f"{TARGET}-$(date -u +%Y%m%d)", TARGET]  # the target's own tag last
+    tags = [f"{TARGET}-$(date -u +%Y%m%d)", TARGET]  # the target's tag last
     assert command(text, "tag") == ["registry", "tag", *plain, place, *tags]
 
 
-def test_nothing_is_pushed_without_a_registry_nor_signed_without_a_key(sample):
+def test_script_neither_pushes_without_registry_nor_signs_without_key(sample):
     steps = [words[1] for words in calls(script(sample, of(sample))) if words[0] == "step"]
     assert "sign" not in steps
     bare = script(sample, of(sample), registry="")
@@ -82,7 +82,7 @@ def test_nothing_is_pushed_without_a_registry_nor_signed_without_a_key(sample):
     assert "\npublished=()\n" in bare
 
 
-def test_tests_of_other_tiers_or_of_another_image_have_another_key(sample):
+def test_step_key_depends_on_tiers_and_image(sample):
     def _key(gate: str, digest: str = sample.target_digests.digest) -> str:
         target_jobs = of(sample, gate=f"gate: {gate}\n")
         image = tuple(msgspec.structs.replace(job, digest=digest) for job in target_jobs.image)
@@ -93,13 +93,13 @@ def test_tests_of_other_tiers_or_of_another_image_have_another_key(sample):
     assert len({_key("[static]"), _key("[static, cpu]"), _key("[static]", "sha256:0")}) == 3
 
 
-def test_a_second_build_verifies_each_layer(sample):
+def test_second_build_verifies_each_layer(sample):
     text = script(sample, of(sample, again=True))
     builds = [words[2:] for words in calls(text) if words[:2] == ["step", "build"]]
     assert builds == [["build", TARGET], ["build", TARGET, "--verify"]]
 
 
-def test_known_vulnerabilities_are_looked_for_where_the_settings_say_so(sample):
+def test_cves_step_runs_only_if_configured(sample):
     assert "step cves" not in script(sample, of(sample))
     settings = RUNNERS + "cves: {severity: critical, ignore_unfixed: true}\n"
     assert command(script(sample, of(sample, settings), settings), "cves") == [
@@ -110,7 +110,7 @@ def test_known_vulnerabilities_are_looked_for_where_the_settings_say_so(sample):
     assert words[4:] == ["--severity", "high"]
 
 
-def test_an_image_over_its_budget_is_refused(sample):
+def test_image_over_size_budget_is_refused(sample):
     target_jobs = of(sample)
     large = msgspec.structs.replace(sample.target_digests.arch[Arch.X86_64], size=2_500_000)
     target_digests = msgspec.structs.replace(sample.target_digests, arch={Arch.X86_64: large})
@@ -119,19 +119,19 @@ def test_an_image_over_its_budget_is_refused(sample):
     [(_, step, status, answer, message)] = [c for c in calls(text) if c[0] == "refuse"]
     assert (step, status) == ("size", "1")
     assert json.loads(answer)["message"] == message
-    assert message.endswith("is 2.5 MB to pull; its budget is 2 MB")
+    assert message.endswith("is 2.5 MB to download; the budget is 2 MB")
     wide = script(sample, target_jobs, RUNNERS + "budget: {'cu13*': 2, '*': 9}\n")
     assert not [words for words in calls(wide) if words[0] == "refuse"]
 
 
-def test_with_slurm_tests_for_gpus_wait_in_the_queue_while_others_are_built(sample):
+def test_slurm_gpu_tests_are_queued_during_builds(sample):
     text = script(sample, of(sample), slurm=("--partition=gpu", "--sbatch=--qos=high"))
     smoke = [
         "smoke", TARGET, "--arch", "x86_64", "--tier", "gpu", "--on", "slurm",
         "--sbatch=--gpus-per-node=1", "--partition=gpu", "--sbatch=--qos=high",
     ]  # fmt: skip
     word_lists = calls(text)
-    assert word_lists.count(["target", TARGET]) == 1  # and the one that `calls` has cut off
+    assert word_lists.count(["target", TARGET]) == 1  # and the one that `calls` has removed
     submit = word_lists.index(["submit", *smoke])
     assert (
         submit < word_lists.index(["target", TARGET]) < word_lists.index(["step", "smoke", *smoke])
@@ -141,7 +141,7 @@ def test_with_slurm_tests_for_gpus_wait_in_the_queue_while_others_are_built(samp
 
 
 @pytest.mark.parametrize("word", ["it's", "$(touch /x)", "`x`", 'a "b"', "a\nb", "; rm -rf *"])
-def test_every_value_is_one_word_of_the_shell(sample: Sample, word: str):
+def test_every_value_is_one_shell_word(sample: Sample, word: str):
     folder = sample.folder / word
     text = script(
         sample, of(sample), results=folder, key=folder / "key", plain_http=(word,),

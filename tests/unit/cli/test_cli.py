@@ -179,7 +179,7 @@ def test_a_stale_lock_is_reported_with_every_reason(imgbuild: Command, sample: S
             words,
             5,
             "out of date",
-            'the matrix says "2025-06-21", the lock "2025-06-20"',
+            'the matrix has "2025-06-21", the lock "2025-06-20"',
             "trl 0.18.2 is locked, trl==0.19.0 is required",
             "requirements-x86_64.txt does not follow from the lock",
             f"imgbuild lock {TARGET}",
@@ -247,6 +247,15 @@ def test_a_full_disk_has_a_path_though_the_error_has_none(
         (["bild"], "Did you mean 'build'?"),
         (["build", "--jobs", "-1", TARGET], "'-1' is not a number of processes"),
         (["build", "--jobs", "some", TARGET], "'some' is not a number of processes"),
+        (["build", "--jobs", "٣", TARGET], "'٣' is not a number of processes"),
+        (["slurm", TARGET, "--nodes", "٣"], "'٣' is not a whole number of at least 1"),
+        (["slurm", TARGET, "--nodes", "0"], "'0' is not a whole number of at least 1"),
+        (["slurm", TARGET, "--gpus", "٣"], "'٣' is not a number of GPUs"),
+        (["tree", TARGET, "--depth", "9" * 5000], "is too large a number"),
+        (["run", TARGET, "-p", "٨٠"], "--publish ٨٠: expected PORT"),
+        (["run", TARGET, "--shm-size", "٣g"], "--shm-size ٣g: expected a size"),
+        (["smoke", "--timeout-factor", "٣", TARGET], "'٣' is not a factor"),
+        (["cache", "prune", "--max-size", "٣G"], "--max-size: invalid size '٣G'"),
         (["build", "--format", "zip", TARGET], "'zip' is not one of 'oci'"),
         (["build", "--arch", "mips", TARGET], "'mips' is not an architecture"),
         (["build", "--only", "torch", TARGET], "'torch' is not one of 'base', 'wheels'"),
@@ -290,7 +299,7 @@ def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], result: s
 def test_no_engine_answers(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     error(imgbuild, ["load", TARGET], 6, "no container engine found", "start Docker or podman")
-    error(imgbuild, ["load", TARGET, "--through", "podman"], 6, "podman does not answer")
+    error(imgbuild, ["load", TARGET, "--through", "podman"], 6, "cannot connect to podman")
 
 
 def test_a_folder_that_cannot_be_written(imgbuild: Command, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_use_writes_the_setting_of_the_project(sample, command):
     }  # fmt: skip
     nowhere = command("registry", "mirror", "use", "nonsense")
     assert nowhere.status == 2
-    assert "'nonsense' has no registry host" in " ".join(nowhere.stderr.split())
+    assert "'nonsense' does not contain a registry host" in " ".join(nowhere.stderr.split())
     assert "no mirror is set" in command("registry", "mirror", "use", "--off").stderr
     assert not (sample.folder / "mirror.json").exists()
     assert command("registry", "mirror", "use", "--off").status == 0  # there is none any more

@@ -1,4 +1,4 @@
-"""A request as the command line of each engine."""
+"""Command lines of each engine for a request."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_apptainer() -> None:
     )
 
 
-def test_who_owns_the_outputs() -> None:
+def test_outputs_belong_to_caller() -> None:
     def users(*words: str) -> list[str]:
         return [word for word in words if word.startswith("--user")]
 
@@ -97,7 +97,7 @@ def test_who_owns_the_outputs() -> None:
         assert users(*command(kind, named, rootless=True)) == ["--user=7:8"]
 
 
-def test_apptainer_changes_the_user_for_root_alone() -> None:
+def test_apptainer_changes_user_only_for_root() -> None:
     with pytest.raises(InputError, match="--user 7: Apptainer runs commands as you"):
         arguments.apptainer(changed(PLAIN, user="7"), "apptainer", Path("x.sif"))
     root = changed(PLAIN, user="7:8", caller=(0, 0))
@@ -132,21 +132,23 @@ def test_shared_memory_network_and_gpus() -> None:
         ),
     ],
 )
-def test_paths_with_marks_of_the_engines(source: str, docker: str, apptainer: str) -> None:
+def test_paths_with_separator_characters_are_escaped(
+    source: str, docker: str, apptainer: str
+) -> None:
     request = changed(PLAIN, mounts=(Mount(source=Path(source), target="/x", writable=False),))
     assert docker in command("docker", request)
     assert docker in command("podman", request)
     assert apptainer in arguments.apptainer(request, "apptainer", Path("x.sif")).command
 
 
-def test_selinux_lets_the_container_read_its_mounts() -> None:
+def test_selinux_labels_are_disabled_for_mounts() -> None:
     request = changed(PLAIN, mounts=(WORK,), selinux=True)
     assert "--security-opt=label=disable" in command("podman", request)
     unmounted = changed(PLAIN, selinux=True)
     assert "--security-opt=label=disable" not in command("docker", unmounted)
 
 
-def test_what_an_engine_cannot_do_is_said() -> None:
+def test_ignored_options_are_reported() -> None:
     request = changed(FULL, shm_size="1g")
     assert arguments.ignored(request, "docker") == []
     for through in ("apptainer", "root"):
@@ -155,7 +157,7 @@ def test_what_an_engine_cannot_do_is_said() -> None:
         assert arguments.ignored(PLAIN, through) == []
 
 
-def test_values_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_container_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert FULL.variables() == {"FROM_FILE": "x", "HF_TOKEN": "secret", "A": "b c"}
     monkeypatch.delenv("HF_TOKEN")
     assert FULL.variables() == {"FROM_FILE": "x", "A": "b c"}

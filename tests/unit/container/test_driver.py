@@ -19,7 +19,7 @@ LISTED = """\
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path, monkeypatch):
-    """A driver as distributions install it, among other libraries, and the loader's word for it."""
+    """A driver as installed by distributions, among other libraries, and the loader's cache."""
     folder = tmp_path / "lib64"
     folder.mkdir()
     for name in ("libcuda.so.580.1", "libnvidia-ml.so.580.1", "libz.so.1"):
@@ -46,8 +46,8 @@ def test_gpus_are_counted_by_their_devices(tmp_path, monkeypatch):
     ("value", "count"),
     [("3", 1), ("0,1", 2), ("", 0), ("-1", 0), ("NoDevFiles", 0), ("GPU-1a2b", 1)],
 )
-def test_visible_gpus_are_counted(value, count, tmp_path, monkeypatch):
-    """A node's files are there for all of its GPUs; Slurm names those of this job."""
+def test_cuda_visible_devices_limits_gpus(value, count, tmp_path, monkeypatch):
+    """A node has device files for all GPUs; Slurm lists those of this job."""
     for number in range(8):
         (tmp_path / f"nvidia{number}").touch()
     monkeypatch.setattr(driver, "DEVICES", tmp_path)
@@ -74,7 +74,7 @@ def test_tiers_by_number_of_gpus(gpus, through, tiers):
     assert runner.fitting(gpus, through) == tiers
 
 
-def test_only_files_of_the_driver_are_linked(folder, tmp_path):
+def test_only_driver_files_are_linked(folder, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     shown = driver.driver_files(scratch)
@@ -91,13 +91,13 @@ def test_only_files_of_the_driver_are_linked(folder, tmp_path):
     ]
 
 
-def test_no_driver_is_an_error(folder, tmp_path):
+def test_missing_driver_is_an_error(folder, tmp_path):
     (folder / "libcuda.so.1").unlink()
     with pytest.raises(WorkFailed, match=r"libcuda\.so\.1 not found"):
         driver.driver_files(tmp_path)
 
 
-def test_a_root_folder_gets_the_devices_of_gpus_alone(tmp_path, monkeypatch):
+def test_root_folder_has_only_gpu_devices(tmp_path, monkeypatch):
     for name in (
         "nvidia0",
         "nvidiactl",

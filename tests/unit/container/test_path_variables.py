@@ -1,4 +1,4 @@
-"""Variables whose value is a path: the table, and what a container sees of them."""
+"""Variables whose value is a path: the table, and values in a container."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = [name for _, name in (*MOUNTED, *LEFT_OUT)]
 
 
 def place(folder: Path, row: PathVariables) -> tuple[Path, Path]:
-    """A value for a variable of `row`, and what has to be mounted for it."""
+    """A value for a variable of `row`, and the required mount."""
     value = folder / "value"
     if row.holds == "folder":
         value.mkdir()
@@ -30,12 +30,12 @@ def place(folder: Path, row: PathVariables) -> tuple[Path, Path]:
     return value, folder if row.holds == "new file" else value
 
 
-def test_each_variable_is_in_one_row() -> None:
+def test_each_path_variable_is_in_one_row() -> None:
     assert len(NAMES) == len(set(NAMES)) > 60
 
 
 @pytest.mark.parametrize(("row", "name"), MOUNTED, ids=[name for _, name in MOUNTED])
-def test_what_a_variable_names_is_mounted_at_the_same_path(
+def test_path_of_variable_is_mounted_at_same_path(
     row: PathVariables, name: str, tmp_path: Path
 ) -> None:
     value, mounted = place(tmp_path, row)
@@ -48,9 +48,7 @@ def test_what_a_variable_names_is_mounted_at_the_same_path(
 
 
 @pytest.mark.parametrize("name", [name for _, name in MOUNTED])
-def test_each_engine_has_the_mount_and_the_variable(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_engine_passes_mount_and_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(path_variables, "_exists", lambda _: True)
     variables = passed({name: "/x/value"})
     (mount,) = variables.mounts
@@ -66,7 +64,7 @@ def test_each_engine_has_the_mount_and_the_variable(
 
 
 @pytest.mark.parametrize(("row", "name"), LEFT_OUT, ids=[name for _, name in LEFT_OUT])
-def test_a_variable_that_is_not_passed_has_a_message_with_the_remedy(
+def test_omitted_variable_is_reported_with_remedy(
     row: PathVariables, name: str, tmp_path: Path
 ) -> None:
     variables = passed({name: str(tmp_path)})
@@ -76,7 +74,7 @@ def test_a_variable_that_is_not_passed_has_a_message_with_the_remedy(
     assert message.endswith(f" -v {tmp_path}:{tmp_path} -e {name}={tmp_path}")
 
 
-def test_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
+def test_omitted_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
     variables = passed(
         {"TRITON_CACHE_DIR": "/a", "VLLM_CACHE_ROOT": "/b", "TMPDIR": "/c", "HF_X": "/d"}
     )
@@ -86,7 +84,7 @@ def test_variables_of_one_row_share_a_message(tmp_path: Path) -> None:
     ]
 
 
-def test_a_path_that_does_not_exist_is_reported_and_not_passed(tmp_path: Path) -> None:
+def test_missing_path_is_reported_and_not_passed(tmp_path: Path) -> None:
     folder, file = tmp_path / "hub", tmp_path / "ca.pem"
     variables = passed({"HF_HUB_CACHE": str(folder), "SSL_CERT_FILE": str(file)})
     assert (variables.env, variables.mounts) == ({}, ())
@@ -98,9 +96,7 @@ def test_a_path_that_does_not_exist_is_reported_and_not_passed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", ["/", "/opt", "/usr", "/tmp", "/var", "/mine"])
-def test_a_mount_that_would_hide_the_image_is_refused(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mount_hiding_image_folder_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(path_variables, "_exists", lambda _: True)
     folders = path_variables.image_folders(["X=/mine/cache", "PATH=/opt/venv/bin:/bin", "N=1"])
     variables = passed({"WANDB_DIR": path}, folders=folders)
@@ -110,7 +106,7 @@ def test_a_mount_that_would_hide_the_image_is_refused(
     assert message.endswith(f" -v {path}:/mnt/wandb_dir -e WANDB_DIR=/mnt/wandb_dir")
 
 
-def test_a_path_in_another_mount_is_not_mounted_again(tmp_path: Path) -> None:
+def test_path_in_other_mount_is_not_mounted_again(tmp_path: Path) -> None:
     (tmp_path / "a/hub").mkdir(parents=True)
     env = {"HF_HUB_CACHE": str(tmp_path / "a/hub")}
     same = Mount(source=tmp_path, target=str(tmp_path))
@@ -124,16 +120,14 @@ def test_a_path_in_another_mount_is_not_mounted_again(tmp_path: Path) -> None:
     assert passed(env, mounts=[below]).mounts == ()
 
 
-def test_a_path_below_another_is_not_mounted_twice(tmp_path: Path) -> None:
+def test_path_below_other_path_is_not_mounted_twice(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     variables = passed({"HF_HUB_CACHE": str(tmp_path), "HF_DATASETS_CACHE": f"{tmp_path}/data"})
     assert [mount.target for mount in variables.mounts] == [str(tmp_path)]
     assert variables.env["HF_DATASETS_CACHE"] == f"{tmp_path}/data"
 
 
-def test_values_that_are_not_absolute_paths_are_made_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("home/hub", "runs"):
         (tmp_path / name).mkdir(parents=True)
@@ -154,38 +148,38 @@ def test_values_that_are_not_absolute_paths_are_made_absolute(
         ("sqlite:///db", None), ("file:./runs", None), ("databricks://x", None),
     ],
 )  # fmt: skip
-def test_an_address_is_mounted_if_it_names_a_folder_else_passed_unchanged(
+def test_url_of_local_folder_is_mounted_and_others_pass_unchanged(
     value: str, folder: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(path_variables, "_exists", lambda _: True)
     variables = passed({"MLFLOW_TRACKING_URI": value})
     assert [mount.target for mount in variables.mounts] == [folder or "none"] * bool(folder)
-    # An address may have a password, which no command line shows.
+    # A URL may contain a password, which must not appear in a command line.
     assert variables.env == {"MLFLOW_TRACKING_URI": value if folder else None}
 
 
-def test_the_hugging_face_cache_is_left_out_together(tmp_path: Path) -> None:
+def test_hugging_face_cache_variables_are_omitted_together(tmp_path: Path) -> None:
     env = {name: str(tmp_path) for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "WANDB_DIR")}
     variables = passed(env, hf_cache=False)
     assert (list(variables.env), variables.messages) == (["WANDB_DIR"], ())
     assert list(passed(env, without={"WANDB_DIR"}).env) == ["HF_HUB_CACHE", "HF_DATASETS_CACHE"]
 
 
-def test_a_path_that_is_not_visible_in_the_container_is_a_warning(tmp_path: Path) -> None:
+def test_path_outside_mounts_is_a_warning(tmp_path: Path) -> None:
     env = {"HF_HUB_CACHE": "/x/hub", "TRITON_CACHE_DIR": "/opt/venv/y", "OUT": "/z"}
     (warning,) = unseen(env, ["/workspace"])
     assert warning == (
-        "HF_HUB_CACHE=/x/hub: the container does not see /x/hub of this machine; to mount it:"
+        "HF_HUB_CACHE=/x/hub: /x/hub of this machine is not mounted in the container; to mount it:"
         " -v /x/hub:/x/hub"
     )
     assert unseen(env, ["/x"]) == []
     assert unseen({"NCCL_DEBUG_FILE": "/x/nccl.%h"}, [], "--bind {0}")[0].endswith("--bind /x")
-    # The /tmp of a container is another one.
+    # A container has a separate /tmp.
     assert len(unseen({"WANDB_DIR": str(tmp_path)}, [])) == 1
     assert unseen({"WANDB_DIR": f"{tmp_path}/absent"}, []) == []
 
 
-def test_a_command_that_only_reads_gets_only_files_of_settings(tmp_path: Path) -> None:
+def test_read_only_command_gets_only_settings_files(tmp_path: Path) -> None:
     (tmp_path / "topo.xml").touch()
     env = {
         "NCCL_TOPO_FILE": f"{tmp_path}/topo.xml", "NCCL_DEBUG_FILE": f"{tmp_path}/log",

@@ -31,7 +31,7 @@ def _built_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Samp
     return sample, built_layout(session, TARGET, None)
 
 
-def test_the_configuration_is_that_of_the_lock(built_sample: tuple[Sample, Layout]) -> None:
+def test_configuration_matches_lock(built_sample: tuple[Sample, Layout]) -> None:
     sample, layout = built_sample
     settings = sample.lock.settings
     config = run_in_image.running(layout, ARCH)
@@ -40,7 +40,7 @@ def test_the_configuration_is_that_of_the_lock(built_sample: tuple[Sample, Layou
     assert config.workdir == settings.workdir
 
 
-def test_an_invalid_configuration_is_an_error(built_sample: tuple[Sample, Layout]) -> None:
+def test_invalid_configuration_is_an_error(built_sample: tuple[Sample, Layout]) -> None:
     _, layout = built_sample
     image = layout.image(ARCH)
     configuration = msgspec.structs.replace(image.configuration, config={"Env": "PATH=/bin"})

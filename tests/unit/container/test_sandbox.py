@@ -20,19 +20,19 @@ def _root(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_bind_of_a_missing_path_is_an_error(root, tmp_path):
+def test_bind_of_missing_path_is_an_error(root, tmp_path):
     with pytest.raises(InputError, match=r"cannot mount .*absent"):
         sandbox.run(
             sandbox.Root(path=root), ["true"], binds=[Bind(source=tmp_path / "absent", target="/x")]
         )
 
 
-def test_a_missing_root_is_an_error(tmp_path):
+def test_missing_root_is_an_error(tmp_path):
     with pytest.raises(InputError, match=r"cannot use .*absent"):
         sandbox.run(sandbox.Root(path=tmp_path / "absent"), ["true"])
 
 
-def test_no_command_is_an_error(root):
+def test_missing_command_is_an_error(root):
     with pytest.raises(InputError, match="no command"):
         sandbox.run(sandbox.Root(path=root), [])
 
@@ -45,7 +45,7 @@ def test_no_command_is_an_error(root):
         ("user.max_user_namespaces", "0", "10000"),
     ],
 )
-def test_the_setting_that_forbids_namespaces_is_named(tmp_path, name, forbidding, allowing):
+def test_setting_that_forbids_namespaces_is_named(tmp_path, name, forbidding, allowing):
     path = tmp_path / name.replace(".", "/")
     path.parent.mkdir()
     path.write_text(f"{forbidding}\n")
@@ -60,7 +60,7 @@ MODULES = ("enclosure", "enclosure_root", "kernel_calls", "control_groups")
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_started_process_imports_the_standard_library_alone(name):
+def test_sandbox_process_imports_only_standard_library(name):
     text = Path(sandbox.__file__).with_name(f"{name}.py").read_text()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):

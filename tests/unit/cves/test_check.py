@@ -1,4 +1,4 @@
-"""Until when a vulnerability is accepted."""
+"""Expiry dates of accepted vulnerabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LAST = datetime.date(2027, 6, 30)
 ONE = AcceptedCve(id="CVE-1", reason="nobody can reach it", expires=LAST)
 
 
-def test_the_day_it_names_is_the_last_one() -> None:
+def test_acceptance_includes_its_expiry_date() -> None:
     assert accepting([ONE], ["GHSA-1", "CVE-1"], LAST) is ONE
     assert accepting([ONE], ["CVE-1"], LAST + datetime.timedelta(days=1)) is None
     assert accepting([ONE], ["CVE-2"], LAST) is None

@@ -1,4 +1,4 @@
-"""The packages of a lock as advisories name them."""
+"""The packages of a lock by their names in advisories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution
 from imgbuild.values import Arch
-from tests.support import samples
+from tests.support import samples, standalone_matrix
 from tests.support.advisories import debian, pypi
 
 IMAGES = Path(__file__).parents[3] / "images"
@@ -36,7 +36,7 @@ def _named(sources: tuple[InstalledSource, ...]) -> list[tuple[str, str, str]]:
     return [source.key for source in sources]
 
 
-def test_source_packages_and_versions_of_advisories() -> None:
+def test_debs_map_to_source_packages_and_versions() -> None:
     gcc = samples.deb("g++", "4:12.2.0-3")
     records = {
         gcc.sha256: Package(file=gcc.file, source="gcc-defaults", source_version="1.203"),
@@ -56,19 +56,19 @@ def test_source_packages_and_versions_of_advisories() -> None:
     assert sources[2].purls == ("pkg:pypi/torch@2.6.0%2Bcu124",)
 
 
-def test_the_lowest_fix_is_after_the_installed_version() -> None:
+def test_lowest_fix_is_above_installed_version() -> None:
     vllm = pypi("vllm", "2.0")
     assert vllm.lowest_fix(["1.0", "3.10", "3.9", "2.0", ""]) == "3.9"
     assert vllm.lowest_fix(["2.0", "of a commit"]) == ""
     assert debian("openssl", "1:1.0-1").lowest_fix(["3.0", "1:1.0-1+deb12u1"]) == "1:1.0-1+deb12u1"
 
 
-def test_a_deb_without_a_record_is_of_the_folder_in_the_archive() -> None:
+def test_deb_without_record_uses_archive_folder_as_source() -> None:
     sources = installed(_lock(LIBSSL), ARCH, {})
     assert _named(sources)[0] == ("Debian:12", "openssl", "3.0.14-1~deb12u1")
 
 
-def test_wheels_that_are_built_from_an_sdist_count() -> None:
+def test_wheels_built_from_sdists_are_included() -> None:
     wheel = samples.wheel("antlr4", "4.9.3")
     built = BuiltWheel(
         package="antlr4", version="4.9.3", index="pypi", sdist=wheel, env={},
@@ -77,7 +77,7 @@ def test_wheels_that_are_built_from_an_sdist_count() -> None:
     assert ("PyPI", "antlr4", "4.9.3") in _named(installed(_lock(built=(built,)), ARCH, {}))
 
 
-def test_a_suite_without_a_number_is_refused() -> None:
+def test_suite_without_release_number_is_refused() -> None:
     lock = _lock(LIBSSL)
     other = msgspec.structs.replace(
         lock, base=msgspec.structs.replace(lock.base, suite="sid", name="mine")
@@ -87,18 +87,18 @@ def test_a_suite_without_a_number_is_refused() -> None:
     assert "bookworm" in (error.value.hint or "")
 
 
-def test_a_base_from_a_registry_is_not_known() -> None:
+def test_registry_base_is_reported_as_unknown() -> None:
     lock = _lock(base_manifest=f"sha256:{'0' * 64}")
     base = msgspec.structs.replace(lock.base, kind="registry", suite="", image="host/a@sha256:0")
     other = msgspec.structs.replace(lock, base=base)
     assert _named(installed(other, ARCH, {}))[0][0] == "PyPI"
-    message = "host/a@sha256:0: the lock has its layers, not its packages"
+    message = "host/a@sha256:0: the lock contains its layers, but not its packages"
     assert unknown_parts(other, ARCH) == (message,)
     assert unknown_parts(lock, ARCH) != ()
     assert unknown_parts(_lock(LIBSSL), ARCH) == ()
 
 
-def test_the_committed_locks_have_a_source_package_for_every_deb() -> None:
+def test_committed_locks_have_source_package_for_every_deb() -> None:
     recorded = packages.recorded([IMAGES])
     debs = [
         deb
@@ -112,3 +112,17 @@ def test_the_committed_locks_have_a_source_package_for_every_deb() -> None:
         (recorded[deb.sha256].source or deb.package, deb.file.split("/")[-2]) for deb in debs
     }
     assert {pair for pair in folders if pair[0] != pair[1]} == set()
+
+
+def test_a_standalone_python_is_known_by_its_repository() -> None:
+    (source,) = (
+        source
+        for source in installed(standalone_matrix.lock(), ARCH, {})
+        if source.ecosystem == "GIT"
+    )
+    archive = standalone_matrix.archive()
+    assert source.key == ("GIT", "cpython", "3.12.11")
+    assert source.files == (archive.file,)
+    (purl,) = source.purls
+    assert purl.startswith(f"pkg:generic/cpython@3.12.11?checksum=sha256:{archive.sha256}&")
+    assert source.lowest_fix(["3.12.2", "3.12.13", "3.12.12"]) == "3.12.12"

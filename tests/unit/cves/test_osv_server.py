@@ -1,4 +1,4 @@
-"""A server with OSV's API: queries, pages, the cache, and invalid responses."""
+"""A server with the OSV API: queries, pages, the cache, and invalid responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
+from imgbuild.cves.installed import InstalledSource
 from imgbuild.cves.osv_server import QUESTION, OsvServer
+from imgbuild.cves.severity import Rating
 from imgbuild.errors import ImgbuildError
 from imgbuild.http.client import Http
 from tests.support import advisories
@@ -49,14 +51,14 @@ def _site() -> Iterator[OsvSite]:
 
 
 class Asking:
-    """Servers at the address of a site with one cache."""
+    """Servers at the URL of a site with a shared cache."""
 
     def __init__(self, site: OsvSite, folder: Path) -> None:
         self.site = site
         self.folder = folder
 
     def __call__(self, now: datetime.datetime = NOW, *, offline: bool = False) -> OsvServer:
-        """A server that is asked at `now`."""
+        """A server queried at the time `now`."""
         http = Http(attempts=2, first_wait=0.01, offline=offline)
         return OsvServer(self.site.url, Context(Store.open(self.folder), http), now)
 
@@ -66,7 +68,7 @@ def _asking(site: OsvSite, tmp_path: Path) -> Asking:
     return Asking(site, tmp_path / "cache")
 
 
-def test_the_advisories_about_each_version(asking: Asking) -> None:
+def test_advisories_are_found_for_each_version(asking: Asking) -> None:
     answer = asking().find(PACKAGES)
     assert named(answer.advisories) == FOUND
     assert answer.of == f"{asking.site.url}, 2026-11-25"
@@ -77,13 +79,13 @@ def test_the_advisories_about_each_version(asking: Asking) -> None:
     assert rated["DEBIAN-CVE-2024-6119"] == ("high", "3.0.14-1~deb12u2")
 
 
-def test_a_severity_that_debian_does_not_state_is_that_of_the_cve(asking: Asking) -> None:
+def test_missing_debian_severity_is_taken_from_cve(asking: Asking) -> None:
     del asking.site.records[OPENSSL]["severity"]
     of_openssl = PACKAGES[3:]
     assert [advisory.severity for advisory in asking().find(of_openssl).advisories] == [
         "unknown"
     ] * 2
-    # That the server has none is an answer of this day.
+    # A missing advisory is also cached for a day.
     asking.site.records["CVE-2024-6119"] = {**record(REGEX), "id": "CVE-2024-6119", "aliases": []}
     assert [advisory.severity for advisory in asking().find(of_openssl).advisories] == [
         "unknown"
@@ -96,7 +98,7 @@ def test_a_severity_that_debian_does_not_state_is_that_of_the_cve(asking: Asking
     assert len(asking.site.asked) == request_count
 
 
-def test_many_packages_are_requested_in_several_requests(
+def test_many_packages_are_split_into_several_requests(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imgbuild.cves.osv_server.BATCH", 3)
@@ -104,13 +106,13 @@ def test_many_packages_are_requested_in_several_requests(
     assert asking.site.asked.count("/v1/querybatch") == 2
 
 
-def test_pages_are_followed(asking: Asking) -> None:
+def test_response_pages_are_followed(asking: Asking) -> None:
     asking.site.page = 1
     assert named(asking().find(PACKAGES).advisories) == FOUND
     assert asking.site.asked.count("/v1/querybatch") == 2
 
 
-def test_answers_are_kept_for_a_day_and_offline_for_longer(asking: Asking) -> None:
+def test_responses_are_cached_for_a_day_and_longer_offline(asking: Asking) -> None:
     first = asking().find(PACKAGES)
     request_count = len(asking.site.asked)
     assert asking(NOW + 23 * HOUR).find(PACKAGES) == first
@@ -118,11 +120,11 @@ def test_answers_are_kept_for_a_day_and_offline_for_longer(asking: Asking) -> No
     assert len(asking.site.asked) == request_count
     later = asking(NOW + DAY).find(PACKAGES)
     assert later.of == f"{asking.site.url}, 2026-11-26"
-    # The advisories were not modified: only the question is asked again.
+    # The advisories were not modified: only the query is repeated.
     assert asking.site.asked[request_count:] == ["/v1/querybatch"]
 
 
-def test_a_modified_advisory_is_read_again(asking: Asking) -> None:
+def test_modified_advisory_is_fetched_again(asking: Asking) -> None:
     asking().find(PACKAGES)
     asking.site.records[TORCH]["modified"] = "2026-11-26T00:00:00Z"
     asking.site.records[TORCH]["withdrawn"] = "2026-11-26T00:00:00Z"
@@ -130,14 +132,14 @@ def test_a_modified_advisory_is_read_again(asking: Asking) -> None:
     assert named(asking(NOW + DAY).find(PACKAGES).advisories) == left
 
 
-def test_offline_without_an_answer_names_reports_of_scanners(asking: Asking) -> None:
+def test_offline_without_cached_response_suggests_scanner_reports(asking: Asking) -> None:
     asking().find(PACKAGES[:1])
     with pytest.raises(ImgbuildError, match="--offline is set") as error:
         asking(offline=True).find(PACKAGES)
     assert "--report" in (error.value.hint or "")
 
 
-def test_a_kept_answer_of_another_form_is_requested_again(asking: Asking) -> None:
+def test_invalid_cached_response_is_requested_again(asking: Asking) -> None:
     asking().find(PACKAGES)
     store = Store.open(asking.folder)
     for key in (package.key for package in PACKAGES):
@@ -148,7 +150,7 @@ def test_a_kept_answer_of_another_form_is_requested_again(asking: Asking) -> Non
     assert asking.site.asked.count("/v1/querybatch") == 2
 
 
-def test_a_busy_server_is_queried_again(asking: Asking) -> None:
+def test_busy_osv_server_is_retried(asking: Asking) -> None:
     asking.site.refusals = [503]
     assert named(asking().find(PACKAGES).advisories) == FOUND
     asking.site.refusals = [503, 503]
@@ -159,14 +161,14 @@ def test_a_busy_server_is_queried_again(asking: Asking) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        ("/v1/querybatch", b"<html>", "answer of OSV"),
-        ("/v1/querybatch", b"[]", "answer of OSV"),
+        ("/v1/querybatch", b"<html>", "OSV response"),
+        ("/v1/querybatch", b"[]", "OSV response"),
         ("/v1/querybatch", b'{"results": [{}]}', "1 responses to 4 queries"),
-        ("/v1/querybatch", b'{"results": [{"vulns": [{"id": 1}]}, {}, {}, {}]}', "answer of OSV"),
+        ("/v1/querybatch", b'{"results": [{"vulns": [{"id": 1}]}, {}, {}, {}]}', "OSV response"),
         (
             "/v1/querybatch",
             b'{"results": [{"vulns": [{"id": "../../secret"}]}, {}, {}, {}]}',
-            "names an advisory '../../secret'",
+            "lists an invalid advisory '../../secret'",
         ),
         (
             "/v1/querybatch",
@@ -178,19 +180,21 @@ def test_a_busy_server_is_queried_again(asking: Asking) -> None:
         (f"/v1/vulns/{TORCH}", b" " * (33 << 20), "sends more than"),
     ],
 )
-def test_answers_that_are_none(asking: Asking, path: str, body: bytes, message: str) -> None:
+def test_invalid_osv_responses_are_refused(
+    asking: Asking, path: str, body: bytes, message: str
+) -> None:
     asking.site.raw[path] = body
     with pytest.raises(ImgbuildError) as error:
         asking().find(PACKAGES)
     text = " ".join((error.value.message, *map(str, getattr(error.value, "problems", ()))))
     assert message in text
     assert "localhost" in text
-    # Nothing wrong was kept.
+    # No invalid response was cached.
     del asking.site.raw[path]
     assert named(asking().find(PACKAGES).advisories) == FOUND
 
 
-def test_an_endless_list_of_pages_ends(asking: Asking) -> None:
+def test_endless_pages_are_refused(asking: Asking) -> None:
     package = pypi("torch", "2.5.1")
     asking.site.raw["/v1/querybatch"] = b'{"results": [{"next_page_token": "more"}]}'
     with pytest.raises(ImgbuildError, match="more than 100 pages"):
@@ -201,8 +205,26 @@ def test_an_endless_list_of_pages_ends(asking: Asking) -> None:
     "address",
     ["osv/PyPI", "http://", "http://[bad", "http://u:secret@host:99999", "http://host:x/osv"],
 )
-def test_what_is_not_an_address_is_refused(tmp_path: Path, address: str) -> None:
+def test_invalid_osv_url_is_refused(tmp_path: Path, address: str) -> None:
     context = Context(Store.open(tmp_path / "cache"), Http())
     with pytest.raises(ImgbuildError, match="not an HTTP URL") as error:
         OsvServer(address, context, NOW)
     assert "secret" not in error.value.message
+
+
+def test_cpython_is_queried_by_repository_and_tag(site: OsvSite, tmp_path: Path) -> None:
+    repository = "https://github.com/python/cpython"
+    ranges = [{"type": "GIT", "repo": f"{repository}.git", "events": [{"introduced": "0"}]}]
+    site.about["GIT", repository, "v3.12.1"] = ["PSF-2024-3"]
+    site.records["PSF-2024-3"] = {
+        "id": "PSF-2024-3", "modified": "2024-06-17T00:00:00Z", "aliases": ["CVE-2024-0450"],
+        "summary": "zipfile is vulnerable to quoted-overlap", "affected": [
+            {"ranges": ranges, "database_specific": {"severity": "MODERATE"}},
+            {"ranges": [{"type": "GIT", "repo": "https://github.com/pypy/pypy", "events": []}],
+             "database_specific": {"severity": "CRITICAL"}},
+        ],
+    }  # fmt: skip
+    python = InstalledSource(ecosystem="GIT", name="cpython", version="3.12.1")
+    (advisory,) = Asking(site, tmp_path)().find([python]).advisories
+    assert advisory.ids == ("PSF-2024-3", "CVE-2024-0450")
+    assert (advisory.severity, advisory.fixed) == (Rating.MEDIUM, "")

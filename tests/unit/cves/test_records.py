@@ -1,4 +1,4 @@
-"""What is read of a record of OSV: its severity for a package, its ids, its text."""
+"""OSV records: severity for a package, IDs, and text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _urgency(*words: str) -> list[dict[str, Any]]:
     return [{"package": package, "ecosystem_specific": {"urgency": word}} for word in words]
 
 
-def test_the_word_of_an_advisory_comes_before_its_score() -> None:
+def test_stated_severity_precedes_score() -> None:
     assert _rating(TORCH, "torch") == ("critical", 9.3)
     vector = [{"type": "CVSS_V3", "score": "CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:N/I:N/A:H"}]
     assert _rating(TORCH, "torch", severity=vector) == ("critical", 7.5)
@@ -40,22 +40,22 @@ def test_the_word_of_an_advisory_comes_before_its_score() -> None:
         (("unimportant", "high"), "high"),
     ],
 )
-def test_what_debian_calls_unimportant_is_low(words: tuple[str, ...], rated: str) -> None:
+def test_debian_unimportant_is_low(words: tuple[str, ...], rated: str) -> None:
     assert _rating(OPENSSL, "openssl", affected=_urgency(*words)) == (rated, 7.5)
 
 
-def test_urgencies_of_debian_without_a_score() -> None:
+def test_debian_urgency_without_score() -> None:
     assert _rating(OPENSSL, "openssl", severity=None, affected=_urgency("low**"))[0] == "low"
     assert _rating(OPENSSL, "openssl", severity=None)[0] == "unknown"
 
 
-def test_a_package_that_was_published_to_do_harm_is_critical() -> None:
+def test_malicious_package_is_critical() -> None:
     bare = {"database_specific": None, "severity": None}
     assert _rating(TORCH, "torch", **bare) == ("unknown", None)
     assert _rating(TORCH, "torch", id="MAL-2025-1", **bare) == ("critical", None)
 
 
-def test_the_highest_of_several_scores_counts() -> None:
+def test_highest_of_several_scores_applies() -> None:
     vectors = [
         {"type": "CVSS_V3", "score": f"CVSS:3.1/AV:N/AC:L/PR:N/UI:N/S:U/C:{each}/I:N/A:N"}
         for each in "LHN"
@@ -63,7 +63,7 @@ def test_the_highest_of_several_scores_counts() -> None:
     assert _rating(TORCH, "torch", severity=vectors, database_specific=None) == ("high", 7.5)
 
 
-def test_an_advisory_for_several_vulnerabilities_is_one_for_each() -> None:
+def test_advisory_for_several_vulnerabilities_is_split() -> None:
     update = {**record(UPDATE), "upstream": ["CVE-2024-6119", "CVE-2024-5535"]}
     openssl = debian("openssl", OLD)
     split_advisories = list(advisories(msgspec.convert(update, OsvRecord), openssl, "here"))
@@ -71,12 +71,12 @@ def test_an_advisory_for_several_vulnerabilities_is_one_for_each() -> None:
         ("CVE-2024-6119",),
         ("CVE-2024-5535",),
     ]
-    assert {advisory.note for advisory in split_advisories} == {"DSA-5764-1 has the fix"}
+    assert {advisory.note for advisory in split_advisories} == {"fixed by DSA-5764-1"}
     alone = msgspec.convert({**update, "upstream": None}, OsvRecord)
     assert [advisory.ids for advisory in advisories(alone, openssl, "here")] == [("DSA-5764-1",)]
 
 
-def test_the_text_is_one_line() -> None:
+def test_advisory_text_is_one_line() -> None:
     advisory = msgspec.convert(record(OPENSSL), OsvRecord)
     assert advisory.text.endswith("an invalid memory address.")
     assert msgspec.convert({"id": "A-1"}, OsvRecord).text == ""
@@ -84,6 +84,6 @@ def test_the_text_is_one_line() -> None:
     assert list(advisory.about("PyPI", "openssl")) == []
 
 
-def test_a_record_that_is_too_long_is_not_decoded() -> None:
+def test_oversized_record_is_refused() -> None:
     with pytest.raises(ImgbuildError, match=f"all.zip: A has more than {LIMIT} bytes"):
         decode(b"{" + b" " * LIMIT, "all.zip: A")

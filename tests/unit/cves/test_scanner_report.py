@@ -20,7 +20,7 @@ def _report(folder: Path, data: bytes) -> Path:
 
 
 @pytest.mark.parametrize("scanner", REPORTS)
-def test_entries_belong_to_packages_of_the_lock(tmp_path: Path, scanner: str) -> None:
+def test_report_entries_match_packages_of_lock(tmp_path: Path, scanner: str) -> None:
     path = _report(tmp_path, REPORTS[scanner])
     answer = scanner_report.find(path, PACKAGES)
     assert answer.of == f"{path} ({scanner})"
@@ -36,17 +36,17 @@ def test_entries_belong_to_packages_of_the_lock(tmp_path: Path, scanner: str) ->
         "CVE-2024-6119": ("openssl", "high", FIXED),
         "CVE-2025-27587": ("openssl", "unknown", ""),
     }
-    assert answer.unread == (f"{answer.of}: 1 package that the lock does not have: absent 1.0",)
+    assert answer.unread == (f"{answer.of}: 1 package that are not in the lock: absent 1.0",)
 
 
-def test_a_withdrawn_advisory_is_left_out(tmp_path: Path) -> None:
+def test_withdrawn_advisory_is_omitted(tmp_path: Path) -> None:
     text = REPORTS["osv-scanner"].replace(b'"id": "DEBIAN', b'"withdrawn": "2026", "id": "DEBIAN')
     answer = scanner_report.find(_report(tmp_path, text), PACKAGES)
     assert [advisory.package.name for advisory in answer.advisories] == ["torch"]
 
 
 @pytest.mark.parametrize("scanner", REPORTS)
-def test_an_empty_report_has_no_advisories(tmp_path: Path, scanner: str) -> None:
+def test_empty_report_has_no_advisories(tmp_path: Path, scanner: str) -> None:
     empty = {
         "osv-scanner": b'{"results": []}',
         "grype": b'{"matches": []}',
@@ -60,12 +60,12 @@ def test_an_empty_report_has_no_advisories(tmp_path: Path, scanner: str) -> None
     ("data", "message"),
     [
         (b"{}", "is not a report of osv-scanner, grype or trivy"),
-        (b"[]", "is not a valid report of a scanner"),
-        (b"<html>", "is not a valid report of a scanner"),
-        (b'{"matches": [{"artifact": {}}]}', "is not a valid report of a scanner"),
+        (b"[]", "is not a valid scanner report"),
+        (b"<html>", "is not a valid scanner report"),
+        (b'{"matches": [{"artifact": {}}]}', "is not a valid scanner report"),
     ],
 )
-def test_other_files_are_refused_with_the_commands_to_use(
+def test_other_files_are_refused_with_scanner_commands(
     tmp_path: Path, data: bytes, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:

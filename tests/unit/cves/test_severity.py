@@ -1,4 +1,4 @@
-"""Scores of CVSS against the examples of its specifications, and words of advisories."""
+"""CVSS scores of the examples in its specifications, and terms of advisories."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from imgbuild.cves.severity import Rating
         ("AV:P/AC:H/PR:H/UI:R/S:U/C:N/I:N/A:N", 0.0),
     ],
 )
-def test_base_scores_are_those_of_the_specification(vector: str, score: float) -> None:
+def test_base_scores_match_specification(vector: str, score: float) -> None:
     assert severity.base_score(f"CVSS:3.1/{vector}") == score
 
 
@@ -43,7 +43,7 @@ def test_base_scores_are_those_of_the_specification(vector: str, score: float) -
         ("CVSS:4.0/AV:N/AC:L/AT:N/PR:N/UI:N/VC:H/VI:H/VA:H/SC:H/SI:H/SA:H", 10.0),
     ],
 )
-def test_base_scores_of_other_versions(vector: str, score: float) -> None:
+def test_base_scores_of_cvss_2_and_4(vector: str, score: float) -> None:
     assert severity.base_score(vector) == score
 
 
@@ -60,11 +60,11 @@ def test_base_scores_of_other_versions(vector: str, score: float) -> None:
         "CVSS:3.1/AV:N/AC:L/PR:L/UI:N/S:Z/C:N/I:N/A:H",
     ],
 )
-def test_another_form_has_no_score(vector: str) -> None:
+def test_other_formats_have_no_score(vector: str) -> None:
     assert severity.base_score(vector) is None
 
 
-def test_bounds_and_words() -> None:
+def test_score_bounds_and_severity_terms() -> None:
     ratings = [severity.of_score(score) for score in (0.0, 3.9, 4.0, 6.9, 7.0, 8.9, 9.0)]
     assert ratings == ["low", "low", "medium", "medium", "high", "high", "critical"]
     words = ("MODERATE", "medium**", "unimportant", "not yet assigned", None)

@@ -35,7 +35,7 @@ MEMBERS = [
 
 
 @pytest.mark.parametrize("packing", [".xz", ".gz", ""])
-def test_a_package_is_read(tmp_path: Path, packing: str) -> None:
+def test_package_is_read(tmp_path: Path, packing: str) -> None:
     path = tmp_path / "demo.deb"
     scripts = {"postinst": "#!/bin/sh\n", "md5sums": "x"}
     debs.make(path, "demo", MEMBERS, control=scripts, packing=packing, Depends="libc6")
@@ -56,7 +56,7 @@ def test_a_package_is_read(tmp_path: Path, packing: str) -> None:
     assert (by_path["usr/hard"].kind, by_path["usr/hard"].target) == (MemberKind.HARD, "usr/a")
 
 
-def test_what_is_not_kept_is_listed_but_not_spooled(tmp_path: Path) -> None:
+def test_skipped_members_are_listed_but_not_spooled(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     debs.make(path, "demo", MEMBERS)
     package = read(path, tmp_path / "spool", lambda path, kind: path != "usr/a" and bool(kind))
@@ -90,14 +90,14 @@ def test_unsafe_members_are_refused(
     assert caught.value.hint
 
 
-def test_zstd_is_refused_in_words(tmp_path: Path) -> None:
+def test_zstd_compression_is_refused_with_hint(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     debs.make(path, "demo", packing=".zst")
     with pytest.raises(IntegrityError, match=r"data\.tar\.zst has a compression"):
         read(path, tmp_path / "spool", everything)
 
 
-def test_every_cut_is_noticed(tmp_path: Path) -> None:
+def test_truncation_is_detected(tmp_path: Path) -> None:
     whole = tmp_path / "whole.deb"
     debs.make(whole, "demo", MEMBERS)
     data = whole.read_bytes()
@@ -108,7 +108,7 @@ def test_every_cut_is_noticed(tmp_path: Path) -> None:
             read(path, tmp_path / "spool", everything)
 
 
-def test_a_flipped_byte_in_the_data_is_noticed(tmp_path: Path) -> None:
+def test_flipped_byte_in_data_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     debs.make(path, "demo", MEMBERS)
     data = bytearray(path.read_bytes())
@@ -118,7 +118,7 @@ def test_a_flipped_byte_in_the_data_is_noticed(tmp_path: Path) -> None:
         read(path, tmp_path / "spool", everything)
 
 
-def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+def test_non_utf8_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     header = bytearray(debs.tar([debs.file("./usr/caf_")]))
     header[header.index(b"_")] = 0xE9
@@ -132,7 +132,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         read(path, tmp_path / "spool", everything)
 
 
-def test_what_is_not_a_package_is_refused(tmp_path: Path) -> None:
+def test_non_deb_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "demo.deb"
     path.write_bytes(b"<html>404</html>")
     with pytest.raises(IntegrityError, match="no ar header"):

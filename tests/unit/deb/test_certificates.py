@@ -27,7 +27,7 @@ tL4ndQavEi51mI38AjEAi/V3bNTIZargCyzuFJ0nN6T5U6VR5CmD1/iQMVtCnwr1
 FOLDER = "usr/share/ca-certificates/mozilla"
 
 
-def test_openssl_gives_this_root_the_same_hash() -> None:
+def test_subject_hash_matches_openssl() -> None:
     assert subject_hash(der(ROOT_X2.encode(), "x")) == "0b9bc432"  # openssl x509 -subject_hash
 
 
@@ -40,10 +40,10 @@ def authority(name: str) -> bytes:
     return certificate_authority.cert_pem.bytes()
 
 
-def test_bundle_links_and_list() -> None:
+def test_certificate_bundle_links_and_list() -> None:
     tree = DebTree()
     other = authority("Any")
-    put(tree, "B (old),_Root.crt", ROOT_X2.strip().encode())  # no newline at its end
+    put(tree, "B (old),_Root.crt", ROOT_X2.strip().encode())  # no newline at the end
     put(tree, "A.crt", other)
     put(tree, "README", b"no certificate")
     install(tree)
@@ -62,7 +62,7 @@ def test_bundle_links_and_list() -> None:
     assert tree.read(f"{certs}/0b9bc432.0") == ROOT_X2.strip().encode()
 
 
-def test_two_authorities_of_one_name_are_numbered() -> None:
+def test_authorities_with_same_name_are_numbered() -> None:
     tree = DebTree()
     for file in ("B.crt", "A.crt"):
         put(tree, file, ROOT_X2.encode())
@@ -71,15 +71,15 @@ def test_two_authorities_of_one_name_are_numbered() -> None:
     assert [item.target for item in targets if item] == ["A.pem", "B.pem"]
 
 
-def test_case_and_spaces_of_a_name_do_not_matter() -> None:
+def test_subject_hash_ignores_case_and_spaces() -> None:
     first = subject_hash(der(authority("Some   Authority "), "x"))
     other = subject_hash(der(authority("some authority"), "x"))
     assert first == other
     assert first != subject_hash(der(authority("someauthority"), "x"))
 
 
-def test_a_file_without_a_certificate_is_named() -> None:
+def test_error_names_file_without_certificate() -> None:
     tree = DebTree()
     put(tree, "broken.crt", b"nothing")
-    with pytest.raises(IntegrityError, match=r"broken\.crt holds no certificate"):
+    with pytest.raises(IntegrityError, match=r"broken\.crt does not contain a certificate"):
         install(tree)

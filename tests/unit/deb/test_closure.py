@@ -20,7 +20,7 @@ def closed(*packages: dict[str, str], requested: tuple[str, ...]) -> list[str]:
     ]
 
 
-def test_dependencies_are_followed_and_recommends_are_not() -> None:
+def test_closure_follows_depends_but_not_recommends() -> None:
     names = closed(
         package("app", Depends="lib (>= 1.0)", Recommends="extra"),
         package("lib", Pre_Depends="base"),
@@ -31,24 +31,24 @@ def test_dependencies_are_followed_and_recommends_are_not() -> None:
     assert names == ["app", "base", "lib"]
 
 
-def test_essential_packages_are_always_there() -> None:
+def test_essential_packages_are_always_included() -> None:
     assert closed(package("app"), package("sh", Essential="yes"), requested=("app",)) == [
         "app",
         "sh",
     ]
 
 
-def test_the_first_alternative_is_taken() -> None:
+def test_first_alternative_is_chosen() -> None:
     packages = (package("app", Depends="one | two"), package("one"), package("two"))
     assert closed(*packages, requested=("app",)) == ["app", "one"]
 
 
-def test_an_alternative_that_is_there_already_is_enough() -> None:
+def test_present_alternative_suffices() -> None:
     packages = (package("app", Depends="one | two"), package("one"), package("two"))
     assert closed(*packages, requested=("app", "two")) == ["app", "two"]
 
 
-def test_an_alternative_that_does_not_exist_is_passed_over() -> None:
+def test_missing_alternative_is_skipped() -> None:
     packages = (
         package("app", Depends="gone | two (>= 2) | three"),
         package("two"),
@@ -57,7 +57,7 @@ def test_an_alternative_that_does_not_exist_is_passed_over() -> None:
     assert closed(*packages, requested=("app",)) == ["app", "three"]
 
 
-def test_of_several_providers_priority_decides_then_the_name() -> None:
+def test_providers_are_ordered_by_priority_then_name() -> None:
     app = package("app", Depends="awk")
     gawk = package("gawk", Provides="awk")
     mawk = package("mawk", Provides="awk", Priority="required")
@@ -66,7 +66,7 @@ def test_of_several_providers_priority_decides_then_the_name() -> None:
     assert closed(app, gawk, busybox, requested=("app",)) == ["app", "busybox"]
 
 
-def test_a_versioned_dependency_requires_a_versioned_provides() -> None:
+def test_versioned_dependency_requires_versioned_provides() -> None:
     app = package("app", Depends="api (>= 3)")
     plain, old = package("plain", Provides="api"), package("old", Provides="api (= 2)")
     new = package("new", Provides="api (= 3.1)")
@@ -75,17 +75,17 @@ def test_a_versioned_dependency_requires_a_versioned_provides() -> None:
         closed(app, plain, old, requested=("app",))
 
 
-def test_cycles_end() -> None:
+def test_dependency_cycles_terminate() -> None:
     packages = (package("a", Depends="b"), package("b", Depends="a"))
     assert closed(*packages, requested=("a",)) == ["a", "b"]
 
 
-def test_of_several_versions_the_newest_counts() -> None:
+def test_newest_of_several_versions_is_used() -> None:
     archive = DebianArchive([package("a", "1.10"), package("a", "1.9")])
     assert archive.packages["a"]["Version"] == "1.10"
 
 
-def test_the_order_of_the_index_does_not_matter() -> None:
+def test_closure_is_independent_of_index_order() -> None:
     packages = [
         package("app", Depends="awk, one | two"),
         *(package(f"awk{number}", Provides="awk") for number in range(9)),
@@ -98,7 +98,7 @@ def test_the_order_of_the_index_does_not_matter() -> None:
         assert closed(*shuffled, requested=("app",)) == expected
 
 
-def test_unknown_names_are_all_reported_with_the_nearest() -> None:
+def test_all_unknown_names_are_reported_with_suggestions() -> None:
     with pytest.raises(InputError) as caught:
         closed(package("libnuma1"), package("git"), requested=("libnuma", "gti", "git"))
     assert [(p.value, p.nearest) for p in caught.value.problems] == [
@@ -108,7 +108,7 @@ def test_unknown_names_are_all_reported_with_the_nearest() -> None:
     assert "matrix.yaml" in str(caught.value.problems[0])
 
 
-def test_what_nothing_satisfies_is_explained_up_to_the_request() -> None:
+def test_unsatisfiable_dependency_error_shows_requesting_chain() -> None:
     with pytest.raises(NoSolution) as caught:
         closed(
             package("app", Depends="middle"),
@@ -118,13 +118,13 @@ def test_what_nothing_satisfies_is_explained_up_to_the_request() -> None:
         )
     assert caught.value.reasons == (
         "middle depends on lib (>= 2) | other, which no package of the archive satisfies",
-        "middle is there because app depends on it",
+        "middle is required by app",
         "app: required by the base",
     )
 
 
 @pytest.mark.parametrize("field", ["Conflicts", "Breaks"])
-def test_packages_that_exclude_each_other_are_reported(field: str) -> None:
+def test_conflicting_packages_are_reported(field: str) -> None:
     excluding, two = package("one", **{field: "two (<< 2)"}), package("two", "1.5")
     with pytest.raises(NoSolution) as caught:
         closed(excluding, two, requested=("one", "two"))
@@ -132,23 +132,23 @@ def test_packages_that_exclude_each_other_are_reported(field: str) -> None:
     assert closed(excluding, package("two", "2.0"), requested=("one", "two")) == ["one", "two"]
 
 
-def test_a_package_may_conflict_with_what_it_provides_itself() -> None:
+def test_package_may_conflict_with_name_it_provides() -> None:
     server = package("server", Provides="mail", Conflicts="mail")
     assert closed(server, requested=("server",)) == ["server"]
 
 
-def test_on_top_of_a_base_only_what_it_lacks_is_chosen() -> None:
+def test_only_missing_packages_are_added_to_base() -> None:
     packages = (
         package("app", Depends="lib, base (>= 1.0)"),
         package("lib"),
-        package("base", Depends="gone"),  # the base stands: nobody asks again what it needs
+        package("base", Depends="gone"),  # dependencies of base packages are not resolved again
         package("sh", Essential="yes"),
     )
     closure = close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])
     assert [paragraph["Package"] for paragraph in closure] == ["app", "base", "lib"]
 
 
-def test_a_newer_version_of_a_base_package_is_not_brought() -> None:
+def test_base_package_is_not_upgraded() -> None:
     packages = (package("app", Depends="base (>= 2.0)"), package("base", "1.0"))
     with pytest.raises(NoSolution, match=r"satisfies base \(>= 2.0\)") as caught:
         close(DebianArchive(packages), ["app"], file="matrix.yaml", have=["base"])

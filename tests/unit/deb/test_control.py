@@ -5,26 +5,24 @@ import pytest
 from imgbuild.deb.control import DebRelation, clauses, fields, paragraphs
 
 
-def test_fields_keep_their_order_and_continuation_lines() -> None:
+def test_control_fields_keep_order_and_continuation_lines() -> None:
     read = fields("Package: demo\nDescription: short \n long\n .\n more\nConffiles:\n /etc/x abc\n")
     assert list(read) == ["Package", "Description", "Conffiles"]
-    assert (
-        read["Description"] == "short \n long\n .\n more"
-    )  # dpkg keeps the blank at a line's end too
+    assert read["Description"] == "short \n long\n .\n more"  # dpkg also keeps trailing spaces
     assert read["Conffiles"] == "\n /etc/x abc"
 
 
-def test_paragraphs_are_split_at_empty_lines() -> None:
+def test_control_paragraphs_are_split_at_empty_lines() -> None:
     parsed = list(paragraphs("A: 1\n\n\nA: 2\nB: x\n\n"))
     assert parsed == [{"A": "1"}, {"A": "2", "B": "x"}]
 
 
-def test_a_line_that_is_not_a_field_is_refused() -> None:
+def test_invalid_control_line_is_refused() -> None:
     with pytest.raises(ValueError, match="not a field of a control file: 'nonsense'"):
         fields("Package: demo\nnonsense\n")
 
 
-def test_clauses() -> None:
+def test_relation_clauses_are_parsed() -> None:
     read = clauses("libc6 (>= 2.36), debconf (>= 0.5) | debconf-2.0,\n python3:any (<<3.12)")
     assert read == (
         (DebRelation("libc6", ">=", "2.36"),),
@@ -36,6 +34,6 @@ def test_clauses() -> None:
 
 
 @pytest.mark.parametrize("text", ["libc6 (2.36)", "LibC", "a (>= 1", "a || b"])
-def test_what_is_not_a_relation_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a package relation"):
+def test_invalid_relation_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid package relation"):
         clauses(text)

@@ -24,13 +24,13 @@ from tests.support import debs
 REPOSITORY = Path(__file__).parents[3]
 USER = User(name="imgbuild", uid=1000, gid=1000, home="/home/imgbuild")
 POSTINST = "#!/bin/sh\nexit 0\n"
-# What the table of bookworm says that decides bytes, by DEBIAN_FORMAT. A new hash here needs a new
-# format there, once an image has been published with the old one.
+# Hash of the parts of bookworm's table that affect bytes, by DEBIAN_FORMAT. If an image has been
+# published with the old format, a new hash requires a new format.
 REVIEWED = {1: "a21a69baaf243ff9e2b7d411401e0d1c6e0b8f6310e2a76a1fbb091a0f20653d"}
 
 REVIEWED_TOOLS = {
     1: "c7f675bd07fe295588f8ae0c457a81c1ff9b5057fb60535da5605984a8f52c38"
-}  # the same of the layers of tools, by ADDED_DEBS_FORMAT
+}  # the same for the layers of tools, by ADDED_DEBS_FORMAT
 
 TABLE = f"""
 suite: tiny
@@ -130,7 +130,7 @@ def root_members(packages: Packages, tmp_path: Path) -> dict[str, Member]:
     return {member.path: member for member in members}
 
 
-def test_simple_effects(root_members: dict[str, Member]) -> None:
+def test_simple_effects_are_applied(root_members: dict[str, Member]) -> None:
     mail = root_members["var/mail"]
     assert (mail.kind, mail.mode, mail.gid) == (MemberKind.FOLDER, 0o2775, 8)
     assert text(root_members["etc/timezone"]) == "Etc/UTC\n"
@@ -139,11 +139,11 @@ def test_simple_effects(root_members: dict[str, Member]) -> None:
     agent = root_members["usr/bin/agent"]
     assert (agent.mode, agent.gid, text(agent)) == (0o2755, 101, "agent")
     assert root_members["usr/bin/other"].mode == 0o4755
-    assert text(root_members["etc/native"]) == "x86"  # the recipe is of x86_64
+    assert text(root_members["etc/native"]) == "x86"  # the recipe is for x86_64
 
 
 @pytest.mark.parametrize("hardened", [True, False])
-def test_no_program_has_the_rights_of_others_if_table_or_base_say_so(
+def test_setuid_bits_are_cleared_by_table_or_base(
     packages: Packages, tmp_path: Path, *, hardened: bool
 ) -> None:
     if not hardened:
@@ -151,19 +151,19 @@ def test_no_program_has_the_rights_of_others_if_table_or_base_say_so(
     recipe = msgspec.structs.replace(packages.recipe(), hardened=hardened)
     members = debian_root.members(recipe, packages.paths, tmp_path / "spool")
     special = {member.path: member.mode for member in members if member.mode & 0o6000}
-    assert special == {"var/mail": 0o2775}  # a folder's bit runs nothing
+    assert special == {"var/mail": 0o2775}  # the bit of a folder runs no program
     modes = {member.path: (member.mode, member.gid) for member in members}
     assert (modes["usr/bin/agent"], modes["usr/bin/other"]) == ((0o755, 101), (0o755, 0))
 
 
-def test_a_source_that_is_left_out_is_still_copied(root_members: dict[str, Member]) -> None:
+def test_excluded_copy_source_is_still_copied(root_members: dict[str, Member]) -> None:
     assert text(root_members["etc/list"]) == "deb here\n"
     assert "usr/share/doc/base/examples/list" not in root_members
 
 
-def test_what_is_left_out_and_what_is_taken_back(root_members: dict[str, Member]) -> None:
+def test_exclude_and_include_patterns(root_members: dict[str, Member]) -> None:
     documents = {path for path in root_members if path.startswith("usr/share/doc")}
-    # The link of `other` leads to a licence; README leads nowhere any more.
+    # The link of `other` points to a licence; README is a broken link now.
     assert documents == {
         "usr/share/doc/base",
         "usr/share/doc/base/copyright",
@@ -173,18 +173,18 @@ def test_what_is_left_out_and_what_is_taken_back(root_members: dict[str, Member]
     assert excludes == ["path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright"]
 
 
-def test_the_highest_priority_wins(root_members: dict[str, Member]) -> None:
+def test_alternative_with_highest_priority_wins(root_members: dict[str, Member]) -> None:
     assert root_members["usr/bin/pager"].target == "/etc/alternatives/pager"
     assert root_members["etc/alternatives/pager"].target == "/usr/bin/less"
-    assert "etc/alternatives/pager.1" not in root_members  # there is no such manual page
-    assert "usr/bin/editor" not in root_members  # nor such a program
+    assert "etc/alternatives/pager.1" not in root_members  # neither the manual page exists
+    assert "usr/bin/editor" not in root_members  # nor the program
     assert text(root_members["var/lib/dpkg/alternatives/pager"]) == (
         "auto\n/usr/bin/pager\npager.1\n/usr/share/man/pager.1\n\n"
         "/bin/more\n50\n\n/usr/bin/less\n77\n/usr/share/man/less.1\n\n"
     )
 
 
-def test_accounts(root_members: dict[str, Member]) -> None:
+def test_accounts_are_created(root_members: dict[str, Member]) -> None:
     assert text(root_members["etc/passwd"]) == (
         "root:x:0:0:the root:/root:/bin/bash\nimgbuild:x:1000:1000::/home/imgbuild:/bin/bash\n"
     )
@@ -212,7 +212,7 @@ def test_accounts(root_members: dict[str, Member]) -> None:
         ({"name": "shadow"}, r"group shadow \(42\)"),
     ],
 )
-def test_a_user_that_is_taken_is_refused(
+def test_existing_user_name_is_refused(
     packages: Packages, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     user = msgspec.structs.replace(USER, **change)
@@ -220,7 +220,7 @@ def test_a_user_that_is_taken_is_refused(
         debian_root.members(packages.recipe(user), packages.paths, tmp_path / "spool")
 
 
-def test_the_database_of_dpkg(root_members: dict[str, Member]) -> None:
+def test_dpkg_database_is_written(root_members: dict[str, Member]) -> None:
     digest = hashlib.md5(b"configuration").hexdigest()
     assert text(root_members["var/lib/dpkg/status"]) == (
         "Package: base\nStatus: install ok installed\nArchitecture: amd64\nMulti-Arch: same\n"
@@ -237,7 +237,7 @@ def test_the_database_of_dpkg(root_members: dict[str, Member]) -> None:
     assert text(root_members["var/lib/dpkg/diversions"]) == "/bin/sh\n/bin/sh.distrib\nbase\n"
 
 
-def test_an_unknown_script_is_an_error_with_its_hash(packages: Packages, tmp_path: Path) -> None:
+def test_unknown_script_error_has_its_hash(packages: Packages, tmp_path: Path) -> None:
     script = "#!/bin/sh\nrm -rf /\n"
     path = tmp_path / "new.deb"
     deb = debs.make(path, "new", control={"preinst": script}, version="2:3")
@@ -248,9 +248,7 @@ def test_an_unknown_script_is_an_error_with_its_hash(packages: Packages, tmp_pat
     assert "data/debian/tiny.yaml" in (caught.value.hint or "")
 
 
-def test_a_changed_script_of_a_known_package_is_an_error(
-    packages: Packages, tmp_path: Path
-) -> None:
+def test_changed_script_of_known_package_is_refused(packages: Packages, tmp_path: Path) -> None:
     del packages
     path = tmp_path / "base2.deb"
     deb = debs.make(path, "base", BASE, control={"postinst": POSTINST + "# changed\n"})
@@ -266,7 +264,7 @@ def test_a_changed_script_of_a_known_package_is_an_error(
         ("interest-noawait /usr/share/fonts", "new 1.0-1: triggers "),
     ],
 )
-def test_unknown_triggers_are_errors(
+def test_unknown_trigger_is_refused(
     packages: Packages, tmp_path: Path, triggers: str, message: str
 ) -> None:
     path = tmp_path / "new.deb"
@@ -276,24 +274,20 @@ def test_unknown_triggers_are_errors(
         debian_root.members(more.recipe(), more.paths, tmp_path / "spool")
 
 
-def test_a_suite_without_a_table_is_refused(packages: Packages, tmp_path: Path) -> None:
+def test_suite_without_table_is_refused(packages: Packages, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no table of script effects for Debian trixie") as caught:
         debian_root.members(packages.recipe(suite="trixie"), packages.paths, tmp_path / "spool")
     assert caught.value.hint == "suites with a table: tiny"
 
 
-def test_a_package_that_is_not_what_the_lock_says_is_refused(
-    packages: Packages, tmp_path: Path
-) -> None:
+def test_package_that_differs_from_lock_is_refused(packages: Packages, tmp_path: Path) -> None:
     wrong = msgspec.structs.replace(packages.debs[1], version="9")
     recipe = DebianRecipe(arch=Arch.X86_64, suite="tiny", debs=(wrong,), user=USER)
-    with pytest.raises(IntegrityError, match=r"holds other 1\.0-1, but the lock says other 9"):
+    with pytest.raises(IntegrityError, match=r"contains other 1\.0-1, but the lock has other 9"):
         debian_root.members(recipe, packages.paths, tmp_path / "spool")
 
 
-def test_the_same_layer_whatever_the_order_and_the_folder(
-    packages: Packages, tmp_path: Path
-) -> None:
+def test_base_layer_is_independent_of_order_and_folder(packages: Packages, tmp_path: Path) -> None:
     digests = set()
     for seed in range(3):
         base = packages.recipe()
@@ -305,9 +299,9 @@ def test_the_same_layer_whatever_the_order_and_the_folder(
     assert len(digests) == 1
 
 
-def test_the_table_of_bookworm_is_the_one_of_this_format() -> None:
+def test_bookworm_table_matches_format_number() -> None:
     reviewed = table.load("bookworm")
-    # Entries of packages that no target's base has, for users to add, change no byte of a base.
+    # Entries for packages outside the targets' bases, for users to add, do not affect any base.
     locks = [json.loads(path.read_bytes()) for path in (REPOSITORY / "images").glob("*/lock.json")]
     resolutions = [each for lock in locks for each in lock["arch"].values()]
     tools = {name for each in resolutions for name in each.get("tools", ())}
@@ -325,7 +319,7 @@ def test_the_table_of_bookworm_is_the_one_of_this_format() -> None:
 
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
-def test_every_entry_says_why(suite: str) -> None:
+def test_every_table_entry_has_a_reason(suite: str) -> None:
     reviewed = table.load(suite)
     for name, entry in reviewed.packages.items():
         assert len(entry.why) >= 20, name
@@ -336,14 +330,14 @@ def test_every_entry_says_why(suite: str) -> None:
 
 
 def added(packages: Packages, tmp_path: Path, *members: object, **fields: str) -> list[Member]:
-    """What a third package of `members` adds to the two."""
+    """The members that a third package with `members` adds to the two."""
     deb = debs.make(tmp_path / "third.deb", "third", members, **fields)  # type: ignore[arg-type]
     recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
     paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}
     return debian_root.added_members(recipe, paths, tmp_path / "spool-of-both")
 
 
-def test_added_packages_contain_only_what_differs(
+def test_added_packages_layer_contains_only_differences(
     packages: Packages, root_members: dict[str, Member], tmp_path: Path
 ) -> None:
     members = added(
@@ -367,14 +361,12 @@ def test_added_packages_contain_only_what_differs(
     }
     assert "Package: third" in text(added_members["var/lib/dpkg/status"])
     assert "Package: base" in text(added_members["var/lib/dpkg/status"])
-    # A folder of the base comes along as it is there: a layer would give it the common mode.
+    # A folder of the base is included unchanged: a layer would give it the default mode.
     assert added_members["var/mail"] == root_members["var/mail"]
     assert all(added_members[path].kind is MemberKind.FOLDER for path in added_members.keys() - new)
 
 
-def test_the_layer_of_added_packages_is_the_same_in_any_order(
-    packages: Packages, tmp_path: Path
-) -> None:
+def test_added_packages_layer_is_independent_of_order(packages: Packages, tmp_path: Path) -> None:
     file = debs.file("./usr/bin/third", b"third", 0o755)
     first = added(packages, tmp_path, file)
     mixed = Packages(tuple(reversed(packages.debs)), packages.paths)
@@ -383,9 +375,7 @@ def test_the_layer_of_added_packages_is_the_same_in_any_order(
     assert digests[0] == digests[1]
 
 
-def test_an_added_script_without_a_reviewed_hash_is_refused(
-    packages: Packages, tmp_path: Path
-) -> None:
+def test_added_script_without_reviewed_hash_is_refused(packages: Packages, tmp_path: Path) -> None:
     deb = debs.make(tmp_path / "third.deb", "third", control={"postinst": POSTINST})
     recipe = plan.AddedDebsRecipe(base=packages.recipe(), debs=(deb,))
     paths = {**packages.paths, deb.sha256: tmp_path / "third.deb"}

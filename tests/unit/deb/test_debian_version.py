@@ -21,7 +21,7 @@ VERSIONS = st.from_regex(
 
 
 @pytest.mark.parametrize("versions", ASCENDING, ids=lambda versions: versions[0])
-def test_order(versions: list[str]) -> None:
+def test_debian_versions_are_ordered(versions: list[str]) -> None:
     for i, left in enumerate(versions):
         for j, right in enumerate(versions):
             assert compare(left, right) == (i > j) - (i < j), (left, right)
@@ -30,7 +30,7 @@ def test_order(versions: list[str]) -> None:
 @pytest.mark.parametrize(
     ("left", "right"), [("1.0", "0:1.0"), ("1.0", "1.0-0"), ("1.00", "1.0"), ("1.a0", "1.a")]
 )
-def test_other_spellings_of_the_same(left: str, right: str) -> None:
+def test_equal_spellings_of_debian_version(left: str, right: str) -> None:
     assert compare(left, right) == 0
 
 
@@ -40,7 +40,7 @@ def test_order_has_two_sides(left: str, right: str) -> None:
 
 
 @given(VERSIONS)
-def test_tilde_sorts_before_the_end(version: str) -> None:
+def test_tilde_sorts_before_end_of_version(version: str) -> None:
     assert compare(version + "~", version) == -1
 
 
@@ -54,10 +54,10 @@ def test_tilde_sorts_before_the_end(version: str) -> None:
         ("1.0", ">>", "1.0~", True),
     ],
 )
-def test_relations(version: str, relation: str, bound: str, *, expected: bool) -> None:
+def test_version_relations(version: str, relation: str, bound: str, *, expected: bool) -> None:
     assert satisfies(version, relation, bound) is expected
 
 
-def test_an_unknown_relation_is_refused() -> None:
+def test_unknown_version_relation_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown version relation '<'"):
         satisfies("1", "<", "2")

@@ -15,7 +15,7 @@ VERSION = "2.36-9+deb12u14"
 
 
 def library(name: str) -> bytes:
-    """A small but true ELF file: two segments, a dynamic section with a SONAME or without."""
+    """A small valid ELF file: two segments, and a dynamic section with or without a SONAME."""
     strings = b"\0" + name.encode() + b"\0"
     tags = [(14, 1)] if name else []
     start = 64 + 2 * 56
@@ -74,11 +74,11 @@ def names(tree: DebTree) -> list[tuple[str, str]]:
         ("liba.so.9", "liba.so.10"),
         ("liba.so", "liba.so.1"),
         ("libz.so.1", "libzstd.so.1"),
-        ("libstdc++.so.6", "libstdc1.so"),  # a digit is above every other character
+        ("libstdc++.so.6", "libstdc1.so"),  # a digit sorts above every other character
         ("libB.so", "liba.so"),
     ],
 )
-def test_order_of_names(low: str, high: str) -> None:
+def test_library_names_are_in_glibc_order(low: str, high: str) -> None:
     assert compare(low, high) < 0 < compare(high, low)
     assert compare(low, low) == 0
 
@@ -90,26 +90,26 @@ def test_order_has_two_sides(left: str, right: str) -> None:
     assert (forward == 0) == (other == 0)
 
 
-def test_soname() -> None:
+def test_soname_is_read() -> None:
     assert soname(library("libdemo.so.1")) == "libdemo.so.1"
     assert soname(library("")) == ""
     assert soname(b"/* GNU ld script */ GROUP ( libc.so.6 )") is None
     assert soname(library("libdemo.so.1")[:80]) is None
 
 
-def test_configured_folders_come_first_and_aliases_count_once() -> None:
+def test_configured_folders_come_first_without_aliases() -> None:
     assert folders(root(), Arch.X86_64) == ["usr/local/lib", "lib/x86_64-linux-gnu", "lib"]
 
 
-def test_names_in_the_cache() -> None:
+def test_ld_cache_has_library_names() -> None:
     tree = root()
     place = "usr/lib/x86_64-linux-gnu"
     put(tree, f"{place}/libone.so.1.2", library("libone.so.1"))
     tree.link(f"{place}/libone.so.1", "libone.so.1.2")
     tree.link(f"{place}/libone.so", "libone.so.1")
     put(tree, f"{place}/libtwo.so", library(""))
-    put(tree, f"{place}/libc.so", b"GROUP ( libc.so.6 )")  # a script for the linker
-    put(tree, f"{place}/plugin.so", library("plugin.so"))  # no library's name
+    put(tree, f"{place}/libc.so", b"GROUP ( libc.so.6 )")  # a linker script
+    put(tree, f"{place}/plugin.so", library("plugin.so"))  # not a library name
     tree.link(f"{place}/libgone.so.1", "libgone.so.1.0")
     put(tree, "usr/local/lib/libnine.so.9", library("libnine.so.9"))
     assert names(tree) == [
@@ -120,7 +120,7 @@ def test_names_in_the_cache() -> None:
     ]
 
 
-def test_a_missing_link_from_the_soname_is_made() -> None:
+def test_missing_soname_link_is_created() -> None:
     tree = root()
     put(tree, "usr/lib/libone.so.1.2", library("libone.so.1"))
     put(tree, "usr/lib/libone.so.1.10", library("libone.so.1"))
@@ -129,12 +129,12 @@ def test_a_missing_link_from_the_soname_is_made() -> None:
     assert decoded(data) == [(0x0303, "libone.so.1", "/lib/libone.so.1")]
 
 
-def test_arm64_has_its_own_flags() -> None:
+def test_ld_cache_has_arm64_flags() -> None:
     data = encode([("liba.so.1", "/lib/liba.so.1")], Arch.ARM64, VERSION)
     assert decoded(data) == [(0x0A03, "liba.so.1", "/lib/liba.so.1")]
 
 
-def test_a_name_shares_the_bytes_of_the_path_that_ends_with_it() -> None:
+def test_string_table_shares_suffixes() -> None:
     data = encode([("liba.so.1", "/lib/liba.so.1")], Arch.X86_64, VERSION)
     assert data.count(b"liba.so.1") == 1
     line = b"ldconfig (Debian GLIBC 2.36-9+deb12u14) stable release version 2.36"

@@ -26,11 +26,11 @@ def hard(path: str, target: str) -> Member:
         ("etc/lib/x", "etc/lib/x"),
     ],
 )
-def test_merged(path: str, expected: str) -> None:
+def test_paths_are_merged_below_usr(path: str, expected: str) -> None:
     assert merged(path) == expected
 
 
-def test_usr_is_merged_with_links_for_folders_that_are_used() -> None:
+def test_merged_usr_has_links_for_used_folders() -> None:
     tree = DebTree()
     tree.add(file("bin/sh"), "dash")
     tree.add(file("lib64/ld.so"), "libc6")
@@ -40,8 +40,8 @@ def test_usr_is_merged_with_links_for_folders_that_are_used() -> None:
     assert members["usr/bin/sh"].content == b"x"
 
 
-def test_a_package_may_ship_the_links_of_merged_usr_itself() -> None:
-    """As base-files of Debian 13 does; a link to another place is refused."""
+def test_package_may_ship_merged_usr_links() -> None:
+    """As in base-files of Debian 13; a link with another target is refused."""
     tree = DebTree()
     tree.add(Member(path="bin", kind=MemberKind.LINK, target="usr/bin"), "base-files")
     tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER), "base-files")
@@ -51,7 +51,7 @@ def test_a_package_may_ship_the_links_of_merged_usr_itself() -> None:
         tree.add(Member(path="bin", kind=MemberKind.LINK, target="opt/bin"), "other")
 
 
-def test_members_come_in_byte_order() -> None:
+def test_members_are_in_byte_order() -> None:
     tree = DebTree()
     for path in ("b", "a/z", "a", "a-b", "ä", "B"):
         tree.add(file(path), "demo")
@@ -59,7 +59,7 @@ def test_members_come_in_byte_order() -> None:
     assert paths == sorted(paths, key=str.encode)
 
 
-def test_packages_share_folders_but_not_files() -> None:
+def test_packages_may_share_folders_but_not_files() -> None:
     tree = DebTree()
     tree.add(Member(path="bin", kind=MemberKind.FOLDER, mode=0o755), "one")
     tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER, mode=0o755), "two")
@@ -70,7 +70,7 @@ def test_packages_share_folders_but_not_files() -> None:
         tree.add(Member(path="usr/bin", kind=MemberKind.FOLDER, mode=0o700), "three")
 
 
-def test_the_first_path_of_a_hard_linked_file_carries_it() -> None:
+def test_first_path_of_hard_link_has_the_content() -> None:
     tree = DebTree()
     tree.add(file("usr/z", b"data", 0o755), "demo")
     tree.add(hard("usr/a", "usr/z"), "demo")
@@ -84,14 +84,14 @@ def test_the_first_path_of_a_hard_linked_file_carries_it() -> None:
         assert (members[path].mode, members[path].size, members[path].content) == (0o755, 0, None)
 
 
-def test_a_hard_link_to_nothing_is_refused() -> None:
+def test_broken_hard_link_is_refused() -> None:
     tree = DebTree()
     tree.add(hard("usr/a", "usr/gone"), "demo")
     with pytest.raises(IntegrityError, match="/usr/a is a hard link to /usr/gone"):
         tree.members()
 
 
-def test_links_are_followed_inside_the_root() -> None:
+def test_links_are_followed_inside_root() -> None:
     tree = DebTree()
     tree.add(file("usr/lib/x/data", b"found"), "demo")
     tree.link("etc/absolute", "/lib/x")
@@ -103,11 +103,11 @@ def test_links_are_followed_inside_the_root() -> None:
     assert tree.read("etc/outside") == b"found"
     assert tree.real("etc/loop") is None
     assert tree.real("etc/nothing") is None
-    with pytest.raises(IntegrityError, match="no file /etc/loop"):
+    with pytest.raises(IntegrityError, match="an effect reads /etc/loop"):
         tree.read("etc/loop")
 
 
-def test_below_lists_one_folder_only() -> None:
+def test_below_lists_only_one_folder() -> None:
     tree = DebTree()
     for path in ("lib/b", "lib/a", "lib/c/d", "libx"):
         tree.add(file(path), "demo")

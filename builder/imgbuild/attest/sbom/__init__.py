@@ -1,1 +1,1 @@
-"""SBOMs (CycloneDX, SPDX), licences, package URLs, which package needs which."""
+"""SBOMs (CycloneDX, SPDX), licences, package URLs and dependencies between packages."""

@@ -1,9 +1,8 @@
 """SBOMs as CycloneDX 1.6, in JSON.
 
-The bytes follow from the `Sbom` alone: the serial number is made of its content, the time is the
-lock's day. They are attached to images, so they are written here: a library's writer would change
-them, and their digest, with its version. Tests hold them against the published schema and read them
-back with that library.
+The bytes depend only on the `Sbom`: the serial number is derived from its content, the time is the
+date of the lock. No library writes them, because their digest would change with the library's
+version. Tests validate them against the published schema and read them with that library.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ TYPES = {
     ComponentKind.IMAGE: "container",
     ComponentKind.SYSTEM: "operating-system",
     ComponentKind.BASE: "container",
+    ComponentKind.INTERPRETER: "platform",
     ComponentKind.LAYER: "file",
     ComponentKind.FILE: "file",
 }
-NAMESPACE = uuid.UUID("0b8a5f0e-61c3-5e0c-9b57-3f2f0e1d7a46")  # of imgbuild's SBOMs; any will do
+NAMESPACE = uuid.UUID("0b8a5f0e-61c3-5e0c-9b57-3f2f0e1d7a46")  # a fixed UUID for imgbuild's SBOMs
 
 
 def document(sbom: Sbom) -> bytes:
@@ -81,7 +81,7 @@ def _component(part: Component) -> dict[str, Any]:
 
 
 def _about(sbom: Sbom) -> dict[str, str]:
-    """The image itself: each of its layers, by the name with which components refer to it."""
+    """The image: each of its layers, by the name that components refer to."""
     layers = {
         f"layer.{layer.name}.{what}": value
         for layer in sbom.layers
@@ -106,7 +106,7 @@ def _dependencies(sbom: Sbom) -> list[dict[str, Any]]:
 
 
 def _formulation(sbom: Sbom) -> list[dict[str, Any]]:
-    """How wheels of sdists came to be: what went into each build."""
+    """The inputs of each build of a wheel from an sdist."""
     return [
         {
             "bom-ref": f"build/{built}",

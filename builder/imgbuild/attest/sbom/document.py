@@ -1,7 +1,7 @@
-"""What is in an image on one architecture, and which component needs which.
+"""The components of an image on one architecture and their dependencies.
 
-An `Sbom` is made of lock, digests and `images/packages.json`, without a clock, the network or the
-cache; `cyclonedx` and `spdx` write documents of it.
+An `Sbom` is derived from lock, digests and `images/packages.json`, without a clock, the network or
+the cache; `cyclonedx` and `spdx` write it as documents.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from imgbuild.values import Arch, Digest, Sha256
 from imgbuild.wheel.tags import Tags
 
 RELEASE_PACKAGE = "base-files"  # its version begins with Debian's release: 12.4+deb12u11
+CPYTHON = "cpython"
+CPYTHON_LICENCE = "PSF-2.0"  # as the SBOMs of CPython's releases state it, Misc/sbom.spdx.json
 SEES = 4  # copyright files that refer to another, one after the other
 
 
@@ -39,23 +41,24 @@ class ComponentKind(enum.StrEnum):
     IMAGE = "image"
     SYSTEM = "system"  # the distribution that debs are of
     BASE = "base"  # the registry image that this one is based on
+    INTERPRETER = "interpreter"  # a standalone build of Python
     DEB = "deb"
     WHEEL = "wheel"
-    SDIST = "sdist"  # what a wheel was built from; not in the image
-    TOOL = "tool"  # what built that wheel; not in the image
+    SDIST = "sdist"  # the source of a wheel; not in the image
+    TOOL = "tool"  # the build tool of a wheel; not in the image
     LAYER = "layer"  # files that imgbuild makes itself
     FILE = "file"  # a file of the user's repository
 
 
-# What wheels of the image were built from, and not in it.
+# Sources and build tools of wheels, which are not in the image.
 OUTSIDE = frozenset({ComponentKind.SDIST, ComponentKind.TOOL})
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
     """One component. `id` is unique in its SBOM; `layer` is the layer that holds it.
 
-    `index` is given where it is not the default one, `source` is Debian's source package, or the
-    address of a package that is not of an index.
+    `index` is set if it is not the default one, `source` is Debian's source package, or the URL of
+    a package that is not from an index.
     """
 
     id: str
@@ -72,7 +75,10 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sbom(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in one image. `needs`: id → ids; `made`: a wheel's id → those it was built from."""
+    """The components of one image.
+
+    `needs`: ID → IDs; `build_inputs`: a wheel's ID → the IDs it was built from.
+    """
 
     target: str
     arch: Arch
@@ -88,13 +94,14 @@ class Sbom(msgspec.Struct, frozen=True, kw_only=True):
 def sbom(
     lock: Lock, target_digests: TargetDigests, arch: Arch, sbom_packages: SbomPackages
 ) -> Sbom:
-    """What is in the image of `lock` on `arch`."""
+    """The SBOM of the image of `lock` on `arch`."""
     planned = plan(lock, arch)
     layers = {layer.id: layer for layer in target_digests.arch[arch].layers}
     maker = _Maker(lock, arch, sbom_packages, _places(planned.layers, layers))
     parts = (
         *maker.system(),
         *maker.base(),
+        *maker.interpreter(),
         *maker.debs(),
         *maker.wheels(),
         *maker.build_inputs(),
@@ -127,7 +134,7 @@ def sbom(
 def _places(
     layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> dict[Sha256, LayerDigests]:
-    """The sha256 of a wheel, deb or added file → the layer that it is in."""
+    """The sha256 of a wheel, deb, archive or added file → the layer that it is in."""
     places: dict[Sha256, LayerDigests] = {}
     for layer in layers:
         place = target_digests[layer.id]
@@ -138,7 +145,7 @@ def _places(
 def _added_components(
     lock: Lock, layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> Iterator[Component]:
-    """What imgbuild itself or the user adds: the empty environment, the entry point, files."""
+    """Components that imgbuild or the user adds: the empty environment, the entry point, files."""
     for layer in layers:
         recipe, place = layer.recipe, target_digests[layer.id]
         if isinstance(recipe, VenvRecipe | FilesRecipe):
@@ -161,7 +168,7 @@ def _added_components(
 
 
 class _Maker:
-    """Makes the parts of one image; all facts come from the lock or from `sbom_packages`."""
+    """Creates the components of one image from the lock and `sbom_packages`."""
 
     def __init__(
         self,
@@ -186,14 +193,14 @@ class _Maker:
         return release_package.version.split("+")[0].split(".")[0] if release_package else ""
 
     def system(self) -> Iterator[Component]:
-        """Debian itself, which scanners look for before they look at its packages."""
+        """The Debian release, which scanners need to match packages."""
         if self._debs:
             yield Component(
                 id="system", kind=ComponentKind.SYSTEM, name="debian", version=self._release
             )
 
     def base(self) -> Iterator[Component]:
-        """The base image from a registry; its contents are not known here."""
+        """The base image from a registry; its contents are unknown."""
         manifest = self._resolution.base_manifest
         if manifest is None:
             return
@@ -210,6 +217,23 @@ class _Maker:
                 name, manifest, arch=self._arch.oci, place=f"{head}{slash}{name}" if head else ""
             ),
         )
+
+    def interpreter(self) -> Iterator[Component]:
+        """The standalone build of Python, if the base has one."""
+        archive = self._resolution.python
+        if archive:
+            url = (self._lock.base.standalone or {}).get(self._arch, "")
+            yield Component(
+                id=f"interpreter/{CPYTHON}",
+                kind=ComponentKind.INTERPRETER,
+                name=CPYTHON,
+                version=archive.version,
+                file=archive.file,
+                sha256=archive.sha256,
+                purl=purl.generic(CPYTHON, archive.version, url=url, sha256=archive.sha256),
+                licence=Licence(CPYTHON_LICENCE),
+                layer=self._places.get(archive.sha256),
+            )
 
     def debs(self) -> Iterator[Component]:
         """Debian's packages."""
@@ -242,7 +266,7 @@ class _Maker:
             yield self._wheel(f"wheel/{wheel.package}", ComponentKind.WHEEL, wheel)
 
     def build_inputs(self) -> Iterator[Component]:
-        """What wheels of this image were built from and with; each file once."""
+        """Sources and build tools of wheels of this image, without duplicates."""
         components = {}
         for built in self._resolution.built:
             components[built.sdist.sha256] = Component(
@@ -263,14 +287,14 @@ class _Maker:
         yield from components.values()
 
     def origins(self) -> dict[str, tuple[str, ...]]:
-        """A wheel built here → its sdist and the tools that built it."""
+        """A wheel built from source → its sdist and build tools."""
         return {
             f"wheel/{built.package}": (f"sdist/{built.package}", *_tools(built))
             for built in self._resolution.built
         }
 
     def edges(self) -> dict[str, tuple[str, ...]]:
-        """Which part needs which; a part that needs nothing has an empty row."""
+        """The dependencies of each component; an empty row if there are none."""
         base = self._lock.base
         tags = Tags(python=base.python, glibc=base.glibc, arch=self._arch)
         wheels = needs.of_wheels(
@@ -285,7 +309,7 @@ class _Maker:
         }
 
     def roots(self, inside: list[str], edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-        """What the image needs itself: what was requested, and what nothing else needs."""
+        """The image's direct dependencies: packages that are requested or not needed by others."""
         lock = self._lock
         added = lock.extends.packages if lock.extends else ()
         packages = (*lock.base.packages, *(lock.base.tools or ()), *added)

@@ -1,7 +1,7 @@
 """Licences of wheels (METADATA) and Debian packages (copyright files) as SPDX expressions.
 
-Nothing is guessed: "BSD" is the name of several licences, so it stays a word, and a copyright file
-that is not machine-readable gives nothing.
+Nothing is guessed: "BSD" is the name of several licences, so it is kept as text, and a copyright
+file that is not machine-readable yields no licence.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 from imgbuild.deb.control import paragraphs
 
-LONGEST = 80  # of a licence's name; longer ones are its text
+LONGEST = 80  # maximum length of a licence's name; longer values are its text
 DEBIAN = "LicenseRef-Debian-"
 FORMAT = re.compile(r"^Format: *https?://\S*copyright-format", re.MULTILINE)
-# METADATA had no rule for `License:` before PEP 639: what people wrote and meant one licence by.
+# `License:` had no defined values before PEP 639: common spellings that identify one licence.
 SPELLINGS = {
     "apache 2": "Apache-2.0",
     "apache 2.0": "Apache-2.0",
@@ -48,11 +48,11 @@ CLASSIFIERS = {
     "Python Software Foundation License": "PSF-2.0",
     "The Unlicense (Unlicense)": "Unlicense",
 }
-# Short names of Debian's copyright format that are another name of SPDX's; all else that SPDX does
-# not know by that very name is one of Debian's own.
+# Short names of Debian's copyright format that are another name of SPDX's; all others that are not
+# in SPDX's list are specific to Debian.
 SHORT_NAMES = {
     "apache-2": "Apache-2.0",
-    "artistic": "Artistic-1.0-Perl",  # the one in /usr/share/common-licenses
+    "artistic": "Artistic-1.0-Perl",  # the version in /usr/share/common-licenses
     "boost": "BSL-1.0",
     "bsd-4-clause-uc": "BSD-4-Clause-UC",
     "cc0": "CC0-1.0",
@@ -69,26 +69,27 @@ EXCEPTIONS = {
 
 
 class Licence(msgspec.Struct, frozen=True):
-    """What a package says it is licensed under: an SPDX expression, else its own words."""
+    """The licence that a package declares: an SPDX expression, else its text."""
 
     expression: str = ""
     words: str = ""
 
 
 def headers(text: str) -> Message:
-    """METADATA's fields: all before its first empty line."""
+    """The header fields of METADATA: all lines before the first empty one."""
     return HeaderParser().parsestr(text)
 
 
 def of_metadata(text: str) -> Licence:
-    """The licence that METADATA states: License-Expression, then License, then classifiers."""
+    """The licence declared in METADATA: License-Expression, then License, then classifiers."""
     fields = headers(text)
     stated = fields.get("License-Expression", "").strip()
     if stated:
         return Licence(expression) if (expression := _valid(stated)) else Licence(words=stated)
     lines = [line.strip() for line in fields.get("License", "").splitlines() if line.strip()]
     lines = [] if lines[:1] == ["UNKNOWN"] else lines
-    for stated in (" ".join(lines[:1]), " ".join(lines[:2])):  # titles of whole texts, too
+    # also titles of complete licence texts
+    for stated in (" ".join(lines[:1]), " ".join(lines[:2])):
         if expression := SPELLINGS.get(stated.lower(), "") or _valid(stated):
             return Licence(expression)
     classified = [
@@ -103,20 +104,21 @@ def of_metadata(text: str) -> Licence:
 
 
 def of_copyright(text: str) -> Licence:
-    """All licences that a copyright file in Debian's machine-readable format names, as one sum.
+    """All licences in a copyright file in Debian's machine-readable format, joined with AND.
 
-    They are the licences of the source package, even if the binary one has only a part of it.
+    They are the licences of the source package, even if the binary package contains only a part of
+    it.
     """
     if not FORMAT.search(text.split("\n\n", 1)[0]):
         return Licence()
     try:
-        # A paragraph that is of no files holds the text of a licence that others name.
+        # A paragraph without files contains the text of a licence that others refer to.
         named = [
             " ".join(paragraph["License"].split("\n", 1)[0].split())
             for paragraph in paragraphs(text)
             if "License" in paragraph and ("Files" in paragraph or "Format" in paragraph)
         ]
-    except ValueError:  # not written by its own rules
+    except ValueError:  # does not follow the format
         return Licence()
     conjuncts = sorted({part for name in named for part in _conjuncts(name)})
     if len(conjuncts) > 1:
@@ -125,12 +127,12 @@ def of_copyright(text: str) -> Licence:
 
 
 def references(expression: str) -> Iterator[str]:
-    """The names in an expression that are not of SPDX's list."""
+    """The names in an expression that are not in SPDX's list."""
     yield from sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression)))
 
 
 def _valid(text: str) -> str:
-    """`text` as SPDX spells the expression; empty if it is not one."""
+    """`text` as a normalized SPDX expression; empty if it is not one."""
     try:
         return str(canonicalize_license_expression(text)) if text else ""
     except InvalidLicenseExpression:
@@ -138,7 +140,10 @@ def _valid(text: str) -> str:
 
 
 def _conjuncts(text: str) -> Iterator[str]:
-    """The text after `License:` as expressions that apply together; a comma binds weakest."""
+    """The text after `License:` as expressions that apply together.
+
+    A comma has the lowest precedence.
+    """
     for part in re.split(r", +and +|, +", text):
         choices = [
             [
@@ -150,7 +155,7 @@ def _conjuncts(text: str) -> Iterator[str]:
         ]
         if len(choices) == 1:
             yield from choices[0]
-        else:  # "and" binds closer than "or", as in SPDX
+        else:  # "and" has a higher precedence than "or", as in SPDX
             yield " OR ".join(sorted(" AND ".join(choice) for choice in choices if choice))
 
 
@@ -163,7 +168,7 @@ def _short_name(text: str) -> str:
         family = "GFDL" if family == "GFDL-NIV" else family
         middle = "-no-invariants" if gnu[1].upper() == "GFDL-NIV" else ""
         expression = _valid(f"{family}-{version}{middle}-{'or-later' if later else 'only'}")
-    # A plain name may not carry an operator of its own: "and/or" and the like are words.
+    # A name must not contain an operator: "and/or" and the like are kept as text.
     expression = expression or (_valid(name) if re.fullmatch(r"[A-Za-z0-9.-]+", name) else "")
     if exception and expression:
         clause = EXCEPTIONS.get(exception.lower(), "")

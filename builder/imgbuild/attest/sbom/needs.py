@@ -1,6 +1,6 @@
-"""Which package of an image needs which: the graph of its SBOM, and of `imgbuild why` and `tree`.
+"""The dependencies between packages of an image, for its SBOM, `imgbuild why` and `imgbuild tree`.
 
-A requirement that applies and is not installed gives no edge: the audit finds those.
+A requirement that applies but is not installed yields no edge: the audit reports those.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from imgbuild.values import normalize
 
 
 class AppliedRequirement(msgspec.Struct, frozen=True):
-    """A requirement of `package` that applies; `extra` is the extra of `package` that has it."""
+    """A requirement of `package` that applies.
+
+    `extra` is the extra of `package` that declares it.
+    """
 
     package: str
     extra: str
@@ -27,7 +30,7 @@ class AppliedRequirement(msgspec.Struct, frozen=True):
 def of_wheels(
     packages: Mapping[str, Package], markers: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Package → packages it needs, with the extras that others ask for; `packages` by name."""
+    """Package → packages it needs, including requested extras; `packages` by name."""
     lines = {
         package: record.needs if record.requires is None else record.requires
         for package, record in packages.items()
@@ -43,7 +46,7 @@ def of_wheels(
 def applied(
     requires: Mapping[str, Iterable[str]], markers: Mapping[str, str]
 ) -> list[AppliedRequirement]:
-    """The requirements among the packages of `requires`, with the extras that others ask for.
+    """The requirements among the packages of `requires`, including requested extras.
 
     `requires` is package → its requirements, by normalized names.
     """
@@ -66,7 +69,7 @@ def applied(
 
 
 def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
-    """Package → packages it needs; of alternatives the first that is there."""
+    """Package → packages it needs; of alternatives the first that is installed."""
     giving = {
         given: package for package, record in sorted(packages.items()) for given in record.gives
     }

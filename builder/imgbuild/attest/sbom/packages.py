@@ -1,9 +1,9 @@
 """Licence, requirements and source package of wheels and debs: `images/packages.json`.
 
-Each file is read once, while it is in the cache, and recorded by its sha256. The records are facts
-about immutable files and are only ever added, as in `layers.json`. An SBOM is made of lock, digests
-and this file; for a package that is not in it, the SBOM says that nothing is known. `imgbuild why`
-and `tree` read requirements from it.
+Each file is read once, while it is in the cache, and recorded by its sha256. The records describe
+immutable files and are only added, as in `layers.json`. An SBOM is derived from lock, digests and
+this file; for packages that are missing here, it declares the data as unknown. `imgbuild why` and
+`tree` read requirements from it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from imgbuild.values import Sha256, normalize, sha256
 from imgbuild.wheel.metadata import read_metadata
 
 PACKAGES_FORMAT = 1
-FACT = "package-2"  # a number of its own: raised when more is read of a file
+FACT = "package-2"  # a separate format number: increased when more is read of a file
 NAME = re.compile(r"[^\s;<>=!~@()\[]+")  # at the start of a requirement
-READERS = 2  # threads that unpack debs; the decompressors run beside each other
+READERS = 2  # threads that unpack debs; the decompressors run in parallel
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The metadata of one file.
 
-    `licence` is an SPDX expression; `words` are its statement where it is not one. `see` is the
-    package whose copyright file is used for its own. `source` and `source_version` are Debian's.
-    `requires` are a wheel's requirements, None in earlier records, which have them in `needs`
-    without versions. `needs` are those of a deb: `mawk | awk`; `gives` what it provides.
+    `licence` is an SPDX expression; `words` is the declared text if it is not one. `see` is the
+    package whose copyright file applies. `source` and `source_version` are Debian's. `requires` are
+    a wheel's requirements, None in earlier records, which have them in `needs` without versions.
+    `needs` are the dependencies of a deb (`mawk | awk`); `gives` are the names that it provides.
     """
 
     file: str
@@ -58,30 +58,30 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_current(self) -> bool:
-        """Whether the record has all that is read today."""
+        """Whether the record has all fields of the current format."""
         return self.requires is not None or not self.file.endswith(".whl")
 
 
 class SbomPackages(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of `packages.json`."""
+    """The content of `packages.json`."""
 
     format: int = PACKAGES_FORMAT
     packages: dict[Sha256, Package] = {}
 
 
 def packages_path(images: Path) -> Path:
-    """Their file in the folder `images`."""
+    """The path of packages.json in the folder `images`."""
     return images / "packages.json"
 
 
 def read_packages(images: Path) -> SbomPackages:
-    """The packages of the folder `images`; none if nothing was recorded yet."""
+    """The packages of the folder `images`; empty if nothing was recorded yet."""
     path = packages_path(images)
     return read(path.read_bytes(), str(path)) if path.is_file() else SbomPackages()
 
 
 def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
-    """The current records of all `folders`, each with a `packages.json` or none."""
+    """The current records of all `folders`, each with or without a `packages.json`."""
     return {
         key: package
         for images in dict.fromkeys(folders)
@@ -91,11 +91,14 @@ def recorded(folders: Iterable[Path]) -> dict[Sha256, Package]:
 
 
 def read(data: bytes, file: str) -> SbomPackages:
-    """The packages that `data`, known as `file`, holds; InputError or LockStale if it cannot be."""
+    """The packages in `data`, the content of `file`.
+
+    InputError or LockStale if it is unreadable.
+    """
     hint = "restore it from git, or delete it and lock again"
     packages = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
     if packages.format != PACKAGES_FORMAT:
-        message = f"{file}: format {packages.format}; this imgbuild reads {PACKAGES_FORMAT}"
+        message = f"{file}: format {packages.format}; imgbuild reads format {PACKAGES_FORMAT}"
         raise LockStale(
             message, hint="use the version of imgbuild that wrote it, or delete it and lock again"
         )
@@ -103,7 +106,7 @@ def read(data: bytes, file: str) -> SbomPackages:
 
 
 def of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
-    """The part of `sbom_packages` for `lock`: its files, and those of their requirements it has."""
+    """The part of `sbom_packages` for `lock`: its files, and the requirements that it satisfies."""
     files = {
         key: sbom_packages.packages[key]
         for key, _ in _sorted(lock)
@@ -129,7 +132,7 @@ def _among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def merge(sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]) -> SbomPackages:
-    """Both together; IntegrityError where they disagree about a file."""
+    """The union of both; IntegrityError if they conflict about a file."""
     packages = dict(sbom_packages.packages)
     for key, package in new_packages.items():
         recorded = packages.get(key)
@@ -142,7 +145,7 @@ def merge(sbom_packages: SbomPackages, new_packages: Mapping[Sha256, Package]) -
 
 
 def keep(images: Path, lock: Lock, store: Store) -> None:
-    """Record what the files of `lock` say, as far as the cache has them."""
+    """Record the metadata of the files of `lock` that are in the cache."""
     with store.exclusive(f"records-{sha256(str(images).encode())}"):
         sbom_packages = read_packages(images)
         pending = [
@@ -157,7 +160,7 @@ def keep(images: Path, lock: Lock, store: Store) -> None:
 
 
 def look(files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store) -> dict[Sha256, Package]:
-    """The metadata of `files` that are in the cache, where it is kept: each is read once."""
+    """The metadata of `files` that are in the cache, where the result is stored too."""
     items = dict(files)
     packages = each(list(items.values()), lambda item, _: _remembered(item, store), threads=READERS)
     return {
@@ -198,7 +201,7 @@ def _of_wheel(wheel: Wheel, store: Store) -> Package | None:
 
 
 def of_metadata(file: str, text: str) -> Package:
-    """What METADATA of the wheel `file` says."""
+    """The metadata of the wheel `file`."""
     stated = licences.of_metadata(text)
     return Package(
         file=file,
@@ -210,7 +213,7 @@ def of_metadata(file: str, text: str) -> Package:
 
 def _requirements(text: str) -> Iterable[str]:
     for line in licences.headers(text).get_all("Requires-Dist", []):
-        with contextlib.suppress(InvalidRequirement):  # uv reads these, or has refused the wheel
+        with contextlib.suppress(InvalidRequirement):  # uv accepts these, or has rejected the wheel
             yield str(parse_requirement(" ".join(line.split())))
 
 

@@ -1,7 +1,7 @@
 """SBOMs as SPDX 2.3, in JSON.
 
-The bytes follow from the `Sbom` alone. Where nothing is known, and for every download location, the
-document says NOASSERTION: files are identified by purl and sha256.
+The bytes depend only on the `Sbom`. Unknown values and every download location are NOASSERTION:
+files are identified by purl and sha256.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ PURPOSES = {
     ComponentKind.IMAGE: "CONTAINER",
     ComponentKind.SYSTEM: "OPERATING_SYSTEM",
     ComponentKind.BASE: "CONTAINER",
+    ComponentKind.INTERPRETER: "APPLICATION",
     ComponentKind.LAYER: "FILE",
     ComponentKind.FILE: "FILE",
     ComponentKind.SDIST: "SOURCE",
@@ -46,7 +47,7 @@ def document(sbom: Sbom) -> bytes:
     if texts := _texts(sbom):
         body["hasExtractedLicensingInfos"] = texts
     serial = uuid.uuid5(NAMESPACE, sha256(codec.compact(body)))
-    # The form that the specification gives to those who keep no site of their own for documents.
+    # The namespace form of the specification for creators without a website.
     space = f"https://spdx.org/spdxdocs/imgbuild-{sbom.target}-{sbom.arch}-{serial}"
     return codec.compact({**body, "documentNamespace": space}) + b"\n"
 
@@ -116,7 +117,7 @@ def _licence_reference(words: str) -> str:
 
 
 def _texts(sbom: Sbom) -> list[dict[str, str]]:
-    """The text of each licence that SPDX does not list, in the words of its package."""
+    """The text of each licence that is not in SPDX's list, as declared by its package."""
     words = {_licence_reference(part.licence.words): part.licence.words
              for part in sbom.components if part.licence.words}  # fmt: skip
     named: dict[str, list[str]] = {}

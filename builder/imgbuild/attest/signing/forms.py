@@ -1,9 +1,9 @@
-"""The forms in which cosign keeps signatures in a registry, as documents.
+"""The formats in which cosign stores signatures in a registry.
 
-Bundles are written: what cosign 3 writes and looks for first, an artifact of its own for each
-statement, whose `subject` is the image. Collections are only read: what cosign 1 and 2 write, an
-image at the tag `sha256-HEX.sig` (signatures) or `sha256-HEX.att` (statements) with one layer for
-each. cosign 3 reads collections only where the image has no bundle.
+Bundles are written: the format of cosign 3, one artifact for each statement, whose `subject` is the
+image. Collections are only read: the format of cosign 1 and 2, an image at the tag `sha256-HEX.sig`
+(signatures) or `sha256-HEX.att` (statements) with one layer for each. cosign 3 reads collections
+only where the image has no bundle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from imgbuild.oci.documents import EMPTY, EMPTY_TYPE, Descriptor, descriptor, ma
 from imgbuild.values import Digest
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
-BUNDLES = "application/vnd.dev.sigstore.bundle"  # how the type of every version begins
+BUNDLES = "application/vnd.dev.sigstore.bundle"  # prefix of the media type of every version
 SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
 SIGNATURES, ATTESTATIONS = "sig", "att"
@@ -35,7 +35,7 @@ class _Material(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Bundle(msgspec.Struct, frozen=True, rename="camel"):
-    """A bundle, as far as keys are concerned. One of a file's own signature has no envelope."""
+    """The parts of a bundle that concern keys. The bundle of a file signature has no envelope."""
 
     media_type: str
     verification_material: _Material
@@ -58,13 +58,13 @@ class _Critical(msgspec.Struct, frozen=True):
 
 
 class ImageClaim(msgspec.Struct, frozen=True):
-    """What a signature of a collection signs: simple signing's own document."""
+    """The payload of a signature in a collection: a simple-signing document."""
 
     critical: _Critical
 
     @property
     def digest(self) -> Digest:
-        """The image that it is about."""
+        """The image's digest."""
         return self.critical.image.docker_manifest_digest
 
 
@@ -74,7 +74,7 @@ def tag(digest: Digest, kind: str) -> str:
 
 
 def bundle(envelope: Envelope, hint: str) -> bytes:
-    """A bundle of a statement that was signed with the key which `hint` names."""
+    """The bundle of a statement signed with the key of `hint`."""
     return codec.compact(
         {
             "mediaType": BUNDLE,
@@ -85,7 +85,7 @@ def bundle(envelope: Envelope, hint: str) -> bytes:
 
 
 def bundle_manifest(subject: Descriptor, data: bytes, predicate_type: str) -> bytes:
-    """The manifest that puts the bundle `data` beside the image `subject`."""
+    """The manifest that attaches the bundle `data` to the image `subject`."""
     return manifest_of(
         descriptor(EMPTY_TYPE, EMPTY),
         [descriptor(BUNDLE, data)],

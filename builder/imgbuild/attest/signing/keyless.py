@@ -1,7 +1,7 @@
-"""Signing without a key: cosign itself, with the identity that the CI gives its jobs.
+"""Signing without a key, by cosign with the identity of the CI job.
 
-The bundles have a certificate in place of a key. Only cosign contacts the authorities that issue
-and log it.
+The bundles contain a certificate instead of a key. Only cosign contacts the services that issue and
+log it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ REMEDY = "install cosign 2.6 or newer, or sign with --sign-key FILE"
 
 
 def sign(repository: Repository, digest: Digest, payloads: Sequence[bytes] = ()) -> Signed:
-    """Let cosign sign the image `digest`, and the statements `payloads` about it.
+    """Sign the image `digest` and the statements `payloads` about it with cosign.
 
-    ToolMissing if there is no cosign, WorkFailed if it cannot sign, as without an identity.
+    ToolMissing if cosign is not installed, WorkFailed if signing fails, for example without an
+    identity.
     """
     kinds = []
     program = process.find("cosign", remedy=REMEDY)

@@ -28,18 +28,21 @@ if TYPE_CHECKING:
     Public = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 
 PASSWORD = "COSIGN_PASSWORD"  # noqa: S105 - the name of a variable
-LIMIT = 1 << 16  # bytes; a key file has some hundred
+LIMIT = 1 << 16  # bytes; a key file has a few hundred
 KINDS = "ECDSA on P-256 and Ed25519"
-MAKE = "make a pair with: cosign generate-key-pair"
-# cosign's own encrypted form, by its name of today and that of before 2.0.
+MAKE = "create a key pair with: cosign generate-key-pair"
+# cosign's encrypted format: the PEM labels since and before version 2.0.
 _COSIGN = re.compile(
     rb"-----BEGIN ENCRYPTED (SIGSTORE|COSIGN) PRIVATE KEY-----(.+?)-----END", re.DOTALL
 )
-_SCRYPT_LIMIT = 1 << 20  # cosign has N = 65536; a larger one is a file that wants memory
+_SCRYPT_LIMIT = 1 << 20  # cosign has N = 65536; a larger value would exhaust memory
 
 
 class PublicKey:
-    """A key that verifies. `hint` is how a bundle names it: base64 of the SHA-256 of its DER."""
+    """A key that verifies signatures.
+
+    `hint` identifies it in a bundle: base64 of the SHA-256 of its DER.
+    """
 
     def __init__(self, key: Public) -> None:
         from cryptography.hazmat.primitives import serialization as forms
@@ -51,7 +54,7 @@ class PublicKey:
         self.hint = base64.b64encode(hashlib.sha256(der).digest()).decode()
 
     def verify(self, data: bytes, signature: bytes) -> bool:
-        """Whether `signature` is this key's signature of `data`."""
+        """Whether `signature` is a valid signature of `data` by this key."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -67,14 +70,14 @@ class PublicKey:
 
 
 class PrivateKey:
-    """A key that signs. The same data has the same signature each time (RFC 6979 and 8032)."""
+    """A key that signs. Signatures are deterministic (RFC 6979 and 8032)."""
 
     def __init__(self, key: Private) -> None:
         self._key = key
         self.public = PublicKey(key.public_key())
 
     def sign(self, data: bytes) -> bytes:
-        """The signature of `data`; of an elliptic curve as DER."""
+        """The signature of `data`; DER-encoded for ECDSA."""
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -84,14 +87,14 @@ class PrivateKey:
 
 
 def load_public(path: Path) -> PublicKey:
-    """The public key in the file at `path`; InputError if there is none that can be used."""
+    """The public key in the file at `path`; InputError if it is missing or unsupported."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
     data = _read(path)
     if b"PRIVATE KEY-----" in data:
-        message = f"{path} is a private key; a signature is checked with the public one"
+        message = f"{path} is a private key; signatures are verified with the public key"
         hint = f"cosign public-key --key {path}, or: openssl pkey -in {path} -pubout"
         raise InputError(message, hint=hint)
     try:
@@ -103,14 +106,14 @@ def load_public(path: Path) -> PublicKey:
         isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
     ):
         return PublicKey(key)
-    message = f"{path} is a kind of key that imgbuild cannot verify with"
+    message = f"{path} has an unsupported key type for verification"
     raise InputError(message, hint=f"supported keys: {KINDS}")
 
 
 def load_private(path: Path, password: Callable[[Path], bytes] | None = None) -> PrivateKey:
-    """The private key in the file at `path`; InputError if there is none that can be used.
+    """The private key in the file at `path`; InputError if it is missing or unsupported.
 
-    `password` is asked only if the file is encrypted; by default `key_password`.
+    `password` is called only if the file is encrypted; by default `key_password`.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
@@ -130,16 +133,16 @@ def load_private(path: Path, password: Callable[[Path], bytes] | None = None) ->
         isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)
     ):
         return PrivateKey(key)
-    message = f"{path} is a kind of key that imgbuild cannot sign with"
+    message = f"{path} has an unsupported key type for signing"
     raise InputError(message, hint=f"supported keys: {KINDS}; {MAKE}")
 
 
 def key_password(path: Path) -> bytes:
-    """The password of the key at `path`: $COSIGN_PASSWORD, which may be empty, or a prompt."""
+    """The password of the key at `path`: $COSIGN_PASSWORD, possibly empty, or from a prompt."""
     if (password := os.environ.get(PASSWORD)) is not None:
         return password.encode()
     if not sys.stdin.isatty():
-        message = f"{path} is encrypted, and there is no terminal to ask for its password"
+        message = f"{path} is encrypted, and there is no terminal for a password prompt"
         raise InputError(message, hint=f"set {PASSWORD}")
     return getpass.getpass(f"Password of {path}: ").encode()
 
@@ -156,7 +159,7 @@ class _Cipher(msgspec.Struct, frozen=True):
 
 
 class _EncryptedKey(msgspec.Struct, frozen=True):
-    """What is inside cosign's own form: how the key is derived, and the encrypted DER."""
+    """The content of cosign's encrypted format: key derivation parameters and encrypted DER."""
 
     kdf: _Kdf
     cipher: _Cipher
@@ -164,7 +167,7 @@ class _EncryptedKey(msgspec.Struct, frozen=True):
 
 
 def _opened(body: bytes, password: bytes, path: Path) -> bytes:
-    """The DER in cosign's own encrypted form; ValueError if it or the password is wrong."""
+    """The decrypted DER of cosign's format; ValueError if the data or the password is wrong."""
     from nacl.exceptions import CryptoError
     from nacl.secret import SecretBox
 

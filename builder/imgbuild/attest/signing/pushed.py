@@ -1,7 +1,7 @@
-"""What is signed of a pushed image: its digest, its provenance and its SBOMs.
+"""Signs a pushed image: its digest, provenance and SBOMs.
 
-Signatures are attached to the index and to each manifest, so that they are found for one
-architecture alone. Statements are made here, from the lock; those in the registry are never signed.
+Signatures are attached to the index and to each manifest, so that they are found for a single
+architecture. Statements are created from the lock; those in the registry are never signed.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def sign_made(
 ) -> tuple[Signed, ...]:
     """Sign the image of `lock_bundle` on `arches`, its SBOMs, and `statement`, its provenance.
 
-    A provenance of the same content that the key has signed already is used in place of
-    `statement`.
+    A provenance with the same content that the key has already signed replaces `statement`.
     """
     sign = partial(signer.sign, client, repository, key=key)
 
@@ -69,7 +68,7 @@ def sign_made(
 def sign_all(
     lock_bundle: LockBundle, arches: Collection[Arch], provenances: Sequence[bytes], sign: Sign
 ) -> tuple[Signed, ...]:
-    """Sign the index and each manifest, with the statements about each, by calling `sign`."""
+    """Sign the index and each manifest, with their statements, by calling `sign`."""
     subjects = attachments.subjects(lock_bundle.lock, lock_bundle.target_digests, arches)
     manifests = dict(
         zip(
@@ -95,7 +94,7 @@ def sign_all(
 
 
 def sboms(lock_bundle: LockBundle, arch: Arch) -> tuple[bytes, ...]:
-    """Statements with the SBOMs of `lock_bundle` on `arch`, about its manifest."""
+    """Statements about the manifest for `arch` with the SBOMs of `lock_bundle`."""
     digest = lock_bundle.target_digests.arch[arch].manifest
     return tuple(
         statements.of([digest], PREDICATES[media_type], msgspec.json.decode(part.data))
@@ -107,7 +106,7 @@ def sboms(lock_bundle: LockBundle, arch: Arch) -> tuple[bytes, ...]:
 def _signed_provenance(
     client: Client, repository: Repository, digest: Digest, statement: bytes, key: PrivateKey
 ) -> bytes | None:
-    """A provenance of this image with the same basis that the key has signed already."""
+    """A provenance of this image with equal comparable fields that the key has signed."""
     for each in stored.read(client, repository, digest).signatures:
         about = each.kind == in_toto.PROVENANCE and digest in each.digests
         same = about and provenance.basis(each.payload) == provenance.basis(statement)

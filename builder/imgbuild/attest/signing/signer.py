@@ -1,6 +1,6 @@
-"""Signs an image in a registry, and statements about it, as cosign 3 does.
+"""Signs an image in a registry and statements about it in the format of cosign 3.
 
-The same key and statements give the same bytes, so that signing again adds nothing.
+The same key and statements yield the same bytes, so that signing again adds nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from imgbuild.values import Digest
 
 
 class Signed(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that was signed: which statements of it too, and the manifests of the bundles."""
+    """A signed image: the types of its signed statements, and the manifests of the bundles."""
 
     digest: Digest
     statements: tuple[str, ...]

@@ -1,7 +1,7 @@
 """in-toto statements and the DSSE envelopes that sign them.
 
-The signed bytes are the statement's own, with their type before them (DSSE's pre-authentication
-encoding), so that a reader need not write the same JSON again.
+The signed bytes are those of the statement, preceded by their type (DSSE's pre-authentication
+encoding), so that a reader does not have to reproduce the JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from imgbuild.values import Digest
 
 
 class StatementSubject(msgspec.Struct, frozen=True):
-    """What a statement is about: an image, by its digest."""
+    """The subject of a statement: an image, by its digest."""
 
     digest: dict[str, str]
     name: str = ""
@@ -34,7 +34,7 @@ class Statement(msgspec.Struct, frozen=True, rename={"type": "_type"}):
 
     @property
     def digests(self) -> tuple[Digest, ...]:
-        """The images that it is about."""
+        """The digests of the images that the statement is about."""
         hashes = (subject.digest.get("sha256") for subject in self.subject)
         return tuple(f"sha256:{text}" for text in hashes if text)
 
@@ -60,16 +60,16 @@ class Envelope(msgspec.Struct, frozen=True, rename="camel"):
         return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(self.payload), self.payload)
 
     def by(self, key: PublicKey) -> bool:
-        """Whether one of the signatures is that of `key`."""
+        """Whether one of the signatures was created with `key`."""
         return any(key.verify(self.signed, each.sig) for each in self.signatures)
 
     def statement(self, label: str) -> Statement:
-        """The statement inside; InputError, which names `label`, if it holds none."""
+        """The statement in the envelope; InputError with `label` if there is none."""
         return codec.decode(self.payload, Statement, file=label, what="in-toto statement")
 
 
 def of(digests: Sequence[Digest], kind: str, predicate: object) -> bytes:
-    """The bytes of a statement of `kind` that says `predicate` of the images `digests`."""
+    """The bytes of a statement of type `kind` with `predicate` about the images `digests`."""
     subjects = [{"digest": {"sha256": digest.removeprefix("sha256:")}} for digest in digests]
     return codec.compact(
         {

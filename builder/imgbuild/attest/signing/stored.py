@@ -1,7 +1,7 @@
-"""Signatures attached to an image in a registry: reads and adds them.
+"""Reads and adds signatures attached to an image in a registry.
 
-Signatures and signed statements are read in both forms of cosign, and damaged ones are listed;
-bundles are written. Whether a key is trusted is not decided here.
+Signatures and signed statements are read in both formats of cosign, and damaged ones are listed;
+bundles are written. Callers decide whether a key is trusted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from imgbuild.values import Digest
 
 
 class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
-    """One signature: where it is, what it is about, and the bytes that it signs.
+    """One signature: its location, its subject, and the signed bytes.
 
-    `kind` is a statement's predicate type; that of a signature of the image itself is the same in
-    both forms. `payload` is the statement, empty for a collection's signature.
+    `kind` is a statement's predicate type; that of an image signature is the same in both formats.
+    `payload` is the statement, empty for a collection's signature.
     """
 
     place: str
@@ -43,7 +43,7 @@ class StoredSignature(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes = b""
 
     def by(self, key: PublicKey) -> bool:
-        """Whether `key` made it."""
+        """Whether the signature was created with `key`."""
         return any(key.verify(self.signed, each) for each in self.signatures)
 
 
@@ -60,7 +60,7 @@ class _Artifact(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read(client: Client, repository: Repository, digest: Digest) -> AttachedSignatures:
-    """Every signature that `repository` keeps beside the image `digest`."""
+    """Every signature of the image `digest` in `repository`."""
     signatures: list[StoredSignature] = []
     damaged: list[str] = []
     beside: tuple[Descriptor, ...] = ()
@@ -83,7 +83,7 @@ def read(client: Client, repository: Repository, digest: Digest) -> AttachedSign
 
 @contextlib.contextmanager
 def _noted(damaged: list[str]) -> Iterator[None]:
-    """Notes a signature that is absent or invalid, and goes on with the others."""
+    """Records an absent or invalid signature and continues with the others."""
     try:
         yield
     except InputError as error:
@@ -93,7 +93,8 @@ def _noted(damaged: list[str]) -> Iterator[None]:
 
 
 def _bundled(blobs: BlobReader, descriptor: Descriptor) -> Iterator[StoredSignature]:
-    # cosign lists its bundles by the type of their empty configuration: then the manifest tells.
+    # cosign's bundles have the artifact type of an empty configuration: the manifest has the real
+    # type.
     listed = descriptor.artifact_type
     if not listed.startswith(forms.BUNDLES) and listed not in ("", EMPTY_TYPE):
         return
@@ -101,13 +102,14 @@ def _bundled(blobs: BlobReader, descriptor: Descriptor) -> Iterator[StoredSignat
     try:
         fetched = blobs.client.manifest(blobs.repository.with_digest(descriptor.digest))
     except NotFound:
-        return  # removed since: lists of referrers outlive what they name
+        return  # removed since: referrer lists may contain deleted manifests
     try:
         artifact = codec.decode(fetched.data, _Artifact, file=label, what="artifact")
     except InputError:
         if listed.startswith(forms.BUNDLES):
             raise
-        return  # anything may refer to an image: only what says it is a bundle can be a bad one
+        # any artifact may refer to an image: only one of the bundle type can be an invalid bundle
+        return
     if not artifact.artifact_type.startswith(forms.BUNDLES):
         return
     for layer in artifact.layers:
@@ -123,8 +125,8 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
     claim = codec.decode(data, ImageClaim, file=place, what="signature")
     try:
         signed = b64decode(layer.annotations.get(forms.SIGNATURE_NOTE, ""), validate=True)
-    except ValueError as error:  # letters that are not base64's, or not ASCII
-        message = f"{place}: its signature is not base64"
+    except ValueError as error:  # characters outside base64 or ASCII
+        message = f"{place}: the signature is not base64"
         raise IntegrityError(message) from error
     return StoredSignature(
         place=place,
@@ -136,7 +138,7 @@ def _collected(data: bytes, layer: Descriptor, place: str) -> StoredSignature:
 
 
 def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> StoredSignature:
-    # The envelope states what its payload is; only some are statements.
+    # The envelope has the type of its payload; not every payload is a statement.
     stated = envelope.payload_type == in_toto.PAYLOAD_TYPE
     statement = envelope.statement(place) if stated else None
     return StoredSignature(
@@ -153,7 +155,7 @@ def _of_envelope(envelope: Envelope, place: str, hint: str = "") -> StoredSignat
 def put_bundle(
     client: Client, repository: Repository, subject: Descriptor, data: bytes, kind: str
 ) -> Digest:
-    """Put the bundle `data` of a statement of `kind` beside `subject`, unless it is there."""
+    """Attach the bundle `data` of a statement of `kind` to `subject` unless it exists."""
     manifest = forms.bundle_manifest(subject, data, kind)
     return artifact_store.put(
         client, repository, subject.digest, forms.BUNDLE, manifest, (EMPTY, data)

@@ -49,7 +49,7 @@ class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parser(msgspec.Struct, frozen=True):
-    """What a program's argument parsers take, as far as their source says it.
+    """What a program's argument parsers take, as far as their source shows it.
 
     `choices` are of flags that have the same everywhere; `words` are all strings of the files with
     subcommands.

@@ -160,7 +160,7 @@ def _finding(
         evidence.line, lambda module: look.code.owner(module) == CODE
     ):
         severity = Severity.WARNING
-    # Notes are many, and are not shown unless they are asked for: their trees are not read.
+    # Notes are many, and are only shown on request: their trees are not read.
     note = severity is Severity.NOTE
     line, column = (evidence.line, 1) if note else tree.place(evidence)
     cell, line = text.place(line)

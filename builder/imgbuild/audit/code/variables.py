@@ -41,7 +41,7 @@ class Prefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the values of a variable are in the code: `what` says what they are."""
+    """Where the values of a variable are in the code: `what` describes them."""
 
     name: str
     package: str

@@ -100,7 +100,7 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.package}{self.spec}" if self.spec else ""
 
     def fits(self, version: str) -> bool:
-        """Whether a version has it, as far as `spec` says."""
+        """Whether a version has it, as far as `spec` covers it."""
         return bool(self.spec) and version in SpecifierSet(self.spec, prereleases=True)
 
 

@@ -1,4 +1,4 @@
-"""SBOMs: what they say, the published schemas, readers that others wrote."""
+"""SBOMs: content, published schemas, third-party readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, sha256
-from tests.support import extended, sbom_sample
+from tests.support import extended, sbom_sample, standalone_matrix
 
 if TYPE_CHECKING:
     import jsonschema  # loading it takes a second
@@ -51,14 +51,14 @@ def related(document: dict[str, Any]) -> set[tuple[str, str, str]]:
     }
 
 
-# -- what needs what
+# -- dependencies
 
 
 def package_metadata(**packages: tuple[str, ...]) -> dict[str, Package]:
     return {name: Package(file=name, needs=lines) for name, lines in packages.items()}
 
 
-def test_requirement_counts_where_its_marker_does():
+def test_requirement_applies_if_its_marker_matches():
     sample = package_metadata(
         one=('two; python_version < "3.12"', 'three; platform_system == "Windows"', "absent"),
         two=(),
@@ -67,7 +67,7 @@ def test_requirement_counts_where_its_marker_does():
     assert needs.of_wheels(sample, MARKERS) == {"one": ("two",), "two": (), "three": ()}
 
 
-def test_requirements_with_versions_count_before_those_of_an_earlier_record():
+def test_requirements_with_versions_override_earlier_records():
     both = {
         "one": Package(file="one.whl", requires=('Two>=2; python_version < "3.12"',), needs=("x",)),
         "two": Package(file="two.whl", needs=("one",)),
@@ -76,7 +76,7 @@ def test_requirements_with_versions_count_before_those_of_an_earlier_record():
     assert needs.of_wheels(both, MARKERS) == {"one": ("two",), "two": ("one",), "x": ()}
 
 
-def test_an_extra_counts_where_it_is_requested():
+def test_extra_applies_if_requested():
     sample = package_metadata(
         ray=('grpcio; extra == "default"', 'ray[default]; extra == "all"', 'far; extra == "far"'),
         grpcio=(),
@@ -88,7 +88,7 @@ def test_an_extra_counts_where_it_is_requested():
     assert needs.of_wheels(sample, MARKERS)["ray"] == ()
 
 
-def test_deb_needs_the_first_alternative_that_is_there_and_who_provides_it():
+def test_deb_dependency_resolves_to_first_installed_alternative_or_provider():
     sample = package_metadata(one=("absent | two | three", "awk"), two=(), three=())
     sample["mawk"] = Package(file="mawk", gives=("awk",))
     assert needs.of_debs(sample)["one"] == ("mawk", "two")
@@ -97,7 +97,7 @@ def test_deb_needs_the_first_alternative_that_is_there_and_who_provides_it():
 # -- the SBOM
 
 
-def test_every_part_of_the_lock_is_in_the_sbom_once():
+def test_sbom_contains_every_part_of_lock_once():
     parts = {part.id: part for part in sample_sbom().components}
     assert list(parts) == sorted(parts)
     assert set(parts) == {
@@ -117,11 +117,11 @@ def test_every_part_of_the_lock_is_in_the_sbom_once():
     assert parts["wheel/torch"].layer == layers["torch"]
     assert parts["deb/bash"].layer == layers["debian-12"]
     assert parts["tool/setuptools-75.0-py3-none-any.whl"].layer is None
-    # python3 has the copyright file of bash, where Debian links to it.
+    # python3 shares the copyright file of bash, to which Debian links.
     assert parts["deb/python3"].licence == parts["deb/bash"].licence
 
 
-def test_image_needs_what_was_requested_and_what_nothing_else_needs():
+def test_image_depends_on_requested_and_otherwise_unneeded_packages():
     sbom_file = sample_sbom()
     assert sbom_file.needs["image"] == (
         "deb/bash", "deb/python3", "layer/files", "layer/venv", "system",
@@ -137,7 +137,7 @@ def test_image_needs_what_was_requested_and_what_nothing_else_needs():
     }
 
 
-def test_a_tool_is_requested_and_in_a_layer_of_its_own():
+def test_tool_is_requested_and_in_separate_layer():
     lock = sbom_sample.lock((Arch.X86_64,))
     base = msgspec.structs.replace(lock.base, packages=("python3",), tools=("bash",))
     resolved = msgspec.structs.replace(lock.arch[Arch.X86_64], tools=("bash",))
@@ -151,7 +151,7 @@ def test_a_tool_is_requested_and_in_a_layer_of_its_own():
     assert parts["deb/python3"].layer == layers["debian-12"]
 
 
-def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
+def test_registry_base_is_identified_by_digest_with_unknown_contents():
     lock = sbom_sample.lock((Arch.X86_64,))
     digest = f"sha256:{'ab' * 32}"
     layer = RegistryLayer(digest=f"sha256:{'1' * 64}", size=1, diff_id=f"sha256:{'2' * 64}")
@@ -177,7 +177,7 @@ def test_registry_base_is_named_by_digest_and_what_is_in_it_is_unknown():
     valid_spdx(spdx.document(sbom_file))
 
 
-def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
+def test_extension_sbom_lists_added_and_published_packages(tmp_path: Path):
     matrix = extended.read(extended.repository(tmp_path))
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
     target_digests = image_digests.digests_of(
@@ -199,7 +199,7 @@ def test_extension_lists_what_it_adds_beside_what_is_published(tmp_path: Path):
     valid_spdx(spdx.document(sbom_file))
 
 
-def test_purls_are_as_their_own_library_writes_them():
+def test_purls_match_packageurl_library():
     for part in sample_sbom().components:
         if part.purl:
             assert PackageURL.from_string(part.purl).to_string() == part.purl
@@ -209,7 +209,7 @@ def test_purls_are_as_their_own_library_writes_them():
 
 
 def valid_cyclonedx(data: bytes) -> None:
-    """By the schema that CycloneDX publishes, and read back by its own library."""
+    """Validate against the published CycloneDX schema and read back with its library."""
     from cyclonedx.validation.json import JsonStrictValidator
 
     error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode())
@@ -228,7 +228,7 @@ def _spdx_schema() -> jsonschema.Draft7Validator:
 
 
 def valid_spdx(data: bytes) -> None:
-    """By the schema that SPDX publishes, and by the rules of its own tools beyond it."""
+    """Validate against the published SPDX schema and with the SPDX tools."""
     from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
     from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
@@ -248,7 +248,7 @@ def test_spdx_is_valid(arch: Arch):
     valid_spdx(spdx.document(sample_sbom(arch)))
 
 
-def test_validators_refuse_what_is_wrong():
+def test_validators_reject_invalid_documents():
     broken = json.loads(cyclonedx.document(sample_sbom()))
     broken["components"][0]["hashes"] = [{"alg": "SHA-256", "content": "short"}]
     with pytest.raises(AssertionError):
@@ -259,7 +259,7 @@ def test_validators_refuse_what_is_wrong():
         valid_spdx(json.dumps(broken).encode())
 
 
-def test_cyclonedx_says_what_the_sbom_says():
+def test_cyclonedx_contains_all_sbom_data():
     document = json.loads(cyclonedx.document(sample_sbom()))
     digest = sample_sbom().digest
     about = document["metadata"]["component"]
@@ -278,14 +278,14 @@ def test_cyclonedx_says_what_the_sbom_says():
     assert layers[f"imgbuild:layer.{place}.digest"] == next(
         layer.digest for layer in sample_sbom().layers if layer.name == "torch"
     )
-    assert "licenses" not in named(document, "wheel/pip")  # nothing is known of it
+    assert "licenses" not in named(document, "wheel/pip")  # its data is unknown
     assert named(document, "sdist/antlr4-runtime")["scope"] == "excluded"
     assert {"ref": "wheel/torch", "dependsOn": ["wheel/numpy"]} in document["dependencies"]
     steps = document["formulation"][0]["workflows"][0]
     assert steps["inputs"][0] == {"resource": {"ref": "sdist/antlr4-runtime"}}
 
 
-def test_spdx_says_what_the_sbom_says():
+def test_spdx_contains_all_sbom_data():
     document = json.loads(spdx.document(sample_sbom()))
     listed = {item["SPDXID"]: item for item in document["packages"]}
     assert all(item["downloadLocation"] == "NOASSERTION" for item in listed.values())
@@ -309,11 +309,11 @@ def test_spdx_says_what_the_sbom_says():
 
 
 @pytest.mark.parametrize("write", [cyclonedx.document, spdx.document])
-def test_documents_follow_from_the_sbom_alone(write):
+def test_documents_depend_only_on_sbom(write):
     lock = sbom_sample.lock()
     again = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, sbom_sample.packages(lock))
     assert write(again) == write(sample_sbom())
-    # Another licence is another document, with another serial number.
+    # A changed licence yields another document with another serial number.
     other = SbomPackages(packages={})
     changed = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, other)
     field = "serialNumber" if write is cyclonedx.document else "documentNamespace"
@@ -322,7 +322,7 @@ def test_documents_follow_from_the_sbom_alone(write):
 
 
 @pytest.mark.parametrize("arch", sbom_sample.ARCHES)
-def test_what_travels_with_a_lock_makes_the_same_sbom(arch: Arch):
+def test_lock_bundle_yields_same_sbom(arch: Arch):
     lock = sbom_sample.lock()
     recorded_packages = sbom_sample.packages(lock)
     counted = packages.of_lock(recorded_packages, lock)
@@ -330,7 +330,30 @@ def test_what_travels_with_a_lock_makes_the_same_sbom(arch: Arch):
     assert sbom(lock, sbom_sample.digests_of(lock), arch, counted) == sample_sbom(arch)
 
 
-def test_identifiers_of_parts_do_not_meet():
+def test_component_identifiers_are_unique():
     names = ["deb/g++", "deb/g..", "deb/g.2b.", "wheel/a", "file/opt/a b", "file/opt/a-b"]
     identifiers = [spdx._id(name) for name in names]
     assert len(set(identifiers)) == len(names)
+
+
+def test_a_standalone_python_is_a_component_with_its_licence_and_place():
+    lock = standalone_matrix.lock()
+    archive = standalone_matrix.archive()
+    sbom_file = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, SbomPackages())
+    part = next(each for each in sbom_file.components if each.kind is ComponentKind.INTERPRETER)
+    purl = PackageURL.from_string(part.purl)
+    assert (purl.type, purl.name, purl.version) == ("generic", "cpython", "3.12.11")
+    assert purl.qualifiers == {
+        "checksum": f"sha256:{archive.sha256}",
+        "download_url": standalone_matrix.ARCHIVES[Arch.X86_64],
+    }
+    assert part.layer is not None
+    assert (part.layer.name, part.licence.expression) == ("python", "PSF-2.0")
+    assert part.id in sbom_file.needs["image"]
+    document = json.loads(cyclonedx.document(sbom_file))
+    assert named(document, part.id)["type"] == "platform"
+    packages_of = json.loads(spdx.document(sbom_file))["packages"]
+    (package,) = (each for each in packages_of if each["name"] == "cpython")
+    assert (package["primaryPackagePurpose"], package["licenseDeclared"]) == (
+        "APPLICATION", "PSF-2.0"
+    )  # fmt: skip

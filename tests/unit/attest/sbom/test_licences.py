@@ -1,4 +1,4 @@
-"""Licences as METADATA and Debian's copyright files state them."""
+"""Licences declared in METADATA and Debian copyright files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ FORMAT = "Format: https://example.org/copyright-format/1.0/\n"
         ("License: NVIDIA Proprietary Software\n", Licence(words="NVIDIA Proprietary Software")),
         ("Classifier: License :: OSI Approved :: MIT License\n", Licence("MIT")),
         ("License: UNKNOWN\nClassifier: License :: OSI Approved\n", Licence()),
-        # "BSD" is several licences: which, nobody said.
+        # "BSD" is ambiguous: several licences have that name.
         (
             "License: BSD\nClassifier: License :: OSI Approved :: BSD License\n",
             Licence(words="BSD"),
         ),
-        # Two classifiers say neither "and" nor "or".
+        # Two classifiers do not define "and" or "or".
         (
             (
                 "Classifier: License :: OSI Approved :: MIT License\n"
@@ -40,7 +40,7 @@ FORMAT = "Format: https://example.org/copyright-format/1.0/\n"
             ),
             Licence(words="MIT License; ISC License (ISCL)"),
         ),
-        # A text of its own is no name of a licence.
+        # A custom text is not a licence name.
         ("License: Copyright 2010 P.\n  Redistribution and use\n  are permitted\n", Licence()),
         ("", Licence()),
     ],
@@ -72,7 +72,7 @@ def test_copyright(stated: list[str], expected: str):
     assert licences.of_copyright(FORMAT + files) == Licence(expected)
 
 
-def test_paragraph_without_files_holds_a_text_that_others_name():
+def test_paragraph_without_files_is_a_referenced_licence_text():
     text = f"{FORMAT}\nFiles: *\nLicense: GPL-2 or ISC\n\nLicense: GPL-2\n text\n\nLicense: ISC\n"
     assert licences.of_copyright(text).expression == "GPL-2.0-only OR ISC"
 
@@ -85,11 +85,11 @@ def test_paragraph_without_files_holds_a_text_that_others_name():
         "",
     ],
 )
-def test_copyright_that_no_program_can_read_says_nothing(text: str):
+def test_copyright_file_in_free_text_yields_no_licence(text: str):
     assert licences.of_copyright(text) == Licence()
 
 
-def test_references_are_names_that_are_not_of_the_list():
+def test_references_are_names_outside_spdx_list():
     references = licences.references(
         "(MIT OR LicenseRef-Debian-b) AND LicenseRef-Debian-a AND LicenseRef-Debian-b"
     )

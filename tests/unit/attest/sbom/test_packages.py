@@ -1,4 +1,4 @@
-"""What wheels and debs say of themselves, read from real files and kept beside the locks."""
+"""Metadata of wheels and debs, read from real files and stored next to the locks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "cache")
 
 
-def test_requirements_of_metadata_keep_versions_extras_and_markers():
+def test_metadata_requirements_keep_versions_extras_and_markers():
     assert packages.of_metadata("one.whl", METADATA) == Package(
         file="one.whl",
         licence="MIT",
@@ -48,7 +48,7 @@ def test_requirements_of_metadata_keep_versions_extras_and_markers():
     )
 
 
-def test_deb_says_licence_source_and_relations(store: Store, tmp_path: Path):
+def test_deb_metadata_has_licence_source_and_relations(store: Store, tmp_path: Path):
     deb = debs.make(
         tmp_path / "tool.deb",
         "tool",
@@ -78,7 +78,7 @@ def test_deb_says_licence_source_and_relations(store: Store, tmp_path: Path):
         ("./usr/share/doc/tool/copyright", "../tool-base/copyright"),
     ],
 )
-def test_deb_whose_copyright_file_is_another_ones(
+def test_deb_with_copyright_file_of_other_package(
     store: Store, tmp_path: Path, path: str, leads: str
 ):
     deb = debs.make(tmp_path / "tool.deb", "tool", [debs.symlink(path, leads)])
@@ -86,7 +86,7 @@ def test_deb_whose_copyright_file_is_another_ones(
     assert packages.look([(deb.sha256, deb)], store)[deb.sha256].see == "tool-base"
 
 
-def test_what_the_cache_has_is_kept_and_what_it_lacks_is_left_out(store: Store, tmp_path: Path):
+def test_cached_files_are_recorded_and_missing_ones_omitted(store: Store, tmp_path: Path):
     wheel = samples.add(store, samples.write_wheel(tmp_path, "torch", "2.6.0"), "torch", "2.6.0")
     pip = samples.wheel("pip")
     resolved = Resolution(wheels=(pip, wheel), debs=(samples.deb("bash"), samples.deb("python3")))
@@ -96,17 +96,17 @@ def test_what_the_cache_has_is_kept_and_what_it_lacks_is_left_out(store: Store, 
     first_packages = packages.read_packages(images)
     wheel_package = Package(file=wheel.file, requires=())
     assert first_packages.packages == {wheel.sha256: wheel_package}
-    # A wheel that the resolver has read from afar is known without the file.
+    # A wheel whose metadata the resolver read remotely is recorded without the file.
     store.put_fact("metadata", pip.sha256, METADATA.encode())
     packages.keep(images, lock, store)
     recorded_packages = packages.read_packages(images)
     assert recorded_packages.packages[pip.sha256].licence == "MIT"
-    # What was read stays known when the file has gone from the cache.
+    # Recorded metadata remains after the file was removed from the cache.
     store.drop_file(wheel.sha256)
     packages.packages_path(images).unlink()
     packages.keep(images, lock, store)
     assert packages.read_packages(images) == recorded_packages
-    # Of the needs those count that the lock has: here none of pip's.
+    # Only dependencies in the lock count: none of pip's.
     plain = msgspec.structs.replace(recorded_packages.packages[pip.sha256], requires=())
     counted = packages.of_lock(recorded_packages, lock)
     assert counted.packages == {wheel.sha256: wheel_package, pip.sha256: plain}
@@ -115,7 +115,7 @@ def test_what_the_cache_has_is_kept_and_what_it_lacks_is_left_out(store: Store, 
     assert list(packages.of_lock(recorded_packages, smaller).packages) == [pip.sha256]
 
 
-def test_a_record_without_versions_is_made_again(store: Store, tmp_path: Path):
+def test_record_without_versions_is_recreated(store: Store, tmp_path: Path):
     wheel = samples.add(store, samples.write_wheel(tmp_path, "torch", "2.6.0"), "torch", "2.6.0")
     lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=(wheel,), debs=())})
     earlier = Package(file=wheel.file, needs=("numpy",))
@@ -127,7 +127,7 @@ def test_a_record_without_versions_is_made_again(store: Store, tmp_path: Path):
     assert packages.recorded([tmp_path, tmp_path / "absent"]) == current
 
 
-def test_every_file_of_a_committed_lock_is_recorded_with_its_requirements():
+def test_files_of_committed_locks_are_recorded_with_requirements():
     catalogue = project_paths.catalogue()
     recorded_packages = packages.read_packages(catalogue.images)
     for name in catalogue.locked_targets():
@@ -146,12 +146,12 @@ def test_every_file_of_a_committed_lock_is_recorded_with_its_requirements():
         assert lacking == [], f"imgbuild lock {name} records them"
 
 
-def test_nothing_known_writes_no_file(store: Store, tmp_path: Path):
+def test_no_file_is_written_without_records(store: Store, tmp_path: Path):
     packages.keep(tmp_path / "images", samples.lock(), store)
     assert not packages.packages_path(tmp_path / "images").exists()
 
 
-def test_two_that_disagree_about_a_file_are_refused():
+def test_conflicting_records_of_file_are_refused():
     package = Package(file="one.whl", licence="MIT", requires=())
     recorded_packages = SbomPackages(packages={"a" * 64: package})
     with pytest.raises(IntegrityError, match=r"recorded as .*MIT.* is now .*ISC"):
@@ -160,10 +160,10 @@ def test_two_that_disagree_about_a_file_are_refused():
         )
 
 
-def test_file_that_cannot_be_read_is_refused(tmp_path: Path):
+def test_unreadable_packages_file_is_refused(tmp_path: Path):
     path = packages.packages_path(tmp_path)
     codec.write(path, SbomPackages(format=99))
-    with pytest.raises(LockStale, match=r"packages\.json: format 99; this imgbuild reads 1"):
+    with pytest.raises(LockStale, match=r"packages\.json: format 99; imgbuild reads format 1"):
         packages.read_packages(tmp_path)
     path.write_bytes(b"[]")
     with pytest.raises(InputError, match=r"packages\.json is not a valid list of packages"):

@@ -1,4 +1,4 @@
-"""Statements, envelopes and cosign's two forms, against what the real cosign wrote.
+"""Statements, envelopes and cosign's two formats, compared with files written by cosign.
 
 tests/data/signing: an image of the repository 127.0.0.1:5179/signexp(c) signed by cosign 3.1.1, as
 a bundle and as a collection.
@@ -35,7 +35,7 @@ def _bundle():
     return codec.decode((DATA / "bundle.json").read_bytes(), Bundle, file="bundle.json")
 
 
-def test_a_bundle_of_cosign_is_by_its_key(key):
+def test_cosign_bundle_verifies_with_its_key(key):
     bundle = _bundle()
     assert bundle.dsse_envelope is not None
     assert bundle.hint == key.public.hint
@@ -45,7 +45,7 @@ def test_a_bundle_of_cosign_is_by_its_key(key):
     assert statement.predicate_type == in_toto.SIGNATURE
 
 
-def test_a_changed_payload_type_or_signature_does_not_verify(key):
+def test_modified_payload_type_or_signature_does_not_verify(key):
     envelope = _bundle().dsse_envelope
     assert envelope is not None
     last = bytes([envelope.signatures[0].sig[-1] ^ 1])
@@ -59,7 +59,7 @@ def test_a_changed_payload_type_or_signature_does_not_verify(key):
         assert not msgspec.structs.replace(envelope, **change).by(key.public)
 
 
-def test_a_collection_of_cosign_is_by_its_key(key):
+def test_cosign_collection_verifies_with_its_key(key):
     data = (DATA / "claim.json").read_bytes()
     layer = codec.decode((DATA / "collection.json").read_bytes(), Manifest, file="x").layers[0]
     assert layer.digest == f"sha256:{sha256(data)}"
@@ -68,7 +68,7 @@ def test_a_collection_of_cosign_is_by_its_key(key):
     assert codec.decode(data, ImageClaim, file="claim.json").digest == DIGEST
 
 
-def test_our_bundle_has_the_fields_of_cosigns(key):
+def test_bundle_has_fields_of_cosign_bundle(key):
     envelope = statements.sign(forms.about_image(DIGEST), key)
     ours = json.loads(forms.bundle(envelope, key.public.hint))
     theirs = json.loads((DATA / "bundle.json").read_bytes())
@@ -77,11 +77,11 @@ def test_our_bundle_has_the_fields_of_cosigns(key):
         bundle["dsseEnvelope"]["payload"] = json.loads(
             base64.b64decode(bundle["dsseEnvelope"]["payload"])
         )
-    del theirs["dsseEnvelope"]["payload"]["subject"][0]["annotations"]  # cosign's are empty
+    del theirs["dsseEnvelope"]["payload"]["subject"][0]["annotations"]  # empty in cosign's bundles
     assert ours == theirs
 
 
-def test_the_same_words_have_the_same_bundle(key):
+def test_same_statement_yields_same_bundle(key):
     bundles = [
         forms.bundle(statements.sign(forms.about_image(DIGEST), key), key.public.hint)
         for _ in range(2)
@@ -89,7 +89,7 @@ def test_the_same_words_have_the_same_bundle(key):
     assert bundles[0] == bundles[1]
 
 
-def test_the_manifest_of_a_bundle_names_type_and_subject():
+def test_bundle_manifest_has_type_and_subject():
     subject = Descriptor(media_type=INDEX, digest=DIGEST, size=506, annotations={"a": "b"})
     manifest = json.loads(forms.bundle_manifest(subject, b"data", in_toto.PROVENANCE))
     assert manifest["artifactType"] == forms.BUNDLE
@@ -104,14 +104,14 @@ def test_tags_of_collections():
     assert forms.tag(DIGEST, forms.SIGNATURES) == f"sha256-{DIGEST[7:]}.sig"
 
 
-def test_a_statement_says_which_images_it_is_about():
+def test_statement_lists_its_subjects():
     data = statements.of([DIGEST, OTHER], in_toto.SPDX, {"a": 1})
     statement = codec.decode(data, statements.Statement, file="x")
     assert statement.digests == (DIGEST, OTHER)
     assert (statement.predicate_type, statement.predicate) == (in_toto.SPDX, {"a": 1})
 
 
-def test_an_envelope_of_something_else_is_refused(key):
+def test_envelope_of_other_type_is_refused(key):
     envelope = statements.sign(b'{"subject": "me"}', key)
     with pytest.raises(InputError, match="here is not a valid in-toto statement"):
         envelope.statement("here")

@@ -1,6 +1,6 @@
-"""Keys: the forms in which openssl and cosign write them, passwords, and what is refused.
+"""Keys: file formats of openssl and cosign, passwords, and rejected keys.
 
-tests/data/signing holds a key pair, password "pw", and signatures that the real cosign 3.1.1 made.
+tests/data/signing holds a key pair, password "pw", and signatures created by cosign 3.1.1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write(path, key, *, form=forms.PrivateFormat.PKCS8, encryption=PLAIN):
 @pytest.mark.parametrize(
     "form", [forms.PrivateFormat.PKCS8, forms.PrivateFormat.TraditionalOpenSSL]
 )
-def test_a_key_of_openssl_signs_what_its_public_half_verifies(tmp_path, form):
+def test_openssl_key_signature_verifies_with_public_key(tmp_path, form):
     private_key = ec.generate_private_key(ec.SECP256R1())
     key = keys.load_private(write(tmp_path / "key.pem", private_key, form=form), _no_password)
     (tmp_path / "key.pub").write_bytes(key.public.pem)
@@ -46,7 +46,7 @@ def test_a_key_of_openssl_signs_what_its_public_half_verifies(tmp_path, form):
     assert key.sign(b"word") == key.sign(b"word")
 
 
-def test_ed25519_signs_too(tmp_path):
+def test_ed25519_signature_verifies(tmp_path):
     key = keys.load_private(write(tmp_path / "key.pem", ed25519.Ed25519PrivateKey.generate()))
     assert key.public.verify(b"word", key.sign(b"word"))
     assert not key.public.verify(b"ward", key.sign(b"word"))
@@ -68,7 +68,7 @@ def test_an_encrypted_key_requires_its_password(tmp_path, monkeypatch, form):
     assert "another" not in (error.value.hint or "")
 
 
-def test_a_key_of_cosign_opens_with_its_password(monkeypatch):
+def test_cosign_key_is_decrypted_with_password(monkeypatch):
     monkeypatch.setenv(keys.PASSWORD, "pw")
     key = keys.load_private(DATA / "cosign.key")
     assert key.public.pem == (DATA / "cosign.pub").read_bytes()
@@ -78,7 +78,7 @@ def test_a_key_of_cosign_opens_with_its_password(monkeypatch):
 
 
 def _with(change):
-    """The key file of cosign after `change` of what is inside."""
+    """The cosign key file with its content modified by `change`."""
     lines = (DATA / "cosign.key").read_text().splitlines()
     inside = json.loads(base64.b64decode("".join(lines[1:-1])))
     change(inside)
@@ -109,40 +109,40 @@ def _flipped(inside):
         (lambda inside: inside.pop("cipher"), "not a private key"),
     ],
 )
-def test_a_damaged_key_of_cosign_is_refused(tmp_path, change, message):
+def test_damaged_cosign_key_is_refused(tmp_path, change, message):
     path = tmp_path / "cosign.key"
     path.write_text(_with(change))
     with pytest.raises(InputError, match=message):
         keys.load_private(path, lambda _: b"pw")
 
 
-def test_no_terminal_and_no_password(monkeypatch):
+def test_encrypted_key_without_terminal_or_password_is_refused(monkeypatch):
     monkeypatch.delenv(keys.PASSWORD, raising=False)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    with pytest.raises(InputError, match="no terminal to ask") as error:
+    with pytest.raises(InputError, match="no terminal for a password prompt") as error:
         keys.load_private(DATA / "cosign.key")
     assert error.value.hint == "set COSIGN_PASSWORD"
 
 
-def test_other_kinds_are_named(tmp_path):
+def test_unsupported_key_type_error_lists_supported_types(tmp_path):
     others: list[Any] = [
         ec.generate_private_key(ec.SECP384R1()),
         rsa.generate_private_key(65537, 2048),
     ]
     for number, private_key in enumerate(others):
         path = write(tmp_path / f"{number}.pem", private_key)
-        with pytest.raises(InputError, match="cannot sign with") as error:
+        with pytest.raises(InputError, match="unsupported key type for signing") as error:
             keys.load_private(path)
         assert "P-256 and Ed25519" in (error.value.hint or "")
         pem = private_key.public_key().public_bytes(
             forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo
         )
         path.write_bytes(pem)
-        with pytest.raises(InputError, match="cannot verify with"):
+        with pytest.raises(InputError, match="unsupported key type for verification"):
             keys.load_public(path)
 
 
-def test_a_private_key_does_not_verify_and_says_what_does(tmp_path):
+def test_private_key_for_verification_is_refused_with_hint(tmp_path):
     path = write(tmp_path / "key.pem", ec.generate_private_key(ec.SECP256R1()))
     with pytest.raises(InputError, match="is a private key") as error:
         keys.load_public(path)
@@ -151,7 +151,7 @@ def test_a_private_key_does_not_verify_and_says_what_does(tmp_path):
         keys.load_public(DATA / "cosign.key")
 
 
-def test_what_is_not_a_key(tmp_path):
+def test_file_without_key_is_refused(tmp_path):
     path = tmp_path / "key.pem"
     with pytest.raises(InputError, match="cannot read"):
         keys.load_private(path)

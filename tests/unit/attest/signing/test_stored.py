@@ -1,6 +1,6 @@
-"""Signing in a registry and reading it back: twice, by others, damaged, moved; older signatures.
+"""Signatures written to a registry and read back: repeated, by other keys, damaged, moved, older.
 
-Collections, which cosign 1 and 2 write, are read: tests/data/signing has one of the real cosign.
+Collections, the format of cosign 1 and 2, are read: tests/data/signing contains one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.memory_registry import Registry, named
 IMAGE = b'{"config":{},"layers":[],"schemaVersion":2}'
 OTHER = b'{"config":{},"layers":[],"schemaVersion":2 }'
 NAME = "team/image"
-NAMED = named(IMAGE).replace(":", "-")  # the tag of referrers
+NAMED = named(IMAGE).replace(":", "-")  # the referrers tag
 DATA = Path(__file__).parents[3] / "data/signing"
 OLDER = "sha256:02d560857c48149546476f40f0f56fd4735f288a7b9dcf67c4b72c5e429af1f4"
 TAG = forms.tag(OLDER, forms.SIGNATURES)
@@ -84,7 +84,7 @@ def read_older(registry):
     return stored.read(Client(first_wait=0.001), registry.repository(NAME), OLDER)
 
 
-def test_what_is_signed_is_read_back(registry, key):
+def test_signatures_are_read_back(registry, key):
     said = [statement(in_toto.PROVENANCE, {"a": 1}), statement(in_toto.SPDX, {"b": 2})]
     done = sign(registry, key, said)
     found = read(registry)
@@ -99,7 +99,7 @@ def test_what_is_signed_is_read_back(registry, key):
     assert {each.payload for each in found.signatures} >= set(said)
 
 
-def test_signing_again_writes_nothing(registry, key):
+def test_second_signing_writes_nothing(registry, key):
     payloads = [statement(in_toto.PROVENANCE, {"a": 1})]
     first = sign(registry, key, payloads)
     contents = (dict(registry.manifests), dict(registry.blobs), dict(registry.tags))
@@ -107,7 +107,7 @@ def test_signing_again_writes_nothing(registry, key):
     assert (registry.manifests, registry.blobs, registry.tags) == contents
 
 
-def test_what_the_registry_lost_is_signed_again(registry, key):
+def test_lost_signature_is_signed_again(registry, key):
     payloads = [statement(in_toto.PROVENANCE, {"a": 1})]
     first = sign(registry, key, payloads)
     whole = dict(registry.blobs)
@@ -121,8 +121,8 @@ def test_what_the_registry_lost_is_signed_again(registry, key):
     assert read(registry).damaged == ()
 
 
-def test_what_refers_to_an_image_and_is_not_a_signature_damages_none(registry, key):
-    """An index with a subject, and what was removed since and is listed still."""
+def test_other_referrers_are_not_reported_as_damaged(registry, key):
+    """An index with a subject, and a deleted manifest that is still listed."""
     sign(registry, key)
     client, repository = Client(first_wait=0.001), registry.repository(NAME)
     about = {"mediaType": MANIFEST, "digest": named(IMAGE), "size": len(IMAGE)}
@@ -139,7 +139,7 @@ def test_what_refers_to_an_image_and_is_not_a_signature_damages_none(registry, k
     assert read(registry) == stored_signatures
 
 
-def test_a_second_key_adds_its_own(registry, key):
+def test_second_key_adds_signature(registry, key):
     other = keys.PrivateKey(ed25519.Ed25519PrivateKey.generate())
     sign(registry, key)
     sign(registry, other)
@@ -154,7 +154,7 @@ def test_an_unsigned_image_has_none(registry):
     assert read(registry) == stored.AttachedSignatures(signatures=(), damaged=())
 
 
-def test_other_referrers_are_left_alone(registry, key):
+def test_other_referrers_are_not_modified(registry, key):
     client, repository = Client(first_wait=0.001), registry.repository(NAME)
     sign(registry, key)
     client.upload(repository, bytes_source(b"{}"))
@@ -168,7 +168,7 @@ def test_other_referrers_are_left_alone(registry, key):
     assert len(client.referrers(repository, named(IMAGE))) == 2
 
 
-def test_a_flipped_byte_is_damage_and_the_others_are_read(registry, key):
+def test_bundle_with_flipped_byte_is_damaged_and_others_are_read(registry, key):
     sign(registry, key, [statement(in_toto.PROVENANCE, {"a": 1})])
     place = next(at for at, data in registry.blobs.items() if b'"verificationMaterial"' in data)
     registry.blobs[place] = bytes([registry.blobs[place][0] ^ 1]) + registry.blobs[place][1:]
@@ -178,7 +178,7 @@ def test_a_flipped_byte_is_damage_and_the_others_are_read(registry, key):
     assert len(stored_signatures.signatures) == 1
 
 
-def test_a_signature_and_statements_of_cosign_2_are_read(registry):
+def test_cosign_2_signature_and_statements_are_read(registry):
     key = put_older(registry)
     signing = keys.load_private(DATA / "cosign.key", lambda _: b"pw")
     envelope = statements.sign(statements.of([OLDER], in_toto.SPDX, {"b": 2}), signing)
@@ -191,8 +191,8 @@ def test_a_signature_and_statements_of_cosign_2_are_read(registry):
     assert all(each.by(key) and each.digests == (OLDER,) for each in found.signatures)
 
 
-def test_a_flipped_byte_in_a_signature_of_cosign_2_matches_no_key(registry):
-    """A collection's signature is in its manifest, which a registry may write anew."""
+def test_cosign_2_signature_with_flipped_byte_matches_no_key(registry):
+    """A collection's signature is in its manifest, which a registry may rewrite."""
     manifest = json.loads((DATA / "collection.json").read_bytes())
     notes = manifest["layers"][0]["annotations"]
     text = notes[forms.SIGNATURE_NOTE]
@@ -202,7 +202,7 @@ def test_a_flipped_byte_in_a_signature_of_cosign_2_matches_no_key(registry):
     assert not found.by(key)
 
 
-def test_a_layer_of_a_collection_that_is_not_a_signature_is_damage_with_its_place(registry):
+def test_invalid_collection_layer_is_reported_with_place(registry):
     manifest = json.loads((DATA / "collection.json").read_bytes())
     data = b'{"critical": 7}'
     layer = {**manifest["layers"][0], "digest": named(data), "size": len(data)}
@@ -214,14 +214,14 @@ def test_a_layer_of_a_collection_that_is_not_a_signature_is_damage_with_its_plac
     assert len(found.signatures) == 1
 
 
-def test_a_lost_layer_of_a_collection_is_damage(registry):
+def test_missing_collection_layer_is_damaged(registry):
     put_older(registry)
     registry.blobs.clear()
     (damage,) = read_older(registry).damaged
     assert named((DATA / "claim.json").read_bytes()) in damage
 
 
-def test_an_absent_bundle_is_damage(registry, key):
+def test_missing_bundle_is_damaged(registry, key):
     sign(registry, key)
     bundle_place = next(
         place for place, data in registry.blobs.items() if b'"verificationMaterial"' in data
@@ -232,8 +232,8 @@ def test_an_absent_bundle_is_damage(registry, key):
     assert stored_signatures.signatures == ()
 
 
-def test_a_moved_signature_says_which_image_it_is_of(registry, key):
-    """What signs another image does not sign this one, wherever it is put."""
+def test_moved_signature_names_its_image(registry, key):
+    """A signature of another image is not valid for this one, wherever it is stored."""
     sign(registry, key, data=OTHER)
     client, repository = Client(first_wait=0.001), registry.repository(NAME)
     client.put_manifest(repository, IMAGE, MANIFEST)
@@ -247,7 +247,7 @@ def test_a_moved_signature_says_which_image_it_is_of(registry, key):
     assert stored_signatures.signatures[1].by(older)
 
 
-def test_cosigns_own_listing_of_bundles_is_read(registry, key):
+def test_cosign_referrer_listing_of_bundles_is_read(registry, key):
     """cosign 3 lists a bundle by the type of its empty configuration."""
     sign(registry, key)
     if registry.referrers_api:

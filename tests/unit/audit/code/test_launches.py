@@ -164,7 +164,7 @@ def test_overrides_of_a_configuration_of_the_user(audit: Findings) -> None:
     run = "python -m verl.trainer.main_ppo --config-path=conf --config-name=mine"
     files = {
         "conf/mine.yaml": "defaults:\n  - ppo_trainer\n  - _self_\nmine:\n  weight: 1\n",
-        "run.sh": f"{run} mine.weight=2 trainer.epochs=1 mine.weihgt=2\n",
+        "run.sh": f"{run} mine.weight=2 trainer.epochs=1 mine.weights=2\n",
     }
     assert shown(audit(files, SCRIPTED)) == ["IMG401 1:102 mine.weight"]
 
