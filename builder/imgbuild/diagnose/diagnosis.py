@@ -190,9 +190,8 @@ def _of_event(
 ) -> Reason | None:
     """The reason for an event, by a rule or else by facts. `allowed`: code → whether it applies."""
     exception = None if event.exception is None else value.exceptions[event.exception]
-    frames = (
-        [f"{f.package or f.file}:{f.file}:{f.name}" for f in exception.frames] if exception else []
-    )
+    traced = exception.frames if exception else ()
+    frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}" for f in traced)
     if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
         return unreal
     for rule, groups in rules.matches(event.text, frames):

@@ -206,8 +206,9 @@ class ExceptionReader:
         """Add tracebacks that are cut off by the end of the log, with their last line."""
         for source, trace in self._traces.items():
             match = RAISE.match(trace.code) if trace.open and trace.frames else None
-            if trace.open and trace.frames and self.cut is None:
-                self.cut = trace.frames[-1]
+            if trace.open and trace.frames:
+                latest = self.cut.number if self.cut is not None else 0
+                self.cut = trace.frames[-1] if trace.frames[-1].number > latest else self.cut
             named = match is not None and match["type"].rpartition(".")[2][0].isupper()
             if match is not None and named and len(self.exceptions) < self._limit:
                 self.exceptions.append(

@@ -76,6 +76,8 @@ class Log(msgspec.Struct, kw_only=True):
         """Whether the log goes on for long after a line, and does not end with a failure."""
         if self.number - number < AFTERWARDS:
             return False
+        if self.cut is not None and self.number - self.cut.number < SHORT:
+            return False
         return not any(
             ENDED.search(line.text) or line.level == "E" or LIKELY.match(line.text)
             for line in self.last

@@ -108,8 +108,15 @@ def _searched() -> tuple[tuple[FailureRule, tuple[tuple[str, frozenset[str]], ..
     return tuple((rule, rule.words) for rule in load())
 
 
-def matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Mapping[str, str]]]:
+@lru_cache(maxsize=1024)  # logs repeat their failures, on all ranks
+def matches(
+    text: str, frames: tuple[str, ...]
+) -> tuple[tuple[FailureRule, Mapping[str, str]], ...]:
     """The rules with a pattern in `text`, each with the pattern's groups."""
+    return tuple(_matches(text, frames))
+
+
+def _matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Mapping[str, str]]]:
     low = text.lower()
     for rule, words in _searched():
         match = None

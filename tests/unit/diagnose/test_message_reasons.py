@@ -187,3 +187,9 @@ def test_a_method_of_the_program_that_lacks_a_parameter() -> None:
         "MyTrainer.step does not take the argument slots, which the installed acme passes to it"
     )
     assert finding.cure.startswith("add slots=None")
+
+
+def test_a_log_that_ends_in_a_traceback_has_failed() -> None:
+    text = TRACE.format(file=PACKAGE, code="x", exception="AcmeFault: slots must be even")
+    cut = TRACE.partition("{file}")[0] + PACKAGE + '", line 70, in start\n'
+    assert first(text + "step\n" * 500 + cut).code == "IMG921"
