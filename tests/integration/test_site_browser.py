@@ -403,7 +403,8 @@ def test_which_image_for_requirements(
         ("vllm 0.8.5 with torch 2.7", "torch 2.7.0 is in cu126-vllm"),
         ("trl 1.12.0 and vllm 0.31", "learned: trl==1.12.0 needs vllm<0.28.0"),
         ("vllm 0.10.2, trl 0.21", "These versions are together in 1 image."),
-        ("verl 0.9.1, vllm 99", "no reason is recorded"),
+        ("verl 0.9.1, vllm 99", "No reason is recorded."),
+        ("torch 2.15.0", "refused: torch 2.15.0 in cu130-trl"),
     ],
 )
 def test_why_not_together(site: Path, window: Browser, text: str, words: str) -> None:
@@ -449,3 +450,14 @@ def test_hostile_texts_stay_texts(window: Browser, tmp_path: Path) -> None:
     shown(window, output, "requirements.html", requirements=evil)
     assert window.run("return [window.pwned === undefined, document.images.length]") == [True, 0]
     assert [line for line in window.log() if "pwned" in line] == []
+
+
+def test_the_policy_of_a_page_allows_no_other_script(site: Path, window: Browser) -> None:
+    shown(window, site, "index.html")
+    added = (
+        "const added = document.createElement('script'); added.textContent = 'window.pwned = 1';"
+    )
+    window.run(f"{added} document.body.append(added)")
+    window.run("document.body.setAttribute('onclick', 'window.pwned = 2'); document.body.click()")
+    assert window.run("return window.pwned === undefined")
+    assert any("Content Security Policy" in line for line in window.log())
