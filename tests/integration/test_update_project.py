@@ -218,6 +218,29 @@ def test_all_conflicts_are_listed_and_nothing_is_written(
     assert content(project) == before
 
 
+def test_a_newer_lock_of_the_same_target_is_copied(locked: Project, tmp_path: Path) -> None:
+    project = copy(locked, tmp_path / "project")
+    published = project.folder / ".imgbuild/published/small/lock.json"
+    published.write_bytes(published.read_bytes() + b"\n")
+    assert "it extends small" in project.run("lock", "--check", status=5).stderr
+    assert "trainer: small, newest lock" in project.run("update").stdout
+    assert content(project) == content(locked)
+
+
+@pytest.mark.long  # locks a whole target anew
+def test_a_row_that_is_like_a_target_moves_too(publisher: Publisher, tmp_path: Path) -> None:
+    project = publisher.user(tmp_path / "project", "torch==2.6.0\nthewheel\n")
+    matrix = project.folder / "matrix.yaml"
+    text = matrix.read_text().replace("extends: small", "like: small")
+    matrix.write_text(text.replace("    summary:", "    as_of: 2025-08-01\n    summary:"))
+    project.run("lock")
+    done = project.run("update", "--to", "large")
+    assert "thewheel 1.0 → 2.0" in done.stdout
+    assert "as_of" not in matrix.read_text()
+    assert "like: large" in matrix.read_text()
+    project.run("lock", "--check")
+
+
 def test_a_killed_update_is_finished_by_the_next(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     command = [sys.executable, "-c", KILLED, "3", "update", "--to", "large"]
