@@ -216,8 +216,7 @@
     const { has, other, absent } = value;
     const [state, words] = other.length ? ["no", count(other.length, "conflict")]
       : absent.length ? ["unknown", `has ${has.length} of ${number}`] : ["fits", "has all"];
-    const extend = `imgbuild init mine --extends ${target.name}\n` +
-      "imgbuild add --requirements requirements.txt";
+    const extend = `imgbuild init --from requirements.txt --target ${target.name}\nimgbuild lock`;
     return card(target, image, state, words, [
       list(other),
       absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
