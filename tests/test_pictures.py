@@ -33,4 +33,4 @@ def test_each_picture_is_shown_with_its_command_as_text() -> None:
         assert links, name
         assert all(f"![`{picture.command}`" in page for page in links), name
         assert shlex.split(picture.command)[0] == "imgbuild"
-    assert {path.name for path in PICTURES.FOLDER.iterdir()} == set(PICTURES.PICTURES)
+    assert {path.name for path in PICTURES.FOLDER.glob("*.svg")} == set(PICTURES.PICTURES)

@@ -20,6 +20,8 @@ from imgbuild.system.folder import require_below
 
 MATRIX = "matrix.yaml"
 FOLDER = ".imgbuild"
+UPDATE = ".imgbuild-update"  # in the folder of locks: what `imgbuild update` is about to write
+JOURNAL = "journal.json"  # in it, once it is complete
 CATALOGUE = Path(str(resources.files("imgbuild").joinpath("data", "catalogue")))
 OWN_PROJECT = (
     "start a project of your own: imgbuild init --extends TARGET; or work in a clone of the"
@@ -73,6 +75,11 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         place that the user names, with `--output`, may be reached through links.
         """
         return require_below(self.work, self.outputs / name)
+
+    @property
+    def half_updated(self) -> bool:
+        """Whether an update was interrupted while it wrote."""
+        return (self.folder / UPDATE / JOURNAL).exists()
 
     def locked_targets(self) -> tuple[str, ...]:
         """The targets that have a lock."""

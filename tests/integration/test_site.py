@@ -63,7 +63,7 @@ def test_the_history_of_a_checkout(project: Path, tmp_path: Path) -> None:
     done = site(project, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["targets"] == 1
-    output = project / "site"
+    output = project / "build/site"
     history = json.loads((output / "history.json").read_text())
     newest, damaged, first = history["targets"][TARGET]
     assert first["subject"] == "first <b>lock</b>"
@@ -88,7 +88,7 @@ def test_without_git_there_is_no_history(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert site(project).returncode == 0
-    assert "No history was available" in (project / "site/changes.html").read_text()
+    assert "No history was available" in (project / "build/site/changes.html").read_text()
 
 
 def test_versions_that_changed_are_listed(project: Path) -> None:
@@ -99,9 +99,9 @@ def test_versions_that_changed_are_listed(project: Path) -> None:
     git(project, "add", ".")
     git(project, "commit", "-q", "-m", "again", date="2026-04-01T00:00:00Z")
     assert site(project).returncode == 0
-    newest, _ = json.loads((project / "site/history.json").read_text())["targets"][TARGET]
+    newest, _ = json.loads((project / "build/site/history.json").read_text())["targets"][TARGET]
     assert {"package": "trl", "old": "0.19.0", "new": "0.20.0"} in newest["changes"]
-    page = (project / f"site/targets/{TARGET}.html").read_text()
+    page = (project / f"build/site/targets/{TARGET}.html").read_text()
     assert "<li>trl <b>0.19.0 → 0.20.0</b></li>" in page
 
 
@@ -116,7 +116,7 @@ def test_reports_of_vulnerabilities(project: Path) -> None:
     }  # fmt: skip
     (project / "cves.json").write_text(json.dumps([report]))
     assert site(project, "--cves", "cves.json").returncode == 0
-    page = (project / f"site/targets/{TARGET}.html").read_text()
+    page = (project / f"build/site/targets/{TARGET}.html").read_text()
     assert "x86_64: 1 high" in page
     assert "CVE-2026-1" in page
     (project / "cves.json").write_text("[5]")

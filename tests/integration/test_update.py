@@ -28,10 +28,14 @@ SECONDS = 300  # until a process that hangs is given up; another may keep the ma
 
 
 def published() -> LocalIndex:
-    """Versions of a wheel: 2.0 works, 3.0 requires what does not exist, 4.0 is two days old."""
+    """Versions of a wheel: 2.0 works, 3.0 requires what does not exist, 4.0 is two days old.
+
+    4.0 requires a newer helper.
+    """
     index = sample_project.index()
+    index.wheel("helper", "0.6", files={"helper.py": b"VALUE = 42\n"})
     index.wheel("thewheel", "3.0", ["helper", "nowhere>=1"])
-    index.wheel("thewheel", "4.0", ["helper"], uploaded=RECENT)
+    index.wheel("thewheel", "4.0", ["helper>=0.6"], uploaded=RECENT)
     return index
 
 
@@ -43,14 +47,20 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def project(site: Site, tmp_path: Path) -> Project:
-    """A project that is locked with thewheel 1.0; no server has advisories."""
+def unlocked(site: Site, tmp_path: Path) -> Project:
+    """A project with a row that is not locked; no server has advisories."""
     base = sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.env = {"IMGBUILD_OSV": site.url("no-advisories")}
     project.write(base)
-    project.run("lock", TARGET)
     return project
+
+
+@pytest.fixture
+def project(unlocked: Project) -> Project:
+    """The project, locked with thewheel 1.0."""
+    unlocked.run("lock", TARGET)
+    return unlocked
 
 
 def matrix(project: Project) -> str:
@@ -101,42 +111,50 @@ def test_a_new_row_a_refusal_nothing_to_do_and_a_changed_cause(project, site, tm
     project.run("lock", "--check", "--all")
 
 
-def test_without_a_cool_down_the_newest_is_taken(project):
-    (item,) = json.loads(project.run("update", TARGET, "--no-cool-down", "--json").stdout)
-    assert item["row"] == "small-thewheel4.0"
+def test_without_a_cool_down_the_newest_is_taken_and_other_pins_may_move(unlocked):
+    path = unlocked.folder / "matrix.yaml"
+    path.write_text(path.read_text().replace("pins: {", 'pins: {helper: "0.5", '))
+    words = ("--no-cool-down", "--axis", "thewheel", "--json")
+    (item,) = json.loads(unlocked.run("update", TARGET, *words).stdout)
+    assert item["row"] == "small-helper0.6"
+    assert [(move["package"], move["after"]) for move in item["moves"]] == [
+        ("helper", "0.6"), ("thewheel", "4.0")
+    ]  # fmt: skip
     assert not item["waiting"]
-    assert project.read("small-thewheel4.0/lock.json")["as_of"] > RECENT[:10]
+    assert item["diff"]["before"] == ""  # the row had no lock
+    assert unlocked.read("small-helper0.6/lock.json")["as_of"] > RECENT[:10]
+    unlocked.run("lock", "--check", "small-helper0.6")
 
 
-def test_an_index_without_upload_times_needs_the_option(project, site):
+def test_an_index_without_upload_times_needs_the_option(unlocked, site):
     site.files.update(published().site_files(api=False))
-    for name in [name for name in site.files if name.startswith("pypi/")]:
-        del site.files[name]
-    before = project.files()
-    done = project.run("update", TARGET, status=2)
+    before = matrix(unlocked)
+    done = unlocked.run("update", TARGET, status=2)
     assert "upload times are unknown" in " ".join(done.stderr.split())
     assert "--no-cool-down" in done.stderr
-    assert project.files() == before
+    assert (matrix(unlocked), (unlocked.folder / "images").exists()) == (before, False)
 
 
-def test_a_server_that_fails_is_an_error_and_no_refusal(project, site):
-    before = matrix(project)
+def test_a_server_that_fails_is_an_error_and_no_refusal(unlocked, site):
+    before = matrix(unlocked)
     for name in (HELD, HELD.replace("2.0", "3.0")):
         del site.files[name]
-    done = project.run("update", TARGET, status=7)
+    done = unlocked.run("update", TARGET, status=7)
     assert "thewheel" in done.stderr
-    assert not (project.images / "updates.json").exists()
-    assert matrix(project) == before
+    assert not (unlocked.images / "updates.json").exists()
+    assert matrix(unlocked) == before
 
 
-def test_options_that_name_nothing_are_errors(project):
-    done = project.run("update", TARGET, "--axis", "vllm", status=2)
+def test_options_that_name_nothing_are_errors(unlocked):
+    done = unlocked.run("update", TARGET, "--axis", "vllm", status=2)
     assert "no selected row pins vllm" in done.stderr
-    project.run("update", status=3)  # no recommended target
-    project.run("update", "absent", status=3)
+    unlocked.run("update", status=3)  # no recommended target
+    unlocked.run("update", "absent", status=3)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_an_interrupted_update_leaves_the_matrix_as_it_was(project, site, number):
     before, files = matrix(project), project.files()
     process: list[subprocess.Popen[str]] = []
@@ -209,3 +227,36 @@ def test_the_workflow_commits_the_difference_and_opens_one_pull_request(project,
     done = ci_repository.run_job(other, "update", "propose", env, tmp_path / "again")
     assert done.status == 0, done.said
     assert "pr edit 7 --title Newer versions:" in (tmp_path / "gh.log").read_text()
+
+
+@pytest.mark.network
+@pytest.mark.long
+def test_a_base_gets_the_snapshot_of_today(site, tmp_path):
+    project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
+    project.env = {"IMGBUILD_OSV": site.url("no-advisories")}
+    packages = ["python3", "usr-is-merged", "openssl"]
+    base = {"kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36"}
+    project.write({**base, "packages": packages})
+    project.run("lock", TARGET)
+    old = ["http://archive.example/debian-security/20260715T000000Z"]
+    project.write({**base, "packages": packages, "security": old})
+    # The row of a matrix is edited by lines, which a base in braces is not on.
+    text = matrix(project)
+    block = "".join(
+        f"    {key}: {json.dumps(value)}\n"
+        for key, value in {**base, "packages": packages, "security": old}.items()
+    )
+    head, _, tail = text.partition("  below: {")
+    text = f"{head}  below:\n{block}{tail.partition('}')[2].lstrip()}"
+    (project.folder / "matrix.yaml").write_text(text.replace("]}\nimage", "]\nimage"))
+    (item,) = json.loads(project.run("update", TARGET, "--axis", "base", "--json").stdout)
+    day = NOW.strftime("%Y%m%d")
+    assert item["moves"] == [{"package": "base", "before": "20260715", "after": day, "fixes": []}]
+    assert item["row"] == f"small-{day}"
+    after = matrix(project)
+    assert f"  below-{day}:" in after
+    assert f"debian-security/{day}T000000Z" in after
+    assert "debian-security/20260715T000000Z" in after
+    changes = {change["package"] for change in item["diff"]["arch"]["x86_64"]["changes"]}
+    assert "openssl" in changes
+    project.run("lock", "--check", f"small-{day}")

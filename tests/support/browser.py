@@ -77,7 +77,7 @@ class Browser:
         """The text of each visible element."""
         script = """
             return [...document.querySelectorAll(arguments[0])]
-                .filter(each => each.getClientRects().length)
+                .filter(each => each.checkVisibility())
                 .map(each => each.textContent.replace(/\\s+/g, ' ').trim());
         """
         return list(self.run(script, selector))

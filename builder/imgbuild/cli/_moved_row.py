@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.assemble.inputs import Inputs
+from imgbuild.audit.binaries import gpus
 from imgbuild.audit.code.model import CodeFinding
 from imgbuild.cli._output import count, size_text
 from imgbuild.errors import FetchFailed, ImgbuildError
@@ -87,12 +88,13 @@ def _hosts(
 
 
 def _properties(lock: Lock, target_digests: TargetDigests) -> dict[str, str]:
-    image = next(iter(target_digests.arch.values()))
+    floors = next(iter(target_digests.arch.values())).floors
+    capabilities = {*floors.gpu, *floors.gpu_ptx} if floors is not None else ()
     return {
         "Python": lock.base.python,
         "CUDA": lock.cuda,
-        "oldest driver": image.floors.driver if image.floors is not None else "",
-        "GPUs": " ".join(image.floors.gpu) if image.floors is not None else "",
+        "oldest driver": floors.driver if floors is not None else "",
+        "GPUs": " ".join(sorted(capabilities, key=gpus.numbers)),
     }
 
 

@@ -34,7 +34,7 @@ from imgbuild.cli._verb import CONTAINER, OUTPUT, REGISTRY, SELECT, Definition, 
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix.notes import nearest
 from imgbuild.project_paths import find
-from imgbuild.values import Arch
+from imgbuild.values import Arch, is_number
 
 
 class Through(enum.StrEnum):
@@ -106,7 +106,7 @@ def _each(value: Any) -> list[Any] | None:
 
 def _jobs(value: object) -> int:
     text = str(value)  # typer passes the default as well
-    if not text.isdecimal():
+    if not is_number(text):
         message = f"{text!r} is not a number of processes; 0 means one for each core"
         raise typer.BadParameter(message)
     return int(text)
@@ -114,7 +114,7 @@ def _jobs(value: object) -> int:
 
 def _count(value: object) -> str:
     text = str(value)
-    if text != "all" and not text.isdecimal():
+    if text != "all" and not is_number(text):
         message = f"{text!r} is not a number of GPUs; expected a number or 'all'"
         raise typer.BadParameter(message)
     return text
@@ -123,7 +123,7 @@ def _count(value: object) -> str:
 def _factor(value: object) -> float:
     text = str(value)
     try:
-        number = float(text)
+        number = float(text) if text.isascii() else 0.0
     except ValueError:
         number = 0.0
     if not 0.1 <= number < float("inf"):

@@ -80,7 +80,7 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
     if each.takes and each.moves:
         more = len(each.moves) - REASONS
         moves = ", ".join(each.moves[:REASONS]) + (f" and {more} more" if more > 0 else "")
-        words.append(f"{each.takes} moves {moves}")
+        words.append(f"{each.takes} also changes {moves}")
     return (each.package, each.version, each.takes or NONE, each.newest, "; ".join(words))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from imgbuild import codec
+from imgbuild.errors import WorkFailed
 from imgbuild.system.amounts import count as count  # noqa: PLC0414 - verbs import it from here
 from imgbuild.system.amounts import size_text as size_text  # noqa: PLC0414
 from imgbuild.system.console import console
@@ -50,11 +51,23 @@ def answer_file(value: Any, texts: Sequence[str]) -> None:
 
 
 def put(text: str) -> None:
-    """Write `text` to stdout. A reader that closed the pipe, such as "head", is not an error."""
+    """Write `text` to stdout; WorkFailed if it cannot be written, such as to a full disk.
+
+    A reader that closed the pipe, such as "head", is not an error.
+    """
     try:
         console.data(text)
     except BrokenPipeError:
         discard()
+    except OSError as error:
+        discard()
+        raise unwritten(error) from error
+
+
+def unwritten(error: OSError) -> WorkFailed:
+    """What is reported of a stdout that is full or closed."""
+    message = f"stdout: the result cannot be written: {error.strerror or error}"
+    return WorkFailed(message, hint="the work itself is done")
 
 
 def discard() -> None:

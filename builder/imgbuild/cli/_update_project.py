@@ -93,7 +93,7 @@ def update_project(
         try:
             _update(project, names, move, options, dry_run=dry_run)
         except BaseException:
-            if not (transaction.folder_of(project) / transaction.JOURNAL).exists():
+            if not project.half_updated:
                 transaction.discard(project)
             raise
 

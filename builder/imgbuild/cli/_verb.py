@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from imgbuild.system.console import console
+from imgbuild.values import is_number
 
 SELECT = "Targets"
 OUTPUT = "Output options"
@@ -23,10 +24,22 @@ WORK = "Options"
 REGISTRY = "Registries"
 CONTAINER = "The container"
 
+LONGEST = 18  # digits of a number
 VARIES = "-v"  # --verbose; in `run`, as in Docker, --volume
 _defined: dict[str, tuple[str, str]] = {}  # a flag → names and meaning
 OFTEN: set[str] = set()  # the options that the short help shows
 SETTINGS: set[str] = set()  # the options of which the last value is used
+
+
+def _whole_number(least: int, value: object) -> int:
+    text = str(value)  # typer passes the default as well
+    if not is_number(text) or int(text[:LONGEST]) < least:
+        message = f"{text!r} is not a whole number of at least {least}"
+        raise typer.BadParameter(message)
+    if len(text) > LONGEST:
+        message = f"{text[:LONGEST]}… is too large a number"
+        raise typer.BadParameter(message)
+    return int(text)
 
 
 class Definition:
@@ -55,6 +68,8 @@ class Definition:
         """`names` as in "--output -o"."""
         self._names = names.split()
         self._help = help
+        if "min" in more:  # typer's own type of such options accepts digits of every script
+            more["parser"] = functools.partial(_whole_number, more.pop("min"))
         self._more = {"metavar": metavar, "rich_help_panel": panel, **more}
         flags = {flag for name in self._names for flag in name.split("/")}
         long = " ".join(name for name in self._names if name.startswith("--"))

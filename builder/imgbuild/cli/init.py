@@ -268,6 +268,7 @@ def init_project(
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
+    ask = project.request(extends)
     context = Context.open(console)
     with tempfile.TemporaryDirectory() as scratch:
         files = declared_files.read_files(
@@ -285,7 +286,6 @@ def init_project(
                 console.info(line)
             _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
             return
-        ask = project.request(extends)
         started = _start(path, init.name_for(name or "."), files, ask, image, additions, context)
     answer(started, _project_report.lines(started.choice, path))
 

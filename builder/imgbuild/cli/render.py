@@ -21,7 +21,7 @@ from imgbuild.cli._options import (
 from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import CONTAINER, Group, option, verb
-from imgbuild.container.settings import ContainerOptions
+from imgbuild.container.settings import StartOptions
 from imgbuild.errors import InputError
 from imgbuild.lock.published import load
 from imgbuild.pipeline.opened import report_templates
@@ -67,9 +67,9 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
                " compose and devcontainer (/dev/infiniband).", metavar="NAME", panel=CONTAINER),
     ] = None  # fmt: skip
 
-    def options(self, words: tuple[str, ...]) -> ContainerOptions:
+    def options(self, words: tuple[str, ...]) -> StartOptions:
         """The options, and the command `words`."""
-        return ContainerOptions(
+        return StartOptions(
             command=words,
             gpus=self.gpus,
             gpu=self.gpu,
@@ -151,6 +151,14 @@ def render(
         form=form, online=online, registry=registry, container=container.options(words)
     )
     _refuse(options, output, check=check, arches=selection.arches)
+    _render(selection, options, output, check=check)
+
+
+def _render(
+    selection: Selection, options: RenderOptions, output: Path | None, *, check: bool
+) -> None:
+    """Write the selected targets, or compare what is committed."""
+    form = options.form
     project = selection.project()
     if form in WITH_TEMPLATE:
         report_templates(project)
@@ -168,6 +176,12 @@ def render(
     else:
         rendered = write.render(
             project, read, [(item.lock, item.arches) for item in chosen], options
+        )
+    if form in write.LOCAL and not (options.registry or read.registry):
+        names = " ".join(item.lock.target for item in chosen)
+        console.info(
+            f"the image is that of this machine: imgbuild load {names}; --registry names it by"
+            " its digest"
         )
     if output is not None:
         rendered = write.leave(rendered, output)

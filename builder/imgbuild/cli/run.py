@@ -39,16 +39,16 @@ from imgbuild.container.settings import MODELS, MODELS_VARIABLE, TOKEN, TRACKING
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.pipeline import code_at_hand, run_target
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.system import boundary
+from imgbuild.system import boundary, files
 from imgbuild.system.console import console
-from imgbuild.values import Arch
+from imgbuild.values import Arch, is_number
 
 ENTRYPOINT = "/opt/imgbuild/entrypoint"  # finds a home if HOME cannot be written
 NOTICE = "notice"  # the kind of fact for what is reported once a day
 SELINUX = Path("/sys/fs/selinux/enforce")
 NAME = re.compile(r"[^\s=]+")
-PORT = re.compile(r"([\w.\[\]:-]+:)?\d+(-\d+)?(/(tcp|udp|sctp))?")
-SIZE = re.compile(r"\d+(\.\d+)?([bkmgBKMG]b?)?")
+PORT = re.compile(r"([\w.\[\]:-]+:)?\d+(-\d+)?(/(tcp|udp|sctp))?", re.ASCII)
+SIZE = re.compile(r"\d+(\.\d+)?([bkmgBKMG]b?)?", re.ASCII)
 USER = re.compile(r"[\w.-]+(:[\w.-]+)?")
 
 
@@ -174,7 +174,7 @@ def hugging_face_cache() -> Path | None:
     named = os.environ.get("HF_HOME")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        folder = Path(named or f"{base}/huggingface").expanduser().absolute()
+        folder = files.expanded(named or f"{base}/huggingface").absolute()
     except RuntimeError:  # there is no home
         return None
     if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises PermissionError
@@ -264,7 +264,7 @@ def _volume(text: str) -> Mount:
     if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
         message = f"--volume {text}: expected SRC:DST or SRC:DST:ro, DST an absolute path"
         raise InputError(message, hint="for example: -v ./data:/data:ro")
-    path = Path(os.path.expanduser(source)).absolute()  # noqa: PTH111 - works without a home
+    path = files.expanded(source).absolute()
     if not path.exists():
         message = f"--volume {text}: {path} does not exist"
         raise InputError(message, hint=f"create it first: mkdir -p {path}")
@@ -280,7 +280,7 @@ def _gpus(text: str | None) -> bool | int:
 def _home(config: CommandConfig, user: str | None) -> str | None:
     """HOME for a user whom the image does not know; None for root and for the image's own user."""
     uid = (user or str(process_ids()[0])).partition(":")[0]
-    if not uid.isdecimal() or uid in ("0", config.user.partition(":")[0]):
+    if not is_number(uid) or uid in ("0", config.user.partition(":")[0]):
         return None
     return "/" if ENTRYPOINT in config.entrypoint else "/tmp"  # noqa: S108 - in the container
 

@@ -21,11 +21,11 @@ from imgbuild.system.console import console
 @verb
 def site(
     output: Annotated[
-        Path,
+        Path | None,
         OUTPUT_PATH(
-            "The folder for the site. It may exist if it is empty, or a site that imgbuild made."
+            "A folder: a new one, an empty one, or a site that imgbuild made. Default: build/site."
         ),
-    ] = Path("site"),
+    ] = None,
     matrix: MatrixFile = None,
     registry: Annotated[
         str | None,
@@ -80,9 +80,10 @@ def site(
 
         imgbuild site --cves cves.json
     """
-    place = output.absolute()
+    project = open_project(matrix, [])
+    place = output.absolute() if output is not None else project.below("build/site")
     write.require_replaceable(place)
-    sources = catalogue.open_sources(open_project(matrix, []))
+    sources = catalogue.open_sources(project)
     repository = _repository(registry or sources.matrix.registry)
     collected = history.collect(sources.project)
     if past is not None:

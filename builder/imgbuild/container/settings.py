@@ -30,7 +30,7 @@ LONGEST = 32_768  # characters of a value or a word
 LABEL = 40  # characters of a name in Kubernetes, to which controllers append others
 
 
-class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is requested of a container; None and 0 are the defaults of each format.
 
     `gpus` is a number for each node, or "all"; `gpu` is a kind of GPU. `shared` is shared memory in
@@ -50,17 +50,18 @@ class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def given(self) -> bool:
         """Whether anything is requested."""
-        return self != ContainerOptions()
+        return self != StartOptions()
 
 
 class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A container of an image, independent of what runs it.
 
-    `name` is a label of DNS. `image` is its reference, by digest if it is in a registry. `arch` is
-    set if the image is for one architecture. `gpus` is a number for each node, True for all, None
-    for the format's default. `secrets` are names of variables; their values are nowhere. `cache` is
-    the image's folder for what it compiles, whose content is of use to the image `digest` alone.
-    `ray` is Ray's version, "" if the image has no server for Ray's jobs.
+    `name` is a label of DNS, `account` the name of the image's user. `image` is its reference, by
+    digest if it is in a registry. `arch` is set if the image is for one architecture. `gpus` is a
+    number for each node, True for all, None for the format's default. `secrets` are names of
+    variables whose values are supplied elsewhere, `passed` those of them that were named. `cache`
+    is the image's folder for what it compiles, of use to the image `digest` alone. `ray` is Ray's
+    version, "" if the image has no server for Ray's jobs.
     """
 
     target: str
@@ -72,6 +73,7 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     cache: str
     user: tuple[int, int]
+    account: str
     python: str
     gpus: bool | int | None
     gpu: str
@@ -86,7 +88,7 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings(
-    lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: ContainerOptions
+    lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
 ) -> ContainerSettings:
     """The container of the image of `lock`; InputError with all that is wrong in `options`."""
     wrong = list(_wrong(options))
@@ -107,6 +109,7 @@ def settings(
         workdir=lock.settings.workdir if lock.settings.workdir not in ("", "/") else WORKDIR,
         cache=lock.settings.cache,
         user=(lock.settings.user.uid, lock.settings.user.gid),
+        account=lock.settings.user.name,
         python=f"{lock.settings.prefix}/bin/python",
         gpus=None if options.gpus is None else options.gpus == "all" or int(options.gpus),
         gpu=options.gpu or "",
@@ -127,7 +130,7 @@ def label(target: str) -> str:
     return plain[:LABEL].strip("-") or "image"
 
 
-def _wrong(options: ContainerOptions) -> Iterable[str]:
+def _wrong(options: StartOptions) -> Iterable[str]:
     """What is wrong in the options, a message each."""
     if options.gpus not in (None, "all") and int(options.gpus or 0) > MOST_GPUS:
         yield f"--gpus {options.gpus}: more than {MOST_GPUS} on a node"
@@ -144,7 +147,7 @@ def _wrong(options: ContainerOptions) -> Iterable[str]:
     yield from _wrong_texts(options)
 
 
-def _wrong_texts(options: ContainerOptions) -> Iterable[str]:
+def _wrong_texts(options: StartOptions) -> Iterable[str]:
     for number in options.ports:
         if not 1 <= number <= 65_535:
             yield f"--port {number}: expected 1 to 65535"

@@ -154,16 +154,19 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
 
 
 def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
-    """For a log without an exception: where its traceback is cut off, or a line with an error."""
-    if value.cut is not None and value.number - value.cut.number < NEAR:
-        event = Event(number=value.cut.number, source="", text=value.cut.code or value.cut.file)
-        yield message_reasons.cut_off(value.cut), event
-    if not value.failed or any(each.traced for each in value.exceptions):
+    """For a log without an exception: a line with an error, or where its traceback is cut off."""
+    if any(each.traced for each in value.exceptions):
         return
-    for event in value.events:
-        if event.level == "E" or (not event.level and REPORTS.match(event.text)):
-            yield message_reasons.reported(event.text), event
-            return
+    cut = value.cut
+    if value.failed or cut is not None:
+        for event in value.events:
+            reports = event.level == "E" or (not event.level and REPORTS.match(event.text))
+            if reports and not (cut is not None and event.number > cut.number):
+                yield message_reasons.reported(event.text), event
+                return
+    if cut is not None and value.number - cut.number < NEAR:
+        event = Event(number=cut.number, source="", text=cut.code or cut.file)
+        yield message_reasons.cut_off(cut), event
 
 
 def _preceded(value: Log, event: Event) -> bool:
@@ -216,8 +219,9 @@ def _of_event(
         return None
     if exception is None and not failed and (not value.short or event.level in ("I", "W")):
         return None
+    caller = exception.frames[-1].package if exception and exception.frames else ""
     reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(
-        event.text, value.facts
+        event.text, value.facts, caller
     )
     if reason is None or (exception is not None and exception.traced):
         return reason

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from imgbuild.diagnose import names, owners
+from imgbuild.audit.names import releases
+from imgbuild.diagnose import owners
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
@@ -45,9 +46,12 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
     if missing is not None:
         return missing
     package = raised.package if raised else _package_of_type(exception.type)
+    generated = bool(exception.frames) and exception.frames[-1].file.startswith("<string")
     message = _message(exception, raised)
     confidence: Confidence = "medium" if len(message) > len(exception.name) + 8 else "low"
     if not package:
+        if generated:
+            return _generated(message, exception, caller)
         if raised is None:
             return _placeless(message, confidence) if len(exception.message) > SENTENCE else None
         return Reason(
@@ -58,7 +62,7 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
             cure=f"check the values at {owners.short(raised.file)}:{raised.line}; the message names"
             " what is wrong with them",
         )
-    name = names.distribution(package).partition(" ")[0]
+    name = releases.distribution(package).partition(" ")[0]
     version = facts.versions.get(name, "")
     cause = f"{message}, raised by {name}{f' {version}' if version else ''}"
     if raised is not None:
@@ -71,6 +75,18 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
         confidence=confidence,
         source="first",
         cure=_cure(exception, name, caller),
+    )
+
+
+def _generated(message: str, exception: LoggedException, caller: TraceFrame | None) -> Reason:
+    """The reason for an exception in code that a package made, such as unsloth's trainers."""
+    at = f", called from {owners.short(caller.file)}:{caller.line}" if caller else ""
+    return Reason(
+        code="IMG924",
+        cause=f"{message}, raised in generated code ({exception.frames[-1].name}){at}",
+        confidence="medium",
+        source="first",
+        cure=_cure(exception, "the package that generates it", caller),
     )
 
 
@@ -173,6 +189,8 @@ def _missing(
 def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
     at = f"the call at {owners.short(caller.file)}:{caller.line}" if caller else "the call"
     silent = exception.name == "AssertionError" and not exception.message
+    if exception.name == "ZeroDivisionError":
+        return f"check that {at} gets data: an empty dataset, or one that is smaller than a batch"
     if exception.name in UNEXPECTED or silent:
         return (
             f"compare the data and options of {at} with {package}'s documentation; if they are"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from imgbuild.diagnose.names import table
+from imgbuild.audit.names.releases import table
 from imgbuild.values import normalize
 
 STANDARD = re.compile(

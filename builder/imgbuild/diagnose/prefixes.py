@@ -28,6 +28,9 @@ PREFIXES = tuple(
         # indented, or quoted in Markdown
         r"\s{0,8}(?:> ?){1,3}\s{0,8}(?=[\[(]\w|Traceback|  File|\w+Error)",
         r"\s{1,8}(?=\[(?:rank|default)\d)",
+        # pytest; code in Markdown
+        r"E {3,10}(?=\w+(?:\.\w+)*(?:Error|Exception)\b)",
+        r"`{1,3}(?=\w+(?:\.\w+)*(?:Error|Exception): )",
         # exception groups
         r"\s{2,12}\| (?= +File|\w+(?:\.\w+)*(?:Error|Exception)|Traceback|    )",
         # Ray and vLLM: (main_task pid=12, ip=10.0.0.1), (EngineCore_DP0 pid=7), (raylet)

@@ -1,1 +1,1 @@
-"""HTTP: retries, timeouts, redirects, proxies, certificates, User-Agent, logins."""
+"""HTTP: retries, timeouts, redirects, proxies, certificates, User-Agent, credentials."""

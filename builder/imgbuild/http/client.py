@@ -1,9 +1,9 @@
-"""Requests to servers: pages, small files, parts of large ones, and bodies to send.
+"""Requests to servers: pages, small files, parts of large ones, and uploads.
 
-Addresses may contain `user:password@`. A request is repeated, with growing pauses, after 408, 425,
-429, 5xx and broken connections, and after as long as `Retry-After` asks for. Redirects are followed
-with the login of each server, never from https to http. No error and no log shows a password or the
-query of an address.
+URLs may contain `user:password@`. A request is retried, with increasing delays, after 408, 425,
+429, 5xx and dropped connections, and after the time in `Retry-After`. Redirects are followed with
+the credentials of each server, never from https to http. No error or log shows a password or the
+query of a URL.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Octets = bytes  # inside Http, `bytes` is the method
 CHUNK = 128 * 1024
-# The body of the file on the server: a compressed one would have other bytes and another length.
+# The unencoded file: a compressed response would have other bytes and another length.
 PLAIN = {"Accept-Encoding": "identity"}
 _RETRIED = (408, 425, 429, 500, 502, 503, 504)
-DENIED = (401, 403)  # for want of a login, or of one that may do this
+DENIED = (401, 403)  # missing or insufficient credentials
 _REDIRECTS = (301, 302, 303, 307, 308)
 _LONGEST_WAIT = 120.0
-PAGE_LIMIT = 48 << 20  # bytes of a page, inflated
-FILE_LIMIT = 256 << 20  # bytes of what is read into memory
-LARGEST = 64 << 30  # bytes of a file that is only read through
-_DECODED = 16 * 1024  # bytes inflated at once: a thousand times as many may come out
+PAGE_LIMIT = 48 << 20  # bytes of a page, decompressed
+FILE_LIMIT = 256 << 20  # bytes of a file read into memory
+LARGEST = 64 << 30  # bytes of a file that is read as a stream
+_DECODED = 16 * 1024  # compressed bytes per step, which may expand a thousandfold
 
 
 class TextPage(msgspec.Struct, frozen=True):
-    """A page as text. `url` is where it came from after redirects, without a login."""
+    """A page as text. `url` is the final URL after redirects, without credentials."""
 
     url: str
     text: str
@@ -60,7 +60,7 @@ class TextPage(msgspec.Struct, frozen=True):
 
 
 class Refused(FetchFailed):
-    """The server answered with a status that trying again will not change."""
+    """The server responded with a status for which a retry is useless."""
 
     def __init__(
         self, message: str, *, status: int, hint: str | None = None, total: int | None = None
@@ -71,18 +71,18 @@ class Refused(FetchFailed):
 
     @property
     def denied(self) -> bool:
-        """Whether the server requires a login, or one with more rights."""
+        """Whether the server requires credentials, or others with more permissions."""
         return self.status in DENIED
 
 
 class Authorizer:
-    """How `Http` sends a request: with which certificates and login, and what an answer means.
+    """How `Http` sends a request: certificates, credentials, and interpretation of responses.
 
-    Here, with the system's certificates and the login of the address. Safe for several threads.
+    This class uses the system's certificates and the credentials of the URL. Thread-safe.
     """
 
     def addressed(self, request: Request) -> Request:
-        """`request` as it may go to its address, at first and where a redirect leads it."""
+        """`request` as it may be sent to its URL, initially and after a redirect."""
         return request
 
     def context(self, request: Request) -> ssl.SSLContext:
@@ -92,20 +92,20 @@ class Authorizer:
         return session.shared_trust(os.environ)
 
     def answer(self, http: Http, request: Request, login: Login | None) -> Response:
-        """The answer to `request`, of any status. `login` is that of its address."""
+        """The response to `request`, of any status. `login` is that of its URL."""
         return http.exchange(request, login)
 
     def refusal(self, http: Http, request: Request, response: Response) -> Exception:
-        """The error for an answer that reports a failure."""
+        """The error for a response that reports a failure."""
         return http.refusal(request, response)
 
 
 class Http:
-    """An HTTP client that retries, follows redirects and knows logins. Safe for several threads.
+    """An HTTP client with retries, redirects and credentials. Thread-safe.
 
-    `attempts` bounds the tries for each address, `first_wait` (seconds) the first pause between
-    them, which doubles; `timeout` is for the connection and for each read, in seconds. `offline`
-    allows `file:` addresses only.
+    `attempts` limits the attempts for each URL; `first_wait` is the first delay between them in
+    seconds, which doubles; `timeout` applies to the connection and to each read, in seconds.
+    `offline` allows only `file:` URLs.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Http:
         self._timeout = timeout
         self._local = threading.local()
 
-    # -- what stages use
+    # -- requests of stages
 
     def text(self, url: str, accept: str = "*/*") -> TextPage:
         """The page at `url`. FetchFailed (`Refused` with its status) for anything but success."""
@@ -176,17 +176,17 @@ class Http:
         return self._retrying(url, PLAIN, _read)
 
     def body(self, response: Response, limit: int, *, decode: bool = False) -> Octets:
-        """The body of an answer; FetchFailed if it is longer than `limit`."""
+        """The body of a response; FetchFailed if it is longer than `limit`."""
         data = bytearray()
         for chunk in self.chunks(response, decode=decode):
             data += chunk
             if len(data) > limit:
-                message = f"{host(response.url)} sends more than {limit} bytes as a document"
+                message = f"{host(response.url)} sent a document of more than {limit} bytes"
                 raise FetchFailed(message)
         return Octets(data)
 
     def part(self, url: str, start: int, length: int) -> Octets:
-        """`length` bytes at `start`, also without ranges; FetchFailed if the file is shorter."""
+        """`length` bytes at `start`, even without ranges; FetchFailed if the file is shorter."""
 
         def _read(response: Response) -> bytes:
             first, _ = content_range(response.headers)
@@ -211,7 +211,7 @@ class Http:
         return self._retrying(url, {**PLAIN, "Range": f"bytes={start}-{start + length - 1}"}, _read)
 
     def part_end(self, url: str, length: int) -> tuple[Octets, int]:
-        """The last `length` bytes (all, if there are fewer) and the size of the whole file."""
+        """The last `length` bytes (all, if there are fewer) and the size of the file."""
 
         def _read(response: Response) -> tuple[Octets, int]:
             first, total = content_range(response.headers)
@@ -227,17 +227,17 @@ class Http:
         except Refused as refused:
             if refused.status not in (400, 416, 501):
                 raise
-        # Some servers know ranges, but none that count from the end.
+        # Some servers support ranges, but not suffix ranges.
         total = self._retrying(url, PLAIN, _length, method="HEAD")
         return self.part(url, max(0, total - length), min(length, total)), total
 
-    # -- what downloads use
+    # -- downloads
 
     @contextlib.contextmanager
     def send(self, request: Request) -> Iterator[Response]:
-        """One try: the successful answer, its body unread. Transient, or FetchFailed for good.
+        """One attempt: the successful response with its body unread.
 
-        The request's body is sent again wherever a redirect leads.
+        Raises Transient or FetchFailed. The request's body is sent again after a redirect.
         """
         request = self._authorizer.addressed(request)
         login = self._login(request)
@@ -264,7 +264,7 @@ class Http:
         raise FetchFailed(message)
 
     def chunks(self, response: Response, *, decode: bool = False) -> Iterator[Octets]:
-        """The body in pieces. Transient if the connection ends before the announced length."""
+        """The body in chunks. Transient if the connection ends before the announced length."""
         from imgbuild.http import session
 
         pieces = response.raw.stream(_DECODED if decode else CHUNK, decode_content=decode)
@@ -278,7 +278,7 @@ class Http:
             yield chunk
 
     def _counted(self, response: Response) -> Iterator[Octets]:
-        """The body in pieces; FetchFailed for one of no announced length that does not end."""
+        """The body in chunks; FetchFailed if an unannounced length exceeds the limit."""
         announced = number(response.headers.get("Content-Length", ""))
         limit = FILE_LIMIT if announced is None else LARGEST
         seen = 0
@@ -292,19 +292,19 @@ class Http:
     def pause(
         self, tries: int, wait: float | None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
-        """Wait before the next try: as long as the server asked, else twice as long each time."""
+        """Wait before the next attempt, for the requested time or with doubling delay."""
         if wait is not None and wait > 3:
-            self._reporter.info(f"a server is busy and asks to wait for {wait:.0f} s")
+            self._reporter.info(f"a server is busy and requests a delay of {wait:.0f} s")
         spread = random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not come back at once
         growing = min(30.0, self._first_wait * 2.0 ** max(0, tries - 1)) * spread
         sleep(growing if wait is None else wait)
 
-    # -- what authorizers use
+    # -- for authorizers
 
     def exchange(self, request: Request, login: Login | None) -> Response:
-        """The answer to `request`, of any status, which is sent as it is with `login`.
+        """The response to `request`, of any status; it is sent unchanged with `login`.
 
-        Transient, or FetchFailed for good, if there is none.
+        Without a response, raises Transient, or FetchFailed if a retry is useless.
         """
         from imgbuild.http import session
 
@@ -326,7 +326,7 @@ class Http:
             raise self._plain(error, request.place) from None
 
     def refusal(self, request: Request, response: Response) -> Exception:
-        """Transient for a status that trying again may change, else `Refused`."""
+        """Transient for a status for which a retry may help, else `Refused`."""
         from imgbuild.http.session import Transient
 
         status, reason = response.status_code, self.credentials.scrub(response.reason or "")
@@ -336,12 +336,12 @@ class Http:
         hint = None
         if status in DENIED:
             where = host(request.url)
-            hint = f"set a login for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
+            hint = f"set credentials for {where}: in netrc, keyring, or https://USER:PASSWORD@…"
         if status == 407:
-            hint = "the proxy requires a login: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
+            hint = "the proxy requires credentials: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
         return Refused(message, status=status, hint=hint, total=content_range(response.headers)[1])
 
-    # -- inside
+    # -- internals
 
     def _retrying(
         self,
@@ -353,7 +353,7 @@ class Http:
         return self.retrying(Request(url, headers, method), read)
 
     def retrying(self, request: Request, read: Callable[[Response], T]) -> T:
-        """What `read` makes of the answer to `request`, tried until it is whole."""
+        """The result of `read` for the response to `request`, retried until it is complete."""
         from imgbuild.http.session import Transient
 
         tries = 0
@@ -367,16 +367,18 @@ class Http:
                 self.pause(tries, transient.wait)
 
     def give_up(self, url: str, tries: int, reason: str, wait: float | None) -> None:
-        """Raise FetchFailed if `tries` are used up, or the server asks to wait for too long."""
+        """Raise FetchFailed if `tries` are exhausted, or the server requests too long a delay."""
         message = self.credentials.scrub(f"{redact(url)}: {reason}")
         if wait is not None and wait > _LONGEST_WAIT:
-            hint = f"the server asks to wait for {wait:.0f} s; try again then"
+            hint = f"the server requests a delay of {wait:.0f} s; run the command again later"
             raise FetchFailed(message, hint=hint)
         if tries >= self.attempts:
-            raise FetchFailed(message, hint="check the network and the proxy, then run it again")
+            raise FetchFailed(
+                message, hint="check the network and the proxy, then run the command again"
+            )
 
     def _plain(self, error: Exception, place: str) -> Exception:
-        # `from None` where this is raised: the originals quote addresses with passwords.
+        # `from None` where this is raised: the original errors contain URLs with passwords.
         from imgbuild.http import session
 
         for secret in session.proxy_secrets():
@@ -390,9 +392,9 @@ class Http:
         try:
             origin(request.url)
             return None if request.anonymous else self.credentials.find(request.url)
-        except ValueError:  # brackets or a port that are none
+        except ValueError:  # invalid brackets or port
             shown = request.url.rpartition("@")[2].partition("?")[0]
-            message = f"{shown}: not an address that can be fetched"
+            message = f"{shown}: not a supported URL"
             raise FetchFailed(message) from None
 
     def _session(self, request: Request) -> Session:
@@ -417,8 +419,8 @@ class Http:
         following = self._authorizer.addressed(msgspec.structs.replace(request, url=target))
         target_login = self._login(following)
         place, shown = request.place, origin(target) if request.shown else redact(target)
-        if urlsplit(target).scheme not in ("http", "https"):  # least of all a file of this machine
-            message = f"{place} redirects to {shown}, which is not a web address"
+        if urlsplit(target).scheme not in ("http", "https"):  # in particular a file of this machine
+            message = f"{place} redirects to {shown}, which is not an HTTP URL"
             raise FetchFailed(message)
         if urlsplit(request.url).scheme == "https" and urlsplit(target).scheme != "https":
             message = f"{place} redirects to {shown}, which is not encrypted"
@@ -430,6 +432,6 @@ class Http:
 def _length(response: Response) -> int:
     length = number(response.headers.get("Content-Length", ""))
     if length is None:
-        message = f"{redact(response.url)}: the server does not send the size"
+        message = f"{redact(response.url)}: the server did not send the size"
         raise FetchFailed(message)
     return length

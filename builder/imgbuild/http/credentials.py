@@ -1,8 +1,8 @@
-"""Names and passwords for servers: from the address, netrc or keyring; redacted in messages.
+"""Credentials for servers: from the URL, netrc or keyring; redacted in messages.
 
-Looked up in this order: `user:password@` in the address, or in an earlier one of the same server;
-the netrc file ($NETRC, ~/.netrc); and, only once a server has refused (401), the `keyring` module
-or, if that is not installed, the `keyring` program.
+Looked up in this order: `user:password@` in the URL, or in an earlier URL of the same server; the
+netrc file ($NETRC, ~/.netrc); and, only after a response with status 401, the `keyring` module or,
+if that is not installed, the `keyring` program.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import netrc
 import os
 import re
 import threading
-from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from imgbuild.errors import InputError
-from imgbuild.system import process, programs
+from imgbuild.system import files, process, programs
 from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
 
@@ -26,31 +25,31 @@ Login = tuple[str, str]
 
 
 def bare(url: str) -> str:
-    """`url` without user and password, as it is requested."""
+    """`url` without user and password, as used for requests."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def redact(url: str) -> str:
-    """`url` as it may be shown: without login, fragment, and query, where signed addresses sign."""
+    """`url` for display: without credentials, fragment and query, which may have a signature."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def host(url: str) -> str:
-    """The host of `url`, with its port if one is given."""
+    """The host of `url`, with its port, if any."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of `url`: what a login is valid for."""
+    """Scheme, host and port of `url`: the scope of credentials."""
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
 
 
 class Credentials:
-    """The logins of one run. Safe for several threads."""
+    """The credentials of one run. Thread-safe."""
 
     def __init__(self, reporter: Reporter = SILENT) -> None:
         self._reporter = reporter
@@ -63,9 +62,9 @@ class Credentials:
         self._netrc_read = False
 
     def find(self, url: str) -> Login | None:
-        """The login for `url` that needs no question; None if there is none.
+        """The credentials for `url` from the URL or netrc; None if there are none.
 
-        A login in `url` is remembered for its server: pages name their files without it.
+        Credentials in `url` are remembered for its server, because links in pages do not have them.
         """
         parts = urlsplit(url)
         with self._lock:
@@ -82,7 +81,10 @@ class Credentials:
             return login
 
     def ask(self, url: str) -> Login | None:
-        """The login for `url` from keyring, asked once for each server; None if there is none."""
+        """The credentials for `url` from keyring, queried once for each server.
+
+        None if there are none.
+        """
         with self._lock:
             place = origin(url)
             if place not in self._asked:
@@ -94,12 +96,13 @@ class Credentials:
             return self._known.get(place)
 
     def hide(self, secret: str) -> None:
-        """Let `scrub` replace `secret` from now on."""
-        if len(secret) > 2:  # shorter ones would mangle every text, and protect nothing
+        """Make `scrub` replace `secret` from now on."""
+        # replacing shorter ones would corrupt texts without protecting anything
+        if len(secret) > 2:
             self._secrets |= {secret, quote(secret, safe=""), quote(secret)}
 
     def scrub(self, text: str) -> str:
-        """`text` without any password known here and without `user:password@` of any address."""
+        """`text` without known passwords and without `user:password@` in URLs."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return re.sub(r"://[^/@\s]*@", "://", text)
@@ -122,22 +125,22 @@ class Credentials:
 
 def _read_netrc() -> netrc.netrc | None:
     named = os.environ.get("NETRC")
-    path = Path(named).expanduser() if named else home() / ".netrc"
+    path = files.expanded(named) if named else home() / ".netrc"
     try:
         return netrc.netrc(path)
     except FileNotFoundError:
         return None
     except netrc.NetrcParseError as error:
-        # The parser's message may quote a password: only the line number is shown.
+        # The parser's message may contain a password: only the line number is shown.
         message = f"cannot read {path}: bad syntax or permissions (line {error.lineno})"
-        raise InputError(message, hint="it must belong to you, with mode 0600") from None
+        raise InputError(message, hint="the file must belong to you, with mode 0600") from None
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise InputError(message) from error
 
 
 def _services(url: str) -> list[str]:
-    """The keyring services of a login: the index's address (as for pip and uv), or its host."""
+    """The keyring services of an index: its URL (as for pip and uv), or its host."""
     parts = urlsplit(bare(url))
     base = f"{parts.scheme}://{parts.netloc}"
     names = [parts.netloc, base, base + "/"]
@@ -159,7 +162,7 @@ def _from_keyring(url: str, name: str | None, reporter: Reporter) -> Login | Non
         try:
             credential = keyring.get_credential(service, name)
         except Exception as error:  # noqa: BLE001 - backends have their own: locked, no desktop, …
-            reporter.detail(f"keyring does not answer: {type(error).__name__}")
+            reporter.detail(f"cannot read keyring: {type(error).__name__}")
             return None
         if credential is not None:
             return (credential.username, credential.password)

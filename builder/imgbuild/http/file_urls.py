@@ -1,7 +1,7 @@
-"""`file:` addresses: a folder is served as a page of links (separate: it replaces a server).
+"""`file:` URLs: a folder is served as a page of links (separate: replaces a server).
 
-Parts of a file can be requested. A wheel in a user's folder is thereby looked up, read in pieces
-and fetched by the same code as any other.
+Ranges of a file are supported. Therefore the same code looks up, reads and fetches wheels in a
+user's folder and on a server.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ REASONS = {200: "OK", 206: "Partial Content", 404: "Not Found", 416: "Range Not 
 
 
 class FolderAdapter(requests.adapters.BaseAdapter):
-    """Answers from the file system; never reached by a redirect or a link of a server."""
+    """Responds from the file system; never used for a redirect or link of a server."""
 
     def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
-        """The answer to one request."""
+        """The response to one request."""
         path = Path(unquote(urlsplit(request.url or "").path))
         if path.is_dir():
             return _answer(request, 200, io.BytesIO(_page(path)), {"Content-Type": "text/html"})
@@ -46,7 +46,7 @@ class FolderAdapter(requests.adapters.BaseAdapter):
         return _answer(request, 206, piece, headers)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no file is kept open."""
 
 
 class _Piece(io.RawIOBase):
@@ -62,20 +62,20 @@ class _Piece(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with the next bytes of the piece."""
+        """Fill `buffer` with the next bytes of the range."""
         data = self._file.read(min(len(buffer), self._left))
         buffer[: len(data)] = data
         self._left -= len(data)
         return len(data)
 
     def close(self) -> None:
-        """Close the file, too."""
+        """Also close the file."""
         self._file.close()
         super().close()
 
 
 def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
-    """Start and end (exclusive) of a range as HTTP writes it: a-b, a- or -n for the last n."""
+    """Start and end (exclusive) of an HTTP range: a-b, a- or -n for the last n bytes."""
     if not first:
         return max(0, size - int(last)), size
     return int(first), min(size, int(last) + 1 if last else size)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 
 def number(text: str) -> int | None:
-    """The whole number that a header holds; None if it holds none of at most 18 digits."""
+    """The integer in a header; None if it is not a number of at most 18 digits."""
     match = re.fullmatch(r"\s*([0-9]{1,18})\s*", text)
     return int(match[1]) if match else None
 
 
 def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """First byte and size of the whole from Content-Range; None for what it does not say."""
+    """First byte and total size from Content-Range; None for missing values."""
     text = headers.get("Content-Range", "")
     match = re.fullmatch(r"\s*bytes\s+(?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)\s*", text)
     if match is None:
@@ -24,7 +24,7 @@ def content_range(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How long Retry-After, which holds seconds or a date, asks to wait, in seconds; or None."""
+    """The delay in seconds from Retry-After, a number of seconds or a date; None if invalid."""
     text = headers.get("Retry-After", "").strip()
     seconds = number(text)
     if seconds is not None:

@@ -11,19 +11,19 @@ from imgbuild.http.credentials import redact
 
 
 class Body(Protocol):
-    """What a request sends: its length is announced, its pieces are sent as they come."""
+    """The body of a request: its length is announced, its chunks are sent as they are produced."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[bytes]: ...
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request. `body` is called again each time that it is sent.
+    """One request. `body` is called each time that the request is sent.
 
-    `shown` replaces the address in messages: its path may be a secret too. For imgbuild.registry:
-    `scopes` is what a registry is asked to allow, which other servers are never sent, `server` the
-    endpoint whose certificates hold, wherever it redirects to, and `anonymous` that no login of the
-    user is sent, since a registry chose the address.
+    `shown` replaces the URL in messages, since its path may be secret too. For imgbuild.registry:
+    `scopes` are the access scopes requested from a registry, which are never sent to other servers,
+    `server` is the endpoint whose certificates apply, even after redirects, and `anonymous` means
+    that no credentials of the user are sent, since a registry chose the URL.
     """
 
     url: str
@@ -38,5 +38,5 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Its address, as it may be shown."""
+        """Its URL, for display."""
         return self.shown or redact(self.url)

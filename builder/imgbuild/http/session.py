@@ -1,7 +1,7 @@
-"""HTTP sessions: User-Agent, proxies, TLS certificates, slow servers, network errors in words.
+"""HTTP sessions: User-Agent, proxies, TLS certificates, slow servers, network error messages.
 
-Imported only when something is downloaded: requests is slow to import. A server that sends too
-slowly is given up: a byte a minute would hold a command forever.
+Imported only for downloads: requests is slow to import. The connection to a server that sends too
+slowly is closed: otherwise one byte per minute would block a command forever.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 RATE = 1024  # bytes per second
-WINDOW = 60.0  # seconds of waiting over which the rate is measured
-DEADLINE = 6 * 3600.0  # seconds of waiting for one answer; a download goes on from its last byte
+WINDOW = 60.0  # seconds of waiting in which the rate is measured
+# limit of waiting for one response in seconds; a download resumes at its last byte
+DEADLINE = 6 * 3600.0
 
 Response = requests.Response
 Session = requests.Session
 
-# Its debug log quotes addresses whole, with the queries that signed ones carry.
+# Its debug log contains complete URLs, including signed queries.
 logging.getLogger("urllib3").setLevel(logging.INFO)
-# Who asks for that is warned once, in our own words (imgbuild.registry.hosts).
+# Users who enable this get a warning from imgbuild.registry.hosts instead.
 warnings.simplefilter("ignore", low.InsecureRequestWarning)
 
-_LOCK = threading.Lock()  # so that threads do not read the same bundle at once
+_LOCK = threading.Lock()  # prevents threads from reading the same bundle at the same time
 BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
-# Where distributions keep their certificates, for a Python whose OpenSSL was built for another one.
+# Certificate locations of distributions, for a Python whose OpenSSL was built for another
+# distribution.
 _SYSTEM = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -63,7 +65,10 @@ _SYSTEM = (
 
 
 class Transient(Signal):
-    """What may succeed if tried again. `wait` is what the server asked for, in seconds."""
+    """A failure that may succeed on retry.
+
+    `wait` is the delay requested by the server, in seconds.
+    """
 
     def __init__(self, reason: str, *, wait: float | None = None, cost: int = 1) -> None:
         super().__init__(reason)
@@ -73,9 +78,9 @@ class Transient(Signal):
 
 
 def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """A TLS context that trusts each bundle that `environ` names; the system's if it names none.
+    """A TLS context that trusts the bundles in `environ`; the system's bundle by default.
 
-    InputError for a bundle that cannot be read.
+    InputError for an unreadable bundle.
     """
     named = [(name, environ[name]) for name in BUNDLES if environ.get(name)]
     if not named:
@@ -98,7 +103,7 @@ def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def shared_trust(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """As `trust`, one context for all: reading a system's bundle takes 0.1 s."""
+    """Like `trust`, but shared: reading the system's bundle takes 0.1 s."""
     with _LOCK:
         return _shared(tuple((name, environ.get(name, "")) for name in BUNDLES))
 
@@ -114,10 +119,8 @@ def _load(context: ssl.SSLContext, name: str, path: str) -> None:
             context.load_verify_locations(capath=path)
         else:
             context.load_verify_locations(cafile=path)
-    except OSError as error:  # ssl.SSLError is one: no certificate in it
-        message = (
-            f"cannot use the certificates that {name} names, {path}: {error.strerror or error}"
-        )
+    except OSError as error:  # includes ssl.SSLError: no certificate in the file
+        message = f"cannot use the certificates of {name}, {path}: {error.strerror or error}"
         raise InputError(message, hint=f"correct {name} or unset it") from error
 
 
@@ -136,12 +139,12 @@ class _Adapter(requests.adapters.HTTPAdapter):
         if not proxy.lower().startswith("socks"):
             options["proxy_ssl_context"] = self._context
         manager = super().proxy_manager_for(proxy, ssl_context=self._context, **options)
-        if not proxy.lower().startswith("socks"):  # these have pools of their own
+        if not proxy.lower().startswith("socks"):  # these have separate connection pools
             manager.pool_classes_by_scheme = POOLS
         return manager
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        """Nothing to add: the context verifies."""
+        """Does nothing: the TLS context verifies certificates."""
 
     def build_connection_pool_key_attributes(
         self, request: requests.PreparedRequest, verify: Any, cert: Any = None
@@ -152,21 +155,21 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
 
 class _Session(requests.Session):
-    """A session that leaves redirects to `Http`: requests would read them in any case."""
+    """A session without redirects, which `Http` follows: requests would read their bodies."""
 
     def get_redirect_target(self, _: requests.Response) -> None:
-        """None, ever."""
+        """Always None."""
 
 
 def session(context: ssl.SSLContext) -> requests.Session:
-    """A session for one thread. Proxies come from the environment; logins are the caller's work.
+    """A session for one thread. Proxies come from the environment; callers add credentials.
 
-    It keeps no cookies: one that a server gave to a user who was logged in is as good as a login.
+    It stores no cookies: the cookie of a logged-in user would be equivalent to credentials.
     """
     client_session = _Session()
     client_session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
     client_session.headers["User-Agent"] = f"imgbuild/{__version__}"
-    client_session.auth = lambda request: request  # keeps requests from reading netrc by itself
+    client_session.auth = lambda request: request  # prevents requests from reading netrc
     client_session.mount("https://", _Adapter(context))
     client_session.mount("http://", _Adapter(context))
     client_session.mount("file://", FolderAdapter())
@@ -174,46 +177,46 @@ def session(context: ssl.SSLContext) -> requests.Session:
 
 
 def proxy_secrets() -> list[str]:
-    """The passwords in the environment's proxy addresses, which error texts may repeat."""
+    """The passwords in the environment's proxy URLs, which may occur in error messages."""
     passwords = [urlsplit(address).password for address in urllib.request.getproxies().values()]
     return [form for password in passwords if password for form in (password, unquote(password))]
 
 
 def plain(error: Exception, place: str) -> Exception:
-    """What `error`, met at `place`, means: Transient, or FetchFailed if it will stay so."""
+    """The exception for `error` at `place`: Transient, or FetchFailed if a retry is useless."""
     chain = _chain(error)
     texts = [str(part) for part in chain]
     if any(isinstance(part, ssl.SSLCertVerificationError) for part in chain):
         reason = next(
             p.verify_message for p in chain if isinstance(p, ssl.SSLCertVerificationError)
         )
-        hint = "name your organization's certificates in SSL_CERT_FILE"
+        hint = "set SSL_CERT_FILE to your organization's certificates"
         return FetchFailed(f"{place}: the certificate is not trusted: {reason}", hint=hint)
     if any("Tunnel connection failed: 407" in text for text in texts):
         hint = "HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT"
         return FetchFailed(f"{place}: the proxy requires a user and password", hint=hint)
     wrong = (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema)
     if isinstance(error, (*wrong, requests.exceptions.InvalidSchema, low.LocationParseError)):
-        return FetchFailed(f"{place}: not an address that can be fetched")
+        return FetchFailed(f"{place}: not a supported URL")
     if any(isinstance(part, low.ProxyError) for part in chain):
-        return Transient("the proxy does not answer: " + _innermost(chain), cost=2)
+        return Transient("cannot connect to the proxy: " + _innermost(chain), cost=2)
     if any(isinstance(part, (low.NewConnectionError, low.ConnectTimeoutError)) for part in chain):
         return Transient("no connection: " + _innermost(chain), cost=2)
     if any(isinstance(part, (TimeoutError, low.ReadTimeoutError)) for part in chain):
-        return Transient("no answer in time")
+        return Transient("timed out")
     if any(isinstance(part, low.IncompleteRead) for part in chain):
-        return Transient("the connection ended early")
-    return Transient("the connection broke: " + _innermost(chain))
+        return Transient("the connection was closed early")
+    return Transient("the connection failed: " + _innermost(chain))
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """What a request or a read of its answer can raise."""
-    # Python's http.client has ValueError for some chunks whose size is none.
+    """The exceptions of a request or of reading its response."""
+    # Python's http.client raises ValueError for some chunks with an invalid size.
     return (requests.RequestException, low.HTTPError, HTTPException, OSError, ValueError)
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error and all that it wraps, by cause, context, argument or `reason`."""
+    """An error and all errors that it wraps, by cause, context, argument or `reason`."""
     errors: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:
@@ -232,7 +235,7 @@ def _innermost(chain: list[BaseException]) -> str:
 
 
 class _Watched(io.RawIOBase):
-    """What a connection receives. TimeoutError if it comes too slowly.
+    """The data received on a connection. TimeoutError if the rate is too low.
 
     Only the time spent waiting for the server counts, after its first byte.
     """
@@ -249,11 +252,11 @@ class _Watched(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        """That of the socket."""
+        """The descriptor of the socket."""
         return int(self._source.fileno())
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill `buffer` with what has arrived."""
+        """Fill `buffer` with received bytes."""
         started = time.monotonic()
         size: int = self._source.readinto(buffer)
         if self._begun:
@@ -263,13 +266,13 @@ class _Watched(io.RawIOBase):
         self._bytes += size
         if self._waited >= WINDOW:
             if self._bytes < RATE * self._waited or self._all >= DEADLINE:
-                message = f"the server sends less than {RATE} bytes per second"
+                message = f"the server sent less than {RATE} bytes per second"
                 raise TimeoutError(message)
             self._waited, self._bytes = 0.0, 0
         return size
 
     def close(self) -> None:
-        """Close the socket's file, too."""
+        """Also close the socket's file."""
         self._source.close()
         super().close()
 

@@ -1,1 +1,1 @@
-"""Package indexes: pages, which files fit a target, METADATA, a local index server for uv."""
+"""Package indexes: pages, files compatible with a target, METADATA, a local index for uv."""

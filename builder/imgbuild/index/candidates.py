@@ -1,6 +1,6 @@
-"""Which files of an index a target may use: platform, glibc, Python, upload date, yanked.
+"""Selects files of an index for a target: platform, glibc, Python, upload date, yanked.
 
-Refusals quote the same reasons.
+Error messages use the same reasons.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from imgbuild.wheel.tags import Tags
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file is judged by. `pins` maps normalized packages to exact versions."""
+    """The rules for files. `pins` maps normalized packages to exact versions."""
 
     as_of: datetime.date
     tags: Tags
@@ -27,12 +27,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cut_off(self) -> datetime.datetime:
-        """The first moment that is too late: `as_of` 00:00 UTC."""
+        """The cut-off time: `as_of` 00:00 UTC, exclusive."""
         return datetime.datetime.combine(self.as_of, datetime.time(), tzinfo=datetime.UTC)
 
 
 def objection(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> str | None:
-    """Why `file` may not be used (a wheel only), or None. `timed`: the index gives upload times."""
+    """Why `file`, a wheel, must not be used, or None. `timed`: the index has upload times."""
     if not file.is_wheel:
         return "is not a wheel"
     if not rules.tags.fits(file.name):
@@ -45,25 +45,25 @@ def late(file: IndexFile, rules: Rules, *, timed: bool) -> str | None:
     if not timed or (file.uploaded is not None and file.uploaded < rules.cut_off):
         return None
     if file.uploaded is None:
-        return "has no upload time, so the cut-off cannot judge it"
+        return "has no upload time, which the cut-off requires"
     return f"was uploaded {file.uploaded:%Y-%m-%d}, not before the cut-off {rules.as_of}"
 
 
 def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
-    """Why `file` is excluded though it is in time and fits the machine, or None."""
+    """Why `file` is excluded despite its upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
     try:
         specifiers = SpecifierSet(file.requires_python or "")
     except InvalidSpecifier:
-        return None  # uv reads such old texts its own way
+        return None  # uv has a different parser for such old specifiers
     if not specifiers.contains(rules.tags.markers["python_full_version"], prereleases=True):
         return f"requires Python {file.requires_python}"
     return None
 
 
 def same_version(version: Version | None, pin: str | None) -> bool:
-    """Whether `version` is the pinned one; a pin without a local part allows any (PEP 440)."""
+    """Whether `version` matches the pin; a pin without a local part allows any (PEP 440)."""
     if version is None or not pin:
         return False
     pinned = Version(pin)
@@ -73,7 +73,7 @@ def same_version(version: Version | None, pin: str | None) -> bool:
 def usable(
     files: Iterable[IndexFile], package: str, rules: Rules, *, timed: bool
 ) -> list[IndexFile]:
-    """The wheels that may be used, in the order given."""
+    """The wheels that may be used, in the given order."""
     fitting = (file for file in files if file.is_wheel and rules.tags.fits(file.name))
     return [file for file in fitting if objection(file, package, rules, timed=timed) is None]
 
@@ -89,25 +89,25 @@ def best(files: Iterable[IndexFile], version: Version, tags: Tags) -> IndexFile 
 
 
 def is_sdist(file: IndexFile) -> bool:
-    """Whether the file is a source distribution by its name."""
+    """Whether the file name is that of a source distribution."""
     return file.name.endswith(SDIST_ENDINGS) and file.version is not None
 
 
 def described(name: str) -> str:
-    """What machine and Python a wheel is for, in words: "Linux x86_64, Python cp310"."""
+    """The platform and Python of a wheel as text: "Linux x86_64, Python cp310"."""
     try:
         tags = parse_wheel_filename(name)[3]
-    except ValueError:  # InvalidWheelFilename is one, and so is a number of 5,000 digits
+    except ValueError:  # raised as InvalidWheelFilename, and for a number of 5,000 digits
         return "an unknown platform"
     pythons = sorted({tag.interpreter for tag in tags})
     return f"{system(name)}, Python {'/'.join(pythons)}"
 
 
 def system(name: str) -> str:
-    """What machine a wheel is for, in words: "Linux x86_64"."""
+    """The platform of a wheel as text: "Linux x86_64"."""
     try:
         tags = parse_wheel_filename(name)[3]
-    except ValueError:  # InvalidWheelFilename is one, and so is a number of 5,000 digits
+    except ValueError:  # raised as InvalidWheelFilename, and for a number of 5,000 digits
         return "an unknown platform"
     return "/".join(sorted({_system(tag.platform) for tag in tags}))
 

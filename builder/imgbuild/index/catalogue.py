@@ -1,13 +1,13 @@
-"""What the local index offers uv: exactly the files that a target may use.
+"""The content of the local index for uv: exactly the files that a target may use.
 
 `index.server` serves it as PEP 691 pages and METADATA during one resolution; wheels of sdists are
 built on demand. Learned constraints (see `matrix.constraints`) are added to METADATA there and
-nowhere else: locks and audits see what the authors of a package wrote.
+nowhere else: locks and audits use the original METADATA of a package.
 
-Why a server and not upper bounds that are resolved again until stable: the cut-off applies to each
-file, so that one pass is exact; an index answers only for the packages assigned to it, so that no
-other can win by a higher version; uv sees no file that does not fit, downloads no wheel and runs no
-build.
+Reasons for a server instead of upper bounds that are resolved repeatedly until stable: the cut-off
+applies to each file, so that one pass is exact; an index serves only the packages assigned to it,
+so that no other index can take precedence by a higher version; uv gets no incompatible file,
+downloads no wheel and runs no build.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from imgbuild.values import normalize
 
 
 class SdistBuilder(Protocol):
-    """Makes METADATA of the wheel that an sdist yields; may build it."""
+    """Provides METADATA of the wheel of an sdist; may build it."""
 
     def __call__(self, package: str, sdist: IndexFile) -> bytes:
-        """METADATA of the wheel of `sdist`; an ImgbuildError if there can be none."""
+        """METADATA of the wheel of `sdist`; an ImgbuildError if it is not available."""
 
 
 class Amend(Protocol):
-    """Says what a package's METADATA lacks."""
+    """Provides requirements missing from a package's METADATA."""
 
     def __call__(self, package: str, version: Version) -> Sequence[str]:
         """The requirements to add to `package` at `version`."""
 
 
 def nothing(package: str, version: Version) -> Sequence[str]:
-    """An `Amend` that leaves METADATA as it is."""
+    """An `Amend` that does not change METADATA."""
     del package, version
     return ()
 
 
 class OfferedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that the local index offers: a wheel, or one to be made from `sdist`."""
+    """A file in the local index: a wheel, or one to be built from `sdist`."""
 
     wheel: IndexFile
     sdist: IndexFile | None = None
 
 
 class Catalogue:
-    """What a target may use of each package. Remembers what went wrong while uv was asking."""
+    """The files of each package that a target may use. Records errors during requests of uv."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Catalogue:
         hide: Callable[[str, Version], bool] = lambda package, version: False,
         locked: Mapping[str, OfferedFile] | None = None,
     ) -> None:
-        """`locked` are packages of which one file is offered, without asking their index."""
+        """`locked` are packages with a single file, for which the index is not queried."""
         self.indexes = indexes
         self.rules = rules
         self.failures: list[Exception] = []
@@ -83,7 +83,7 @@ class Catalogue:
         self._offers = {package: [offer] for package, offer in self.locked.items()}
 
     def offers(self, package: str) -> list[OfferedFile]:
-        """Every file of `package` that may be used. FetchFailed if its index does not answer."""
+        """Every file of `package` that may be used. FetchFailed if its index does not respond."""
         if package not in self._offers:
             self._offers[package] = self._usable(package)
         return self._offers[package]
@@ -108,9 +108,9 @@ class Catalogue:
         return offers
 
     def metadata(self, package: str, name: str) -> bytes | None:
-        """METADATA of the offered file `name`, as the resolver sees it; None if it is not offered.
+        """METADATA of the offered file `name` for the resolver; None if it is not offered.
 
-        What packages in `alone` require is left out.
+        Requirements of packages in `alone` are omitted.
         """
         data = self._metadata(package, name)
         return without_requirements(data) if data and package in self.alone else data
@@ -125,9 +125,9 @@ class Catalogue:
         return None
 
     def without_addresses(self, package: str, data: bytes) -> bytes:
-        """METADATA of `package` without the addresses of packages that the user names by address.
+        """METADATA of `package` without the URLs of packages that the user requests by URL.
 
-        Other requirements with an address are kept in `addressed`: no resolver accepts them.
+        Other requirements with a URL are recorded in `addressed`: no resolver accepts them.
         """
         lines = data.split(b"\n")
         for number, line in enumerate(lines):
@@ -151,7 +151,7 @@ class Catalogue:
         return b"\n".join(lines)
 
     def chosen(self, package: str, version: Version) -> OfferedFile | None:
-        """The best offer of exactly `version`, or None."""
+        """The best offered file of exactly `version`, or None."""
         ranked = [
             (rank, offer)
             for offer in self.offers(package)
@@ -162,7 +162,7 @@ class Catalogue:
 
 
 def promised(package: str, sdist: IndexFile) -> IndexFile:
-    """The wheel to be made from `sdist`: pure, its hash not known before it is made."""
+    """The wheel to be built from `sdist`: pure, with a hash unknown before the build."""
     name = f"{package.replace('-', '_')}-{sdist.version}-py3-none-any.whl"
     return msgspec.structs.replace(sdist, name=name, sha256=None, size=None, metadata=False)
 

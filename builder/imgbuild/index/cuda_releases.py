@@ -1,7 +1,7 @@
 """One CUDA release for all NVIDIA wheels of a target: constraints, and a check of the result.
 
 NVIDIA declares the exact components of each release in METADATA of the metapackage `cuda-toolkit`.
-From it follow constraints for the resolver and a check of the finished resolution. The cut-off of a
+It determines constraints for the resolver and a check of the finished resolution. The cut-off of a
 target does not apply to it: a release's list of components does not change with time.
 """
 
@@ -25,19 +25,19 @@ OF_MAJOR = re.compile(r"^(?P<base>nvidia-.+?)(?:-cu(?P<major>[0-9]{2}))?$")
 
 
 class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A CUDA release ("12.4.1") and the version that it gives to each component's package."""
+    """A CUDA release ("12.4.1") and the version of each component's package."""
 
     version: str
     components: Mapping[str, str]
 
     @property
     def constraints(self) -> list[str]:
-        """Requirement lines that hold every component to the release."""
+        """Requirement lines that pin every component to the release."""
         return [f"{name}{spec}" for name, spec in sorted(self.components.items())]
 
 
 def requirements(metadata: bytes) -> list[Requirement]:
-    """`Requires-Dist` of a METADATA file; lines that no tool could read are left out."""
+    """`Requires-Dist` of a METADATA file; invalid lines are omitted."""
     return list(_requirements(metadata))
 
 
@@ -56,7 +56,7 @@ def _requirements(metadata: bytes) -> tuple[Requirement, ...]:
 def active(
     metadata: bytes, markers: Mapping[str, str], extras: Iterable[str] = ()
 ) -> list[Requirement]:
-    """The requirements of METADATA that hold on a machine with `markers`, with these extras."""
+    """The requirements of METADATA that apply with `markers` and these extras."""
     environments = [{**markers, "extra": extra} for extra in ("", *extras)]
     return [
         requirement
@@ -77,9 +77,9 @@ def release(version: str, metadata: bytes) -> CudaRelease:
 
 
 def _narrowed(spec: SpecifierSet, minor: str) -> SpecifierSet:
-    """A range that starts in CUDA `minor` ends there, too.
+    """Limit a range that starts in CUDA `minor` to this minor version.
 
-    From 13.0.3 on the metapackage allows nvJitLink of any later CUDA 13; a target has one release.
+    From 13.0.3 the metapackage allows nvJitLink of any later CUDA 13, but a target has one release.
     """
     starts = any(item.operator == ">=" and item.version.startswith(f"{minor}.") for item in spec)
     return spec & SpecifierSet(f"=={minor}.*") if starts else spec
@@ -98,11 +98,11 @@ def agreeing(
     read: Callable[[Version], bytes],
     torch: Iterable[Requirement],
 ) -> tuple[CudaRelease | None, tuple[str, ...]]:
-    """The first release that torch's requirements allow, and why others were skipped.
+    """The first release that torch's requirements allow, and the reasons for skipping others.
 
-    Some torch (2.7.0) takes its components from several patches of one CUDA. Then it is the patch
-    nearest to it, with torch's own version of each component that differs. None if there is none;
-    then the reasons cover all candidates.
+    Some versions of torch (2.7.0) use components from several patches of one CUDA version. The
+    result is then the nearest patch, with torch's version of each differing component. None if
+    there is none; then the reasons cover all candidates.
     """
     torch_requirements = list(torch)
     reasons: list[str] = []
@@ -118,9 +118,9 @@ def agreeing(
 
 
 def _mended(releases: Sequence[CudaRelease], torch: Sequence[Requirement]) -> CudaRelease | None:
-    """The release that fewest of torch's requirements contradict, with torch's versions in it.
+    """The release that contradicts the fewest requirements of torch, with torch's versions applied.
 
-    None if torch requires something that no patch among `releases` has.
+    None if torch requires a component that no patch among `releases` has.
     """
     best: tuple[int, CudaRelease] | None = None
     for cuda_release in releases:
@@ -139,7 +139,7 @@ def _mended(releases: Sequence[CudaRelease], torch: Sequence[Requirement]) -> Cu
 
 
 def _has(cuda_release: CudaRelease, requirement: Requirement) -> bool:
-    """Whether the release has a component of that name in a version that will do."""
+    """Whether the release has a component of that name in a matching version."""
     listed = normalize(requirement.name) in cuda_release.components
     return listed and _against(requirement, cuda_release) is None
 
@@ -148,18 +148,18 @@ def _against(requirement: Requirement, cuda_release: CudaRelease) -> str | None:
     name = normalize(requirement.name)
     if name == METAPACKAGE:
         fits = requirement.specifier.contains(cuda_release.version)
-        return None if fits else f"torch wants {METAPACKAGE} {requirement.specifier}"
+        return None if fits else f"torch requires {METAPACKAGE} {requirement.specifier}"
     component = cuda_release.components.get(name)
     if component is None:
         return None
     exact = [item.version for item in requirement.specifier if item.operator == "=="]
     if all(SpecifierSet(component).contains(version.removesuffix(".*")) for version in exact):
         return None
-    return f"torch wants {name} {requirement.specifier}, the release has {component}"
+    return f"torch requires {name} {requirement.specifier}, but the release has {component}"
 
 
 def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
-    """Whether a torch has no CUDA: it requires no NVIDIA wheel and is not a version +cuNNN."""
+    """Whether torch has no CUDA: no requirement of an NVIDIA wheel and no version +cuNNN."""
     if version.local and version.local.startswith("cu"):
         return False
     names = {normalize(requirement.name) for requirement in torch}
@@ -167,7 +167,7 @@ def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
 
 
 def violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Which chosen packages (name to version) are components, but not of `cuda_release`."""
+    """The chosen packages (name to version) that are components of another CUDA release."""
     major = cuda_release.version.split(".")[0]
     bases = {_base(name)[0] for name in cuda_release.components}
     broken = []
@@ -176,15 +176,17 @@ def violations(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[st
         base, of_major = _base(name)
         if spec is not None and not SpecifierSet(spec).contains(version):
             broken.append(
-                f"{name} {version} is not of CUDA {cuda_release.version}, which has {spec}"
+                f"{name} {version} is not part of CUDA {cuda_release.version}, which has {spec}"
             )
         elif spec is None and base in bases and of_major not in (None, major):
-            broken.append(f"{name} {version} is of CUDA {of_major}, the target of CUDA {major}")
+            broken.append(
+                f"{name} {version} is for CUDA {of_major}, but the target has CUDA {major}"
+            )
     return tuple(broken)
 
 
 def outside(cuda_release: CudaRelease, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Chosen packages that are versioned like CUDA, but that the release does not list."""
+    """Chosen packages with CUDA versions that are not listed in the release."""
     minor = ".".join(cuda_release.version.split(".")[:2]) + "."
     return tuple(
         f"{name} {version}"

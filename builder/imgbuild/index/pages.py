@@ -1,8 +1,8 @@
-"""Package indexes: PEP 503 and 691 pages, flat pages, upload times, which index has a package.
+"""Package indexes: PEP 503 and 691 pages, flat pages, upload times, index of a package.
 
-Reads PEP 503 HTML, PEP 691 JSON, a flat page of links, and the JSON API beside a simple index. An
-index is asked only for the packages that a target assigns to it, and a package is looked up in one
-index only, so no other index can answer for it (no dependency confusion).
+Reads PEP 503 HTML, PEP 691 JSON, a flat page of links, and the JSON API next to a simple index. An
+index is queried only for the packages that a target assigns to it, and a package is looked up in
+one index only, so that no other index can provide it (no dependency confusion).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ SIMPLE = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2,"
     " text/html;q=0.1"
 )
-# The endings of sdists, also of those that are not read: `refusal` names them.
+# The suffixes of sdists, including unsupported ones, which `refusal` reports.
 SDIST = re.compile(r"\.(zip|tgz|tar(\.\w+)?)\Z")
-FILES_LIMIT = 250_000  # of one page
-URL, GIT = "url", GIT_INDEX  # the indexes of packages by address
-PROJECT = "project"  # the index of the user's own packages, whose wheels are made here
-GIT_ADDRESS = "git+"  # begins the address of a git tree
+FILES_LIMIT = 250_000  # limit for one page
+URL, GIT = "url", GIT_INDEX  # the index name of packages by URL
+PROJECT = "project"  # the index name of the user's packages, whose wheels are built locally
+GIT_ADDRESS = "git+"  # prefix of the URL of a git tree
 
 
 class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file that an index lists. None where the index does not say; `size` in bytes.
+    """One file that an index lists. Missing values are None; `size` in bytes.
 
-    `editable`: the wheel of a package of the user's project, made by imgbuild.
+    `editable`: the wheel of a package of the user's project, built by imgbuild.
     """
 
     name: str
@@ -63,22 +63,22 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_wheel(self) -> bool:
-        """Whether it is a wheel by its name."""
+        """Whether the name is that of a wheel."""
         return self.name.endswith(".whl")
 
     @property
     def version(self) -> Version | None:
-        """The version in its name; None for a name that no packaging tool would read."""
+        """The version in its name; None for an invalid name."""
         return _version_of(self.name)
 
 
-@functools.cache  # called millions of times in one run, of some ten thousand names
+@functools.cache  # called millions of times in one run, for about ten thousand names
 def _version_of(name: str) -> Version | None:
     try:
         if name.endswith(".whl"):
             return parse_wheel_filename(name)[1]
         return parse_sdist_filename(SDIST.sub(".tar.gz", name))[1]
-    except ValueError:  # what packaging raises, and Python for a number of 5,000 digits
+    except ValueError:  # raised by packaging, and by Python for a number of 5,000 digits
         return None
 
 
@@ -86,7 +86,7 @@ NO_FILES: Mapping[str, tuple[IndexFile, ...]] = {}
 
 
 class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """An index with its address filled in. `address` may hold a password: never print it."""
+    """An index with its URL filled in. `address` may contain a password: never print it."""
 
     name: str
     address: str
@@ -95,16 +95,16 @@ class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local(self) -> bool:
-        """Whether it is a folder of this machine, for which no server is asked."""
+        """Whether it is a local folder, which needs no request to a server."""
         return is_local(self.address)
 
 
 class PageLike(Protocol):
-    """What is read of a downloaded page."""
+    """The used attributes of a downloaded page."""
 
     @property
     def url(self) -> str:
-        """Where it came from, redirects followed."""
+        """The final URL after redirects."""
 
     @property
     def text(self) -> str:
@@ -118,7 +118,7 @@ class PageLike(Protocol):
 class Pages(Protocol):
     """The part of `http.client.Http` that indexes need.
 
-    The key of a kept audit has the code of this module, and must not depend on that of HTTP.
+    The key of a cached audit includes the code of this module, and must not depend on that of HTTP.
     """
 
     def text(self, url: str, accept: str = "*/*") -> PageLike:
@@ -126,15 +126,15 @@ class Pages(Protocol):
 
 
 def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
-    """An index's address for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
+    """An index's URL for CUDA release `cuda` ("12.4") and torch version `torch` ("2.6.0").
 
-    InputError if the address asks for a torch version and the target pins none.
+    InputError if the URL contains a torch version and the target pins none.
     """
     if index.url is None:
         return None
     if "{torch}" in index.url and torch is None:
         message = (
-            f"the index {index.url} is one for each torch version, and the target pins no torch"
+            f"the index {index.url} depends on the torch version, but the target does not pin torch"
         )
         raise InputError(message, hint="add torch to the target's pins")
     minor = ".".join((torch or "").split("+")[0].split(".")[:2])
@@ -142,7 +142,7 @@ def fill(index: PackageIndex, *, cuda: str, torch: str | None) -> str | None:
 
 
 def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[str, IndexAddress]:
-    """The indexes that `target` uses, by name; `default` gives a missing address."""
+    """The indexes that `target` uses, by name; `default` provides a missing URL."""
     names = {matrix.default_index, *target.indexes.values()}
     return {
         name: IndexAddress(
@@ -157,10 +157,10 @@ def places(matrix: Matrix, target: Target, default: Callable[[], str]) -> dict[s
 
 
 class Indexes:
-    """Looks packages up, each in the one index that it is assigned to.
+    """Looks packages up, each in its assigned index.
 
-    An HTTP client requests each page once, for all that use it. `direct` has the only files of
-    packages that no index is used for, by normalized name: one wheel, or the sdist of a git tree.
+    An HTTP client requests each page once for all users of the page. `direct` has the files of
+    packages without an index, by normalized name: one wheel, or the sdist of a git tree.
     """
 
     _known: ClassVar[
@@ -185,7 +185,7 @@ class Indexes:
         self._files = self._known.setdefault(http, {})
 
     def place(self, package: str) -> IndexAddress:
-        """The one index that may answer for `package`; URL or GIT for one with an address."""
+        """The index that `package` is assigned to; URL or GIT for one with a URL."""
         direct = self._direct.get(normalize(package))
         if direct is not None:
             name = GIT if direct[0].url.startswith(GIT_ADDRESS) else URL
@@ -196,7 +196,7 @@ class Indexes:
     def files(self, package: str) -> tuple[IndexFile, ...]:
         """Every file of `package` in its index, in the order of its page; empty if it has none.
 
-        FetchFailed if the index does not answer.
+        FetchFailed if the index does not respond.
         """
         package = normalize(package)
         if package in self._direct:
@@ -210,19 +210,19 @@ class Indexes:
             return self._files[key]
 
     def addresses(self, package: str, locked: LockedFile) -> list[str]:
-        """Where the index of `package` has `locked`: same name, and same sha256 if it says one.
+        """The URLs of `locked` in the index of `package`: same name, and same sha256 if listed.
 
-        Empty if the index has no such file any more; IntegrityError if it has different bytes under
+        Empty if the index no longer has such a file; IntegrityError if it has other content under
         that name.
         """
         named = [file for file in self.files(package) if file.name == locked.file]
         same = [file.url for file in named if file.sha256 in (None, locked.sha256)]
         if named and not same:
             message = (
-                f"{locked.file} on the index {self.place(package).name} has sha256"
-                f" {named[0].sha256}, the lock has {locked.sha256}"
+                f"{locked.file} on the index {self.place(package).name} has sha256 "
+                f"{named[0].sha256}, but the lock has {locked.sha256}"
             )
-            hint = "the file was replaced on the index; it was not downloaded"
+            hint = "the file was replaced on the index and was not downloaded"
             raise IntegrityError(message, hint=hint)
         return same
 
@@ -258,19 +258,19 @@ def _shown(page: PageLike) -> str:
 
 
 def may_name(index: str, url: str) -> bool:
-    """Whether an index at `index` may name a file at `url`: a server none of this machine's."""
+    """Whether an index at `index` may link to a file at `url`: a server never to local files."""
     return not is_local(url) or is_local(index)
 
 
 def is_local(url: str) -> bool:
-    """Whether an address is one of this machine's file system."""
+    """Whether a URL refers to the local file system."""
     if url.startswith(("https://", "http://")):  # nearly all: a page has thousands of them
         return False
     return urllib.parse.urlsplit(url).scheme == "file"
 
 
 def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:
-    """The page, or None where the server says 404 or 410; other failures pass."""
+    """The page, or None for status 404 or 410; other errors are raised."""
     try:
         return ask()
     except FetchFailed as error:
@@ -289,24 +289,24 @@ def of_package(name: str, package: str) -> bool:
 
 
 def owner(name: str) -> str | None:
-    """The package that a file belongs to by its name; None where the name cannot be read."""
+    """The package of a file name; None if the name is invalid."""
     try:
         if name.endswith(".whl"):
             return str(parse_wheel_filename(name)[0])
         return str(parse_sdist_filename(SDIST.sub(".tar.gz", name))[0])
-    except ValueError:  # what packaging raises, and Python for a number of 5,000 digits
+    except ValueError:  # raised by packaging, and by Python for a number of 5,000 digits
         return None
 
 
 def read_page(page: PageLike) -> list[IndexFile]:
-    """The files of a project page or of a flat page of links, in its own order."""
+    """The files of a project page or of a flat page of links, in page order."""
     if "json" in page.content_type or page.text.startswith("{"):
         return read_json(json.loads(page.text), page.url)
     return read_html(page.text, page.url)
 
 
 def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
-    """The files of a PEP 691 project page (PEP 700 fields where it has them)."""
+    """The files of a PEP 691 project page (with PEP 700 fields, if any)."""
     files: list[IndexFile] = []
     for entry in document.get("files", ()):
         if len(files) >= FILES_LIMIT:
@@ -334,7 +334,7 @@ def _joined(page: str, url: str) -> str:
 
 
 def _file(**fields: object) -> IndexFile:
-    """What an index says of a file; ValidationError for a value of another type."""
+    """The file from its index entry; ValidationError for a value of another type."""
     return msgspec.convert(fields, IndexFile)
 
 
@@ -360,7 +360,7 @@ class _Links(html.parser.HTMLParser):
 
 
 def read_html(text: str, url: str) -> list[IndexFile]:
-    """The files of a PEP 503 page (PEP 592, 658, 714 attributes where it has them)."""
+    """The files of a PEP 503 page (with PEP 592, 658, 714 attributes, if any)."""
     links = _Links()
     links.feed(text)
     base = urllib.parse.urljoin(url, links.base) if links.base else url
@@ -390,7 +390,7 @@ def read_html(text: str, url: str) -> list[IndexFile]:
 
 
 def read_json_api(page: PageLike) -> dict[str, IndexFile]:
-    """The files that a JSON API lists, by name. Its addresses may be relative to the page."""
+    """The files that a JSON API lists, by name. URLs may be relative to the page."""
     document = json.loads(page.text)
     return {
         entry["filename"]: _file(
@@ -408,7 +408,7 @@ def read_json_api(page: PageLike) -> dict[str, IndexFile]:
 
 
 def merge(files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]) -> tuple[IndexFile, ...]:
-    """`files` with additional data of the JSON API, which is ignored where its hash differs."""
+    """`files` with additional data of the JSON API, which is ignored if its hash differs."""
     merged = []
     for file in files:
         extra = more.get(file.name)

@@ -1,8 +1,8 @@
 """METADATA of a wheel on an index, without downloading the wheel.
 
-It is read from the file that the index has beside the wheel (PEP 658), else by HTTP ranges from the
-wheel itself, and kept by the wheel's sha256. A server that ignores ranges sends the whole wheel, of
-which only the end is kept in memory.
+It is read from the index's metadata file (PEP 658), otherwise by HTTP ranges from the wheel, and
+cached by the wheel's sha256. A server that ignores ranges sends the whole wheel, of which only the
+end is kept in memory.
 """
 
 from __future__ import annotations
@@ -20,41 +20,42 @@ from imgbuild.lock.resolution import LockedFile, Wheel
 from imgbuild.values import Sha256, sha256
 from imgbuild.wheel.metadata import read_metadata
 
-# A wheel's last kilobytes hold its directory and, as installers write dist-info last, METADATA too.
+# The last kilobytes of a wheel contain its directory and, since dist-info is usually last, METADATA
+# too.
 TAIL = 64 * 1024
 FACT = "metadata"
-LATER = "locked:"  # begins the address of a wheel that is named by its hash
+LATER = "locked:"  # prefix of the URL of a wheel identified by its hash
 Octets = bytes  # inside Blocks, `bytes` is the method
 
 
 class Ranges(Protocol):
-    """The part of `http.client.Http` that reads pieces of files."""
+    """The part of `http.client.Http` that reads ranges of files."""
 
     def part(self, url: str, start: int, length: int) -> bytes:
         """The `length` bytes of the file that begin at offset `start`."""
 
     def part_end(self, url: str, length: int) -> tuple[bytes, int]:
-        """The last `length` bytes, and the size of the whole."""
+        """The last `length` bytes, and the size of the file."""
 
     def bytes(self, url: str) -> bytes:
-        """The whole file."""
+        """The complete file."""
 
     def fingerprint(self, url: str) -> tuple[str, int]:
         """SHA-256 in hex, and the size."""
 
 
 class FactStore(Protocol):
-    """The part of `store.Store` that remembers."""
+    """The part of `store.Store` for facts."""
 
     def fact(self, kind: str, key: str) -> bytes | None:
-        """What was kept."""
+        """The stored data."""
 
     def put_fact(self, kind: str, key: str, data: bytes) -> None:
-        """Keep `data`."""
+        """Store `data`."""
 
 
 class Blocks:
-    """`Ranges` that fetches whole blocks and keeps the latest: neighbours are requested in turn."""
+    """`Ranges` that fetches complete blocks and keeps the latest for adjacent requests."""
 
     def __init__(self, http: Ranges, *, block: int = 1 << 19, limit: int = 256) -> None:
         self._http = http
@@ -78,20 +79,20 @@ class Blocks:
             self._keep(url, missing[0], data)
         with self._lock:
             blocks = [self._kept.get((url, at), b"") for at in range(first, last + 1)]
-        if not all(blocks):  # more than is kept, or others were quicker
+        if not all(blocks):  # more than is kept, or other threads were faster
             return self._http.part(url, start, length)
         whole = b"".join(blocks)
         skip = start - first * self._block
         return whole[skip : skip + length]
 
     def part_end(self, url: str, length: int) -> tuple[Octets, int]:
-        """The last `length` bytes, and the size of the whole."""
+        """The last `length` bytes, and the size of the file."""
         data, size = self._http.part_end(url, length)
         self._sizes[url] = size
         return data, size
 
     def bytes(self, url: str) -> Octets:
-        """The whole file."""
+        """The complete file."""
         return self._http.bytes(url)
 
     def fingerprint(self, url: str) -> tuple[str, int]:
@@ -109,7 +110,7 @@ class Blocks:
 
 
 class LookedUp:
-    """`Ranges` whose addresses may be `LATER` and a hash, looked up when something is read."""
+    """`Ranges` whose URLs may be `LATER` and a hash, looked up on the first read."""
 
     def __init__(self, http: Ranges, look_up: Callable[[Sha256], str]) -> None:
         self._http = http
@@ -122,11 +123,11 @@ class LookedUp:
         return self._http.part(self._address(url), start, length)
 
     def part_end(self, url: str, length: int) -> tuple[Octets, int]:
-        """The last `length` bytes, and the size of the whole."""
+        """The last `length` bytes, and the size of the file."""
         return self._http.part_end(self._address(url), length)
 
     def bytes(self, url: str) -> Octets:
-        """The whole file."""
+        """The complete file."""
         return self._http.bytes(self._address(url))
 
     def fingerprint(self, url: str) -> tuple[str, int]:
@@ -143,7 +144,7 @@ class LookedUp:
 
 
 class RemoteFile(io.RawIOBase):
-    """A file on a server, readable and seekable; what was fetched once is not fetched again."""
+    """A file on a server, readable and seekable; fetched ranges are not fetched again."""
 
     def __init__(self, url: str, http: Ranges) -> None:
         super().__init__()
@@ -165,13 +166,13 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move; the new position."""
+        """Change the position; returns the new one."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         self._position = max(0, start + offset)
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with the next bytes; how many there were."""
+        """Fill `buffer` with the next bytes; returns their number."""
         start, length = self._position, min(len(buffer), self.size - self._position)
         if length <= 0:
             return 0
@@ -186,9 +187,9 @@ class RemoteFile(io.RawIOBase):
 
 
 def metadata(file: IndexFile, http: Ranges, facts: FactStore) -> bytes:
-    """METADATA of the wheel that `file` names.
+    """METADATA of the wheel `file`.
 
-    FetchFailed if it cannot be fetched; IntegrityError if it is not what the index says.
+    FetchFailed if it cannot be fetched; IntegrityError if it does not match the index.
     """
     if file.sha256 and (cached := facts.fact(FACT, file.sha256)) is not None:
         return cached
@@ -201,19 +202,20 @@ def metadata(file: IndexFile, http: Ranges, facts: FactStore) -> bytes:
 
 
 def _beside(file: IndexFile, http: Ranges) -> bytes | None:
-    with contextlib.suppress(
-        FetchFailed
-    ):  # announced, yet not served: the wheel itself still has it
+    with contextlib.suppress(FetchFailed):  # announced, but not served: read it from the wheel
         data = http.bytes(f"{file.url}.metadata")
         if file.metadata_sha256 and sha256(data) != file.metadata_sha256:
-            message = f"{file.name}.metadata is not what its index says: sha256 {sha256(data)}"
-            raise IntegrityError(message, hint=f"the index says {file.metadata_sha256}")
+            message = f"{file.name}.metadata does not match its index: sha256 {sha256(data)}"
+            raise IntegrityError(message, hint=f"the index lists {file.metadata_sha256}")
         return data
     return None
 
 
 def lock_file(file: IndexFile, http: Ranges) -> LockedFile:
-    """`file` as a lock names it; what its index does not say is asked of its server or computed."""
+    """`file` as a locked file.
+
+    Values missing in the index are requested from the server or computed.
+    """
     digest, size = file.sha256, file.size
     if digest is None:
         digest, size = http.fingerprint(file.url)
@@ -223,7 +225,7 @@ def lock_file(file: IndexFile, http: Ranges) -> LockedFile:
 
 
 def lock_wheel(package: str, version: str, index: str, file: IndexFile, http: Ranges) -> Wheel:
-    """`file` as the wheel of `package` that a lock names; `index` is the name of its index."""
+    """`file` as a locked wheel of `package`; `index` is the name of its index."""
     locked = lock_file(file, http)
     return Wheel(
         package=package,

@@ -44,7 +44,7 @@ def page(package: str, offers: list[OfferedFile], base: str) -> bytes:
 
 
 def amended(data: bytes, requirements: Sequence[str]) -> bytes:
-    """METADATA with `requirements` added. They go first: what ends a header varies."""
+    """METADATA with `requirements` added at the beginning, since the end of a header varies."""
     ending = b"\r\n" if b"\r\n" in data[:200] else b"\n"
     added = b"".join(b"Requires-Dist: " + line.encode() + ending for line in requirements)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
@@ -61,8 +61,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             status, kind, data = self._answer(urllib.parse.unquote(self.path))
         except Exception as error:  # noqa: BLE001 - raised again when uv has ended
-            # Uv prints no more than the status. 400, since uv would ask again after a 5xx, and
-            # fetching has tried often enough.
+            # uv prints only the status. 400, since uv would retry after a 5xx, and the fetch was
+            # already retried.
             self.catalogue.failures.append(error)
             status, kind, data = 400, "text/plain", str(error).encode()
         self.send_response(status)
@@ -90,7 +90,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return 404, "text/plain", b"only pages and metadata are served"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        del format, args  # each request under -v would bury everything else
+        del format, args  # a log line for each request would dominate the output of -v
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -104,7 +104,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serve(catalogue: Catalogue, amend: Amend = nothing) -> Iterator[str]:
-    """Serve `catalogue` on 127.0.0.1, amended; yields the address of its simple index."""
+    """Serve `catalogue` on 127.0.0.1, amended; yields the URL of its simple index."""
     parts = {"catalogue": catalogue, "amend": staticmethod(amend)}
     handler = type("Handler", (_Handler,), parts)
     with _Server(("127.0.0.1", 0), handler) as server:

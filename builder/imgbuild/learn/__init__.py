@@ -1,1 +1,1 @@
-"""Audit findings become constraints, and the target is solved again."""
+"""Derives constraints from audit findings and resolves the target again."""

@@ -1,6 +1,6 @@
-"""In which version of a package an incompatibility appears or disappears, by search.
+"""Finds the version of a package in which an incompatibility appears or disappears.
 
-Modules are read by range from wheels that are not downloaded; answers are kept in the store.
+Modules are read by range from remote wheels; results are cached in the store.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ ANSWERS = "audit-probe"
 
 
 class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that a package set could have: its wheel that fits the machine best."""
+    """A version available to a package set: its best compatible wheel."""
 
     version: Version
     file: IndexFile
 
     @property
     def uploaded(self) -> datetime.datetime | None:
-        """When the wheel was uploaded, if the index says."""
+        """The upload time of the wheel, if the index has it."""
         return self.file.uploaded
 
 
 class ReleaseCatalogue:
-    """The releases of packages on a target's indexes, whatever the cut-off."""
+    """The releases of packages on a target's indexes, regardless of the cut-off."""
 
     def __init__(self, catalogue: Catalogue, library: Library, store: Store) -> None:
         self.catalogue = catalogue
@@ -57,9 +57,9 @@ class ReleaseCatalogue:
         self._releases: dict[str, tuple[PackageRelease, ...]] = {}
 
     def releases(self, package: str) -> tuple[PackageRelease, ...]:
-        """Every final version that has a wheel for the machine and was not yanked, ascending.
+        """Every final version with a compatible wheel that is not yanked, ascending.
 
-        A pinned version counts whatever it is.
+        A pinned version is always included.
         """
         if package not in self._releases:
             rules = self.catalogue.rules
@@ -91,17 +91,17 @@ class ReleaseCatalogue:
         return next(matches, None)
 
     def wheel(self, package: str, release: PackageRelease) -> Wheel:
-        """The wheel of a release, as a lock would name it.
+        """The wheel of a release, as a locked file.
 
-        FetchFailed if its index gives no hash, and the library has no way to its bytes.
+        FetchFailed if its index has no hash, and the library cannot fetch the file.
         """
         index = self.catalogue.indexes.place(package).name
         http = self.library.http
         if release.file.sha256 is None or release.file.size is None:
             if http is None:
                 message = (
-                    f"{release.file.name}: the index {index} gives no hash of it,"
-                    " and downloads are not allowed"
+                    f"{release.file.name}: the index {index} has no hash for it, and downloads are "
+                    "not allowed"
                 )
                 raise FetchFailed(message, hint="run once without --offline")
             return lock_wheel(package, str(release.version), index, release.file, http)
@@ -115,7 +115,7 @@ class ReleaseCatalogue:
         )
 
     def package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
-        """A package set of these releases, in which everything else is unknown."""
+        """A package set of only these releases."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)
@@ -133,7 +133,7 @@ class ReleaseCatalogue:
         )
 
     def remembered(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
-        """What `ask` answers about immutable files; kept under `key`, Python and the code."""
+        """The result of `ask` about immutable files, cached by `key`, Python and code."""
         python = self.catalogue.rules.tags.python
         name = compact([code_digest(__name__), python, *key]).decode()
         cached = self.store.fact(ANSWERS, name)
@@ -150,9 +150,9 @@ class ReleaseCatalogue:
 def lacks(
     release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
 ) -> bool | None:
-    """Whether `release` of the other package still lacks (or refuses) what the evidence is about.
+    """Whether `release` of the other package still lacks (or rejects) the item in the evidence.
 
-    None if that cannot be determined, also for evidence of a kind that names cannot prove.
+    None if that cannot be determined, or for evidence of a type that names cannot prove.
     """
     if evidence.relation not in _ASKS:
         return None
@@ -169,7 +169,7 @@ def lacks(
 def brings(
     release_catalogue: ReleaseCatalogue, package: str, release: PackageRelease, module: str
 ) -> bool:
-    """Whether `release` of `package` has the module, by the names of its files."""
+    """Whether `release` of `package` has the module, according to its file names."""
     wheel = release_catalogue.wheel(package, release)
 
     def _ask() -> bool:
@@ -203,9 +203,9 @@ def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def silent(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
-    """Whether a class and all its bases are readable, and the word `name` is in none of them.
+    """Whether a class and all its bases are readable and do not contain the word `name`.
 
-    Then no `__getattr__` that answers from a table can answer for it.
+    Then no table-based `__getattr__` can provide it.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for ancestor in classes.ancestors(package_set, classes.follow(package_set, lookup_result)):
@@ -227,7 +227,7 @@ def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
 
 
 def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
-    """Whether an argument is required that a call leaves out, or so few places are taken."""
+    """Whether a call omits a required argument or has too many positional ones."""
     callee, _, what = subject.removesuffix(")").partition("(")
     lookup_result = dotted(package_set, callee)
     taken = signatures.signature(package_set, lookup_result)
@@ -239,7 +239,7 @@ def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
         )
     definition = classes.follow(package_set, lookup_result).definition
     if isinstance(definition, Function) and lookup_result.owner is not None:
-        return None  # it is unknown whether self is among the places
+        return None  # it is unknown whether self is among the positional arguments
     places = [parameter for parameter in taken.parameters if parameter.kind != "keyword"]
     return not taken.varargs and len(places) <= int(what)
 
@@ -266,7 +266,7 @@ def _absent(lookup_result: LookupResult) -> bool | None:
 
 
 def dotted(package_set: PackageSet, path: str) -> LookupResult:
-    """What a path from the top of a package refers to: "vllm.SamplingParams", or "a.b:C.d"."""
+    """The object of a path from the top of a package: "vllm.SamplingParams", or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = package_set.module(first)
     if not isinstance(facts, ModuleFacts):
@@ -280,10 +280,10 @@ def dotted(package_set: PackageSet, path: str) -> LookupResult:
 
 
 def asks(release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease) -> bool:
-    """Whether `release` of the package that failed uses the same thing, in the same file.
+    """Whether `release` of the failing package uses the same item in the same file.
 
-    A file that moved is found by its name. False where the evidence is of a kind that the code of
-    one file does not tell.
+    A moved file is found by its name. False if the evidence is of a type that cannot be checked in
+    one file.
     """
     if evidence.relation not in (*_ASKS, Relation.PACKAGE):
         return False
@@ -301,12 +301,12 @@ def asks(release_catalogue: ReleaseCatalogue, evidence: Evidence, release: Packa
     return release_catalogue.remembered(key, _ask, bool)
 
 
-# What a call passes: places, keywords, whether more by a star or two.
+# The arguments of a call: positional, keywords, and whether it uses * or **.
 _Shape = tuple[int, tuple[str, ...], bool, bool]
 
 
 def _shapes(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> tuple[_Shape, ...]:
-    """What the calls pass that the evidence is about; empty if they cannot be found again."""
+    """The arguments of the calls in the evidence; empty if the calls are not found."""
     release = release_catalogue.release(evidence.package, evidence.version)
     if release is None:
         return ()
@@ -324,13 +324,13 @@ def _shape(call: Call) -> _Shape:
 
 
 def _calls(call: Call, subject: str) -> bool:
-    """Whether a call is one of what the subject names, judged by its last word."""
+    """Whether a call matches the last component of the subject."""
     callee = subject.partition("(")[0]
     return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
 
 
 def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleFacts]:
-    """The module of `file`, else those of files with its name."""
+    """The module of `file`, otherwise those of files with the same name."""
     modules = package_set.modules_of(package)
     name = file.rpartition("/")[2]
     same = [module for module, path in modules.items() if path == file]
@@ -343,7 +343,7 @@ def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleF
 
 
 def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Sequence[_Shape]) -> bool:
-    """Whether a module imports, calls with, or reads what the evidence is about."""
+    """Whether a module imports, calls or reads the item in the evidence."""
     subject = evidence.subject
     match evidence.relation:
         case Relation.MODULE | Relation.PACKAGE:
@@ -379,10 +379,10 @@ def _reads(facts: ModuleFacts, name: str) -> bool:
 def boundary(
     releases: Sequence[T], start: int, persists: Callable[[T], bool], step: int
 ) -> tuple[T, T | None]:
-    """From `releases[start]`, which has the clash: the last with it, and the first without.
+    """From the incompatible `releases[start]`: the last incompatible and the first compatible one.
 
-    Searches in direction `step` (1 or -1) in growing steps, then by halves: few are read. Both are
-    neighbours, even if the clash disappears and comes back.
+    Searches in direction `step` (1 or -1) with increasing steps, then by bisection, so that few are
+    read. Both are adjacent, even if the incompatibility disappears and returns.
     """
     bad, good, width = start, None, 1
     edge = len(releases) - 1 if step > 0 else 0
@@ -407,7 +407,7 @@ def boundary(
 def at_time(
     releases: Sequence[PackageRelease], moment: datetime.datetime | None
 ) -> PackageRelease | None:
-    """The newest version at `moment`; None if that is not known."""
+    """The newest version at `moment`; None if unknown."""
     if moment is None:
         return None
     old = [item for item in releases if item.uploaded is not None and item.uploaded <= moment]

@@ -1,7 +1,7 @@
-"""From a finding to a constraint: which versions of B would do, and for which versions of A.
+"""Derives a constraint from a finding: compatible versions of B, for a range of versions of A.
 
 Two boundaries are searched: the version of B in which the name was added or removed, and, if A is
-not pinned, the versions of A that use it. Some findings give no constraint.
+not pinned, the versions of A that use it. Some findings yield no constraint.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation
 
-# Relations without a name to look up in other versions; a WINDOW without versions is one of them.
+# Relations without a name to look up in other versions, such as a WINDOW without versions.
 UNNAMED: Final = (
     *(Relation.SYMBOL, Relation.LIBRARY, Relation.ABI, Relation.CUDA, Relation.WINDOW),
 )
-NEVER: Final = "<0"  # no version of the other package will do
-# The packages that others import without declaring them, by module. What gets into an image unasked
-# must be reviewed: no name is guessed, since anybody may publish under one, and what METADATA names
-# under an extra is optional by its authors' own word.
+NEVER: Final = "<0"  # no version of the other package is compatible
+# The packages that others import without declaring them, by module. Packages that are added
+# automatically must be reviewed: names are not guessed, since anyone can publish under one, and
+# requirements of an extra in METADATA are declared as optional.
 _BROUGHT_BY: Final = {"pkg_resources": "setuptools", "setuptools": "setuptools"}
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Which versions of the other package will do: a specifier, and where the name changed."""
+    """Compatible versions of the other package: a specifier, and the version of the change."""
 
     spec: str
     came: str = ""
@@ -47,9 +47,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 def learn(
     finding: Finding, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> Constraint | None:
-    """The constraint that `finding` proves; None if it has no evidence to learn from.
+    """The constraint that `finding` proves; None if its evidence is insufficient.
 
-    `pinned` are the packages that the target holds at one version.
+    `pinned` are the packages that the target pins to one version.
     """
     evidence = finding.evidence
     if evidence is None or not evidence.version:
@@ -82,9 +82,9 @@ def learn(
 def joined(
     entry: Constraint, recorded: Iterable[Constraint], release_catalogue: ReleaseCatalogue
 ) -> Constraint:
-    """`entry`; as a bound, if with what is known it excludes all releases on one side.
+    """`entry`, as a bound if it and known constraints exclude all releases on one side.
 
-    What has no name excludes one version each round: once several of the newest or of the oldest
+    Evidence without a name excludes one version each round: once several of the newest or oldest
     versions are excluded, a bound excludes them all.
     """
     alike = [
@@ -120,7 +120,7 @@ def joined(
 
 
 def _excluded(entry: Constraint) -> Version | None:
-    """The one version that an entry excludes; None if it says anything else."""
+    """The one version that an entry excludes; None for any other specifier."""
     parts = list(entry.spec)
     if len(parts) != 1 or parts[0].operator != "!=" or parts[0].version.endswith(".*"):
         return None
@@ -128,12 +128,12 @@ def _excluded(entry: Constraint) -> Version | None:
 
 
 def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | None:
-    """Which versions of the other package would do; None if unknown.
+    """The compatible versions of the other package; None if unknown.
 
-    What the evidence says itself counts first (a window, a rule). Names are looked up in other
-    versions; where these two packages alone do not clash, a third one is involved, and no version
-    of the other is the cause. For binaries, and code that raises on import, it is only known that
-    these two do not fit.
+    Versions stated in the evidence (a window, a rule) take precedence. Names are looked up in other
+    versions; if the two packages alone are compatible, a third one is involved, and no version of
+    the other is the cause. For binaries, and code that raises on import, it is only known that
+    these two versions are incompatible.
     """
     if evidence.spec:
         return Bounds(spec=evidence.spec)
@@ -160,7 +160,7 @@ def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | 
 
 
 def holding(evidence: Evidence, other: str, release_catalogue: ReleaseCatalogue) -> Bounds:
-    """Which versions of `other` have the module that is missing: all, or those before removal."""
+    """The versions of `other` that have the missing module: all, or those before its removal."""
     releases = release_catalogue.releases(other)
     module = evidence.subject.partition(".")[0]
 
@@ -186,10 +186,10 @@ def _directions(
 def package_range(
     evidence: Evidence, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> str:
-    """The versions of the package itself that ask for the same, as a specifier.
+    """The versions of the package with the same requirement, as a specifier.
 
-    One alone where the package is pinned, or where only this version was judged. Every release of
-    the range is asked: one that does not ask for it would be held to what others need.
+    Only one if the package is pinned, or if only this version was checked. Every release of the
+    range is checked: otherwise one without the requirement would be constrained too.
     """
     alone = f"=={evidence.version}"
     releases = release_catalogue.releases(evidence.package)
@@ -202,7 +202,7 @@ def package_range(
         return alone
 
     def _last(step: int) -> PackageRelease:
-        """The last of consecutive releases that ask for it, up to the first that does not."""
+        """The last of consecutive releases with the requirement, up to the first without it."""
         side = releases[start:] if step > 0 else releases[start::-1]
         return list(takewhile(lambda release: asks(release_catalogue, evidence, release), side))[-1]
 

@@ -1,7 +1,7 @@
-"""Solves, audits, learns and solves again, until nothing is found; writes constraints.yaml.
+"""Resolves, audits and learns in a loop until there are no findings; writes constraints.yaml.
 
-No wheel is downloaded for it: the audit reads Python code and METADATA by ranges. Each constraint
-is written down as soon as it is learned, so that an interrupted run continues where it stopped.
+No wheel is downloaded: the audit reads Python code and METADATA by ranges. Each constraint is
+written as soon as it is learned, so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint, constraints_path, encode, merge, read
 from imgbuild.matrix.model import Matrix
 from imgbuild.report import Finding, Report, Severity
-from imgbuild.solve import solve
+from imgbuild.solve import kept_releases, solve, uv
 from imgbuild.solve.direct import NO_DIRECT, Direct, of_arches
 from imgbuild.solve.extension import address_of
 from imgbuild.solve.problem import SolveProblem
@@ -41,21 +41,21 @@ from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Arch, Sha256, sha256
 
 Keep = Callable[[Iterable[Constraint]], tuple[Constraint, ...]]
-# The checks that files on a server are enough for.
+# The checks that need only files on a server.
 READABLE = ("metadata", "imports", "calls", "support", "rules")
 CLEAN = "audit-settled"
 JUDGING = (
     "imgbuild.audit.judge",
     "imgbuild.learn.removed_attributes",
-)  # what a report follows from
-EACH = 4  # findings between the same two packages that are learned from in one round
+)  # the inputs of a report
+EACH = 4  # limit of findings between the same two packages per round
 SHOWN = 8
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """A resolution without errors by architecture, what was learned, and in how many rounds.
+    """A resolution without errors by architecture, learned constraints, and number of rounds.
 
-    `sources` are the packages that are not of an index, as the lock names them.
+    `sources` are the packages that are not from an index, as locked sources.
     """
 
     resolutions: Mapping[Arch, Resolution]
@@ -66,7 +66,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettledArch(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one architecture, and everything that is known after it."""
+    """The result of one architecture, and all known constraints after it."""
 
     resolution: Resolution
     report: Report
@@ -84,9 +84,9 @@ def settle(
     recorded: Sequence[Constraint],
     keep: Keep,
 ) -> Settled:
-    """Target `name` resolved so that its audit is clean.
+    """Resolve target `name` so that its audit is clean.
 
-    `keep` writes down what was learned, and returns everything that is known then. NoSolution, with
+    `keep` stores learned constraints, and returns all known constraints. NoSolution, with
     the conflict and its evidence, if there is no solution.
     """
     before, done = tuple(recorded), dict[Arch, SettledArch]()
@@ -109,12 +109,12 @@ def settle(
 
 
 def _broken(settled: SettledArch, recorded: Sequence[Constraint]) -> bool:
-    """Whether this one violates what was learned on another architecture."""
+    """Whether this resolution violates constraints learned on another architecture."""
     return bool(constraints.violations(recorded, settled.resolution.versions))
 
 
 def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: Keep) -> SettledArch:
-    """One target on one architecture, solved again until its audit is clean; see `settle`."""
+    """Resolve one target on one architecture until its audit is clean; see `settle`."""
     problem = prepared.problem
     name, arch, context = problem.name, problem.arch, problem.context
     recorded, rounds = tuple(recorded), 0
@@ -125,9 +125,9 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
             resolution = solve.lock_answer(prepared, chosen)
         terms = terms_of(prepared, resolution)
         if (report := _clean_report(prepared, resolution, terms)) is not None:
-            solve.report_age(prepared, chosen)
+            _report(prepared, chosen, resolution)
             return _settled(prepared, resolution, report, recorded, rounds)
-        # A library for each round: what it has read is on the disk after it, and only there.
+        # One library for each round: its data is then kept only on disk.
         with Library(context.store, Blocks(_ranges(prepared, resolution))) as library:
             release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
             with (
@@ -143,7 +143,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
             if not errors:
                 context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
-                solve.report_age(prepared, chosen)
+                _report(prepared, chosen, resolution)
                 return _settled(prepared, resolution, report, recorded, rounds)
             number = count(len(errors), "error")
             with context.reporter.step(f"learning from {number} (pass {rounds})"):
@@ -152,8 +152,25 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
                     context.reporter.info(f"learned: {entry}")
                 now = keep(learned)
         if now == recorded:
-            raise not_learned(name, arch, errors)
+            kept = kept_releases.suggestion(prepared, resolution.versions)
+            raise not_learned(name, arch, errors, kept)
         recorded = now
+
+
+def _report(
+    prepared: PreparedTarget, chosen: Sequence[uv.ChosenPackage], resolution: Resolution
+) -> None:
+    """Report old versions, and frameworks in other releases than the target's that it is like."""
+    solve.report_age(prepared, tuple(chosen))
+    problem = prepared.problem
+    moved = kept_releases.moves(problem, resolution.versions)
+    row = problem.row
+    if row is None or not moved:
+        return
+    shown = ", ".join(map(str, moved))
+    line = f"{problem.name} has later releases than {row.row.like}, which was tested: {shown}"
+    kept = kept_releases.suggestion(prepared, resolution.versions)
+    problem.context.reporter.warn(f"{line}; {kept}" if kept else line)
 
 
 def _settled(
@@ -189,7 +206,7 @@ def _key(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> str:
 
 
 def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple[Constraint, ...]:
-    """What is learned from errors of the audit of whole files, which had to be downloaded."""
+    """Constraints from audit errors in complete files, which had to be downloaded."""
     store, http = problem.context.store, problem.context.http
     with solve.opened(problem) as prepared, Library(store, http) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, store)
@@ -200,7 +217,7 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
 
 
 def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
-    """The inputs of a target's audit besides its packages."""
+    """The inputs of a target's audit in addition to its packages."""
     target = prepared.problem.target
     required = prepared.problem.requirements
     direct = required.named.union(item.package for item in prepared.backend.requirements)
@@ -248,7 +265,7 @@ def audit_of(
 
 
 def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:
-    """Where the published wheels of a resolution are read from; no index is asked before."""
+    """The sources of the published wheels of a resolution; no index is queried before a read."""
     wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
     built = {item.wheel.sha256 for item in resolution.built}
 
@@ -261,7 +278,7 @@ def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:
 
 
 def package_set_of(resolution: Resolution, release_catalogue: ReleaseCatalogue) -> PackageSet:
-    """The package set of a resolution; what is not in the store is read from its index."""
+    """The package set of a resolution; files missing from the store are read from their index."""
     catalogue = release_catalogue.catalogue
     rules = catalogue.rules
 
@@ -290,7 +307,7 @@ def learn_all(
     pinned: Collection[str],
     recorded: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:
-    """Constraints from the errors; of many between the same two packages from the first few."""
+    """Constraints from the errors; for many between the same two packages, from the first few."""
     seen: set[tuple[str, ...]] = set()
     pairs: Counter[tuple[str, str]] = Counter()
     learned: list[Constraint] = []
@@ -311,20 +328,23 @@ def learn_all(
     return constraints.merge((), learned)
 
 
-def not_learned(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
-    """The error for a package set from whose errors nothing new is learned."""
+def not_learned(
+    name: str, arch: Arch, errors: Sequence[Finding], suggestion: str = ""
+) -> NoSolution:
+    """The error for a package set whose errors yield no new constraint."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:
-        shown.append(f"and {len(errors) - SHOWN} more; imgbuild audit shows all")
-    message = f"{name} on {arch}: its packages are incompatible, and no other set is known"
+        shown.append(f"and {len(errors) - SHOWN} more; run imgbuild audit to show all")
+    message = f"{name} on {arch}: its packages are incompatible, and no other package set was found"
     hint = "change a pin; or, if the finding is wrong, waive it in matrix.yaml with a reason"
-    return NoSolution(message, reasons=tuple(shown), hint=hint)
+    nearest = (suggestion,) if suggestion else ()
+    return NoSolution(message, reasons=tuple(shown), nearest=nearest, hint=hint)
 
 
 def add_constraints(
     images: Path, learned: Iterable[Constraint], store: Store
 ) -> tuple[Constraint, ...]:
-    """Write `learned` to the file and return all entries. Safe for several processes at once."""
+    """Write `learned` to the file and return all entries. Safe for concurrent processes."""
     with store.exclusive(f"constraints-{sha256(str(images).encode())}"):
         entries = merge(read(images), learned)
         codec.write_bytes(constraints_path(images), encode(entries), below=images.parent)

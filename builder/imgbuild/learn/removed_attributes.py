@@ -1,9 +1,9 @@
-"""Attributes that a class had in an older release and no longer has from any source.
+"""Finds reads of attributes that a class had in an older release and lost.
 
 A class with `__getattr__` may have any attribute, so its names alone prove nothing. But if a
 package reads an attribute that the class defined in the release current when the reader was
-released, and the word is gone from the sources of the class and all its bases, nothing can provide
-it.
+released, and the name no longer occurs in the sources of the class and its bases, nothing can
+provide it.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def check(
     *,
     published: Collection[str] = (),
 ) -> list[Finding]:
-    """Reads of attributes that were there when the reader was written, and are gone.
+    """Reads of attributes that existed when the reader was released and were removed since.
 
-    `open_releases` gives the releases of packages; it is called only where attributes are read so.
-    What `published` packages read of each other is left out: it was checked when these were locked.
+    `open_releases` returns the releases of packages; it is called only if there are such reads.
+    Reads between `published` packages are excluded: they were checked when these were locked.
     """
     release_catalogue: ReleaseCatalogue | None = None
     findings: dict[tuple[str, int, str], Finding] = {}
     for read in _reads(package_set, path, published):
-        # One finding is enough for a union of classes that lack the same.
+        # One finding suffices for a union of classes that lack the same attribute.
         key = (read.facts.module, read.line, read.subject.rpartition(".")[2])
         if key in findings:
             continue
@@ -71,7 +71,7 @@ def check(
                     other=read.other,
                     subject=read.subject,
                     text=f"reads {read.subject}, which {read.other} "
-                    f"{package_set.version(read.other)} has no longer",
+                    f"{package_set.version(read.other)} no longer has",
                     error=True,
                 )
     return list(findings.values())
@@ -141,7 +141,7 @@ def _read(
 
 
 def _defines(package_set: PackageSet, package: str, name: str) -> bool:
-    """Whether any class of the package, a subclass perhaps, gives itself something of that name."""
+    """Whether any class of the package, such as a subclass, defines this name."""
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
     return any(gives(package_set.wheels[package].text(root).source, name) for root in sorted(roots))
 
@@ -149,8 +149,8 @@ def _defines(package_set: PackageSet, package: str, name: str) -> bool:
 def gives(source: bytes, name: str) -> bool:
     """Whether `source` defines, assigns or quotes `name`.
 
-    The name is searched for as plain text, and only its surroundings with an expression: over
-    megabytes that is many times faster than to search for the expression.
+    The name is searched as plain text, and only its context with a regular expression: over
+    megabytes this is much faster than a search with the expression.
     """
     plain = name.encode()
     word = re.escape(plain)
@@ -166,7 +166,7 @@ def gives(source: bytes, name: str) -> bool:
 def _classes(
     package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
-    """The classes that a receiver may be of, one or those of a union, by their path for readers."""
+    """The possible classes of a receiver, one or those of a union, by their path for display."""
     lookup_result = classes.class_of(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
     named = classes.resolve(package_set, facts, receiver.removesuffix("()"), scope=scope)
@@ -182,7 +182,7 @@ def _classes(
 
 
 def parts(text: str) -> list[str]:
-    """The members of a union as written: "Union[A, B[C]]", "A | None", in quotes or not."""
+    """The members of a union annotation: "Union[A, B[C]]", "A | None", in quotes or not."""
     text = text.strip().strip("\"'")
     union = _UNION.fullmatch(text)
     inner = union[1] if union is not None else text

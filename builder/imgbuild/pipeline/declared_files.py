@@ -31,6 +31,7 @@ from imgbuild.resolve.feasible import IndexPages
 from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.request import today
 from imgbuild.solve import repository_name
+from imgbuild.system.files import expanded
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.wheel.tags import Tags
 
@@ -97,7 +98,7 @@ def _read_files(
             fetched = fetch.fetch(fetch.parse(place), scratch / f"repository-{len(outside)}")
             outside.append(fetched.folder.resolve())
             continue
-        path = Path(place).expanduser()
+        path = expanded(place)
         if not path.exists():
             message = f"--from {place}: no such file or folder"
             raise InputError(message, hint="name a file or a folder of the project")
@@ -169,7 +170,7 @@ def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
 
     InputError for a place that does not exist, and for a broken file.
     """
-    paths = [Path(place).expanduser().resolve() for place in places]
+    paths = [expanded(place).resolve() for place in places]
     for place, path in zip(places, paths, strict=True):
         if not path.exists():
             message = f"{place}: no such file or folder"

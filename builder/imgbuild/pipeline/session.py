@@ -96,6 +96,8 @@ def open_session(
     It is that of the catalogue for targets `names` that it alone has, see `open_project`.
     """
     project = open_project(named, names)
+    if project.writable and project.half_updated:
+        console.warn(f"an update of {project.root} was interrupted: imgbuild update finishes it")
     return Session(
         project=project, matrix=published.load(project.matrix), options=options or Options()
     )

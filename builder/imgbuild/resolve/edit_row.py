@@ -191,6 +191,8 @@ def _written(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
     from ruamel.yaml.error import YAMLError
 
     text = data.decode()
+    crlf = text.count("\r\n") * 2 > text.count("\n")
+    text = text.replace("\r\n", "\n")
     editor = YAML()
     editor.preserve_quotes = True
     editor.width = WIDE
@@ -204,4 +206,5 @@ def _written(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
         raise InputError(message, hint="edit it by hand") from error
     written = io.StringIO()
     editor.dump(document, written)
-    return written.getvalue().encode()
+    changed = written.getvalue()
+    return (changed.replace("\n", "\r\n") if crlf else changed).encode()

@@ -52,7 +52,7 @@ def name_for(word: str) -> str:
     if "/" not in word and word.strip("."):
         require_name(word)
         return word
-    folder = Path(word).expanduser().resolve()
+    folder = files.expanded(word).resolve()
     name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "my-image"
     if folder != Path.cwd().resolve():
         message = f"{word} is another folder: a project starts in the current one"
@@ -149,7 +149,7 @@ def _read(place: str, http: Http) -> bytes | None:
             if getattr(error, "status", None) in (404, 410):
                 return None
             raise
-    path = Path(place).expanduser()
+    path = files.expanded(place)
     return boundary.content(path) if path.is_file() else None
 
 
@@ -236,7 +236,7 @@ def refresh(path: Path, http: Http) -> list[Renewed]:
         before = _digest(folder)
         place = item.origin
         if place != INSTALLED and not REMOTE.match(place):
-            place = str(path.parent / Path(place).expanduser())
+            place = str(path.parent / files.expanded(place))
         after = copied(place, name, folder, http, below=path.parent)
         renewed.append(Renewed(target=name, before=before, after=after.digest))
     return renewed

@@ -15,7 +15,7 @@ from packaging.version import Version
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Arch, normalize
+from imgbuild.values import Arch, is_number, normalize
 from imgbuild.wheel.tags import Tags
 
 # A comma before a name separates two requests, else two bounds or two extras of one.
@@ -237,7 +237,7 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
     if text is None:
         return named
     plain = text.lower().removeprefix("cu")
-    if plain.isdecimal() and len(plain) == 3:
+    if is_number(plain) and len(plain) == 3:
         plain = f"{plain[:-1]}.{plain[-1]}"
     if not CUDA.fullmatch(plain):
         message = f"--cuda {text}: a CUDA release has two numbers"

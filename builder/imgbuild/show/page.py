@@ -126,6 +126,7 @@ def _commands(
     yield f"imgbuild build {name} --format sif"
     if registry:
         yield f"docker pull {registry}@{target_digests.digest}"
+        yield f"apptainer pull {name}.sif docker://{registry}@{target_digests.digest}"
 
 
 def lines(page: Page) -> Iterator[str]:

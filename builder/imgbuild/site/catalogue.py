@@ -30,8 +30,8 @@ from imgbuild.site import commands, grid, neighbours, refusals
 from imgbuild.site.history import SiteHistory, revision
 from imgbuild.site.model import (
     DebianList,
+    DrawnLayer,
     ImageLayers,
-    LayerBar,
     PackageVersions,
     SiteCatalogue,
     SiteTarget,
@@ -183,7 +183,7 @@ def _layers(target_digests: TargetDigests) -> Iterable[ImageLayers]:
         yield ImageLayers(
             arch=arch,
             bars=tuple(
-                LayerBar(
+                DrawnLayer(
                     name=layer.name,
                     size=layer.size,
                     percent=round(100 * layer.size / total, 1),

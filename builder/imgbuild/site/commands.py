@@ -78,7 +78,8 @@ def _commands(
         text=JOB.format(
             name=target.replace(".", "-").replace("_", "-"), image=exact or f"REGISTRY/{target}"
         ),
-        note="" if exact else f"Push the image first: imgbuild push {name} REGISTRY/REPOSITORY",
+        note=("" if exact else f"Push the image first: imgbuild push {name} REGISTRY/REPOSITORY. ")
+        + f"With caches, secrets or several nodes: imgbuild render {name} --format k8s-job",
     )
     yield Command(
         title="imgbuild",

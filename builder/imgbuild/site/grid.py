@@ -15,8 +15,8 @@ WITHOUT = "no engine"
 
 
 def grid(targets: Sequence[SiteTarget]) -> Grid:
-    """Rows: versions of vLLM, then of SGLang, the newest first, and targets without; then cells."""
-    cuda = tuple(sorted({target.row.cuda for target in targets}, key=numbers))
+    """Rows: vLLM, SGLang, neither; columns: CUDA releases; of all the newest first."""
+    cuda = tuple(sorted({target.row.cuda for target in targets}, key=numbers, reverse=True))
     engines: dict[tuple[int, Version, str], list[SiteTarget]] = {}
     for target in targets:
         engines.setdefault(_engine(target), []).append(target)

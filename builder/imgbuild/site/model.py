@@ -30,7 +30,7 @@ class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
     only: str = ""  # the one architecture that has it
 
 
-class LayerBar(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer: `percent` of the image's bytes to pull, `scale` percent of the largest layer."""
 
     name: str
@@ -43,7 +43,7 @@ class ImageLayers(msgspec.Struct, frozen=True, kw_only=True):
     """The layers of the image on one architecture, bottom first."""
 
     arch: Arch
-    bars: tuple[LayerBar, ...]
+    bars: tuple[DrawnLayer, ...]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

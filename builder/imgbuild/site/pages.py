@@ -29,7 +29,12 @@ from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch, Digest, normalize
 
 TEMPLATES = files.data("site")
-SCRIPTS = ("versions.js", "machine.js", "pages.js")  # one file in the site, in this order
+SCRIPTS = (
+    "versions.js",
+    "machine.js",
+    "elements.js",
+    "pages.js",
+)  # one file in the site, in this order
 NAVIGATION = (
     ("index.html", "Images"),
     ("matrix.html", "Matrix"),

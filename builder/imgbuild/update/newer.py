@@ -177,11 +177,14 @@ class _Lookup:
     def _stops(
         self, package: str, version: Version, files: Sequence[IndexFile], *, whole: bool
     ) -> _Stops:
-        """What stops a version; its METADATA is read if nothing else does, or if `whole`."""
+        """What stops a version; its METADATA is read if nothing else does, or if `whole`.
+
+        For a package that is kept, this is the only reason.
+        """
+        if package in self._set.kept:
+            return _Stops(reasons=(self._set.kept[package],), moves=(), metadata=False)
         built = package in self._set.sdists and any(map(is_sdist, files))
         reasons = [] if built else list(file_reasons(files, self._set.tags))
-        if package in self._set.kept:
-            reasons.append(self._set.kept[package])
         wanted = self._set.wanted.get(package, RequiredVersion())
         spec = SpecifierSet(wanted.spec)
         if not self._hard(package) and not spec.contains(version, prereleases=True):

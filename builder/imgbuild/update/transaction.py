@@ -15,13 +15,11 @@ import msgspec
 
 from imgbuild import codec, project_paths
 from imgbuild.errors import InputError
-from imgbuild.project_paths import Project
+from imgbuild.project_paths import JOURNAL, Project
 from imgbuild.system.files import remove_tree
 from imgbuild.system.folder import OpenFolder, require_below
 from imgbuild.values import sha256
 
-FOLDER = ".imgbuild-update"
-JOURNAL = "journal.json"
 DONE = "done.json"  # the name of a journal of which all is written
 NEW = "new"  # the folder of new content, by the path of the file in the project
 COPIES = ("lock.json", "digests.json")  # of a published target
@@ -49,7 +47,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
 def folder_of(project: Project) -> Path:
     """Where new content of `project` is; InputError if a link leads there."""
-    return require_below(project.root, project.folder / FOLDER)
+    return require_below(project.root, project.folder / project_paths.UPDATE)
 
 
 def commit(project: Project, files: Iterable[tuple[str, bytes | None]], summary: str) -> list[Path]:

@@ -106,19 +106,19 @@ def attempt(
     try:
         return locked(scratch, matrix, row, inputs, processes=processes)
     except NoSolution as error:
-        first = _refused(error)
+        first = refused(error)
     except REFUSALS as error:
-        return _refused(error)
+        return refused(error)
     try:
         looser = _with_solved_pins(scratch, matrix, row, package, inputs)
     except REFUSALS as error:
-        return _longer(first, _refused(error))
+        return _longer(first, refused(error))
     if looser.target.pins == row.target.pins:
         return first
     try:
         return locked(scratch, matrix, looser, inputs, processes=processes)
     except REFUSALS as error:
-        return _refused(error)
+        return refused(error)
 
 
 def locked(scratch: Project, matrix: Matrix, row: Row, inputs: Inputs, *, processes: int) -> Tried:
@@ -200,7 +200,7 @@ def _same_or(pin: str, solved: str | None) -> str:
     return Version(solved).public
 
 
-def _refused(error: Exception) -> RefusedTrial:
+def refused(error: Exception) -> RefusedTrial:
     """The reasons of an error in words, one line each."""
     message = getattr(error, "message", str(error))
     if isinstance(error, NoSolution) and error.reasons:

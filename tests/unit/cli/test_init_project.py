@@ -457,6 +457,23 @@ def test_a_package_of_conda_that_the_index_lacks_is_left_out(imgbuild: Command) 
     assert "some-tool: the index has no such package" in imgbuild("init").stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--driver", "٥٣٥", "expected a version"),
+        ("--gpu", "٩.0", "not a compute capability"),
+        ("--cuda", "١٢.٤", "a CUDA release has two numbers"),
+        ("--from", "~nouser/requirements.txt", "no such file or folder"),
+    ],
+)
+def test_a_value_that_is_none_is_refused(
+    imgbuild: Command, option: str, value: str, message: str
+) -> None:
+    refused = imgbuild("init", option, value)
+    assert refused.status == 2
+    assert f"{option} {value}: {message}" in refused.stderr
+
+
 def test_files_of_pipenv_are_named_and_nothing_is_written(imgbuild: Command) -> None:
     require('[packages]\ntorch = "~=2.6.0"\n', "Pipfile")
     refused = imgbuild("init")

@@ -157,7 +157,7 @@ def test_the_table_has_all_kinds_of_rows() -> None:
     assert (
         "vllm 0.8.5 0.9.0 0.33.0 0.33.0 requires torch==2.14.0, not 2.6.0; second; 1 more;" in text
     )
-    assert "0.9.0 moves x, y and 2 more" in text
+    assert "0.9.0 also changes x, y and 2 more" in text
     assert "\na 1.0" not in text
     assert "broken 1 - - not looked up: 404" in text
     assert "lib7 1-1 1-2 1-2 security update of Debian (2026-11-26)" in text

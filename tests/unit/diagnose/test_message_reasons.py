@@ -172,3 +172,18 @@ def test_the_package_of_a_file(file: str, package: str) -> None:
 )
 def test_files_of_the_standard_library(file: str, standard: bool) -> None:
     assert owners.is_standard(file) is standard
+
+
+def test_generated_code_is_not_the_programs() -> None:
+    text = TRACE.format(file="<string>", code="x", exception="AcmeFault: slots must be even")
+    finding = first(text)
+    assert finding.code == "IMG924"
+    assert "generated code (start), called from /workspace/job/train.py:9" in finding.cause
+
+
+def test_a_method_of_the_program_that_lacks_a_parameter() -> None:
+    finding = traced("TypeError: MyTrainer.step() got an unexpected keyword argument 'slots'")
+    assert finding.cause == (
+        "MyTrainer.step does not take the argument slots, which the installed acme passes to it"
+    )
+    assert finding.cure.startswith("add slots=None")

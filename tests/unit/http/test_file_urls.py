@@ -1,4 +1,4 @@
-"""A folder of this machine as an index: its page, its files in whole and part, who may name it."""
+"""A local folder as an index: its page, complete files and ranges, allowed references."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def indexes(address: str, http: Http) -> Indexes:
     return Indexes({"wheels": place}, {}, "wheels", http)
 
 
-def test_a_wheel_is_found_read_locked_and_fetched(folder: Path, tmp_path: Path) -> None:
+def test_wheel_in_folder_is_found_read_locked_and_fetched(folder: Path, tmp_path: Path) -> None:
     http, store = Http(attempts=1), Store.open(tmp_path / "cache")
     data = (folder / NAME).read_bytes()
     package_index = indexes(f"{folder.as_uri()}/", http)
@@ -54,34 +54,34 @@ def test_a_wheel_is_found_read_locked_and_fetched(folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, 4), (10, 100), (100, 1)])
-def test_a_piece_of_a_file(folder: Path, start: int, length: int) -> None:
+def test_range_of_local_file(folder: Path, start: int, length: int) -> None:
     data = (folder / NAME).read_bytes()
     assert Http().part((folder / NAME).as_uri(), start, length) == data[start : start + length]
 
 
-def test_the_end_of_a_file(folder: Path) -> None:
+def test_end_of_file_is_read(folder: Path) -> None:
     data = (folder / NAME).read_bytes()
     assert Http().part_end((folder / NAME).as_uri(), 50) == (data[-50:], len(data))
     assert Http().part_end((folder / NAME).as_uri(), 10**6) == (data, len(data))
 
 
-def test_a_piece_behind_the_end(folder: Path) -> None:
+def test_range_beyond_end_is_refused(folder: Path) -> None:
     with pytest.raises(Refused) as caught:
         Http().part((folder / NAME).as_uri(), 10**6, 1)
     assert caught.value.status == 416
 
 
-def test_a_folder_that_is_not_there_has_no_package(tmp_path: Path) -> None:
+def test_missing_folder_has_no_packages(tmp_path: Path) -> None:
     assert indexes(f"{tmp_path.as_uri()}/none/", Http()).files("flash-attn") == ()
 
 
-def test_a_server_cannot_name_a_file_of_this_machine(folder: Path) -> None:
+def test_server_page_cannot_link_to_local_file(folder: Path) -> None:
     link = f'<a href="{(folder / NAME).as_uri()}">{NAME}</a>'
     with serve(Site(files={"links.html": link.encode()})) as site:
         assert indexes(site.url("links.html"), Http(attempts=1)).files("flash-attn") == ()
 
 
-def test_a_server_cannot_redirect_to_a_file_of_this_machine(folder: Path) -> None:
+def test_server_cannot_redirect_to_local_file(folder: Path) -> None:
     site = Site(redirects={"/away": (folder / NAME).as_uri()})
-    with serve(site), pytest.raises(FetchFailed, match="which is not a web address"):
+    with serve(site), pytest.raises(FetchFailed, match="which is not an HTTP URL"):
         Http(attempts=1).bytes(site.url("away"))

@@ -1,4 +1,4 @@
-"""What headers say, and that nothing that a server writes into them is an error."""
+"""Values of headers; malformed headers raise no error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imgbuild.http.headers import content_range, number, retry_after
     [("0", 0), (" 12 ", 12), ("007", 7), ("", None), ("²", None), ("٣", None), ("-1", None),
      ("1e3", None), ("0x1", None), ("9" * 18, 10**18 - 1), ("9" * 19, None), ("9" * 5000, None)],
 )  # fmt: skip
-def test_numbers(text: str, expected: int | None) -> None:
+def test_header_numbers(text: str, expected: int | None) -> None:
     assert number(text) == expected
 
 
@@ -32,11 +32,11 @@ def test_numbers(text: str, expected: int | None) -> None:
         ("bytes 0-0/" + "9" * 5000, (0, None)),
     ],
 )
-def test_ranges(text: str, expected: tuple[int | None, int | None]) -> None:
+def test_content_ranges(text: str, expected: tuple[int | None, int | None]) -> None:
     assert content_range({"Content-Range": text}) == expected
 
 
-def test_retry_after_as_seconds_and_as_a_date() -> None:
+def test_retry_after_as_seconds_and_date() -> None:
     assert retry_after({"Retry-After": "7"}) == 7
     later = datetime.now(UTC) + timedelta(seconds=100)
     wait = retry_after({"Retry-After": format_datetime(later, usegmt=True)})
@@ -51,12 +51,12 @@ def test_retry_after_as_seconds_and_as_a_date() -> None:
     "text",
     ["soon", "²", "-1", "1.5", "9" * 5000, "Mon, 99 Jan 2026", "Mon, 01 Jan 0001 00:00:00 +2359"],
 )
-def test_a_time_to_wait_that_is_none(text: str) -> None:
+def test_invalid_retry_after_is_ignored(text: str) -> None:
     assert retry_after({"Retry-After": text}) in (None, 0)
 
 
 @given(st.text())
-def test_no_header_is_an_error(text: str) -> None:
+def test_malformed_header_is_not_an_error(text: str) -> None:
     for name in ("Content-Range", "Retry-After"):
         content_range({name: text})
         retry_after({name: text})

@@ -1,6 +1,6 @@
-"""Servers that send too much, too slowly or nonsense: a command ends with an error that names them.
+"""Servers that send too much, too slowly or invalid data: commands fail with an error naming them.
 
-`make bench-hostile` runs this too.
+`make bench-hostile` also runs these tests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Behaviour = Callable[[socket.socket], None]
 
 
 def sends(*parts: bytes) -> Behaviour:
-    """Each of `parts`, and then the end of the connection."""
+    """Send each of `parts`, then close the connection."""
 
     def _behave(connection: socket.socket) -> None:
         for part in parts:
@@ -52,7 +52,7 @@ def sends(*parts: bytes) -> Behaviour:
 
 
 def forever(head: bytes, piece: bytes, pause: float = 0.0) -> Behaviour:
-    """`piece` after `head`, without end."""
+    """Send `head`, then `piece` repeatedly without end."""
 
     def _behave(connection: socket.socket) -> None:
         connection.sendall(head)
@@ -64,7 +64,7 @@ def forever(head: bytes, piece: bytes, pause: float = 0.0) -> Behaviour:
 
 
 def answer(body: bytes, *headers: bytes) -> Behaviour:
-    """A complete answer."""
+    """A complete response."""
     length = b"Content-Length: %d\r\n" % len(body)
     return sends(OK, length, JSON, *headers, b"\r\n", body)
 
@@ -113,7 +113,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
 
 @contextlib.contextmanager
 def serve(behave: Behaviour) -> Iterator[str]:
-    """A server that behaves so to each connection; its HOST:PORT."""
+    """A server with this behaviour for each connection; yields its HOST:PORT."""
     listening = socket.create_server(("127.0.0.1", 0))
     closed = threading.Event()
 
@@ -195,8 +195,8 @@ def registry(place: str, _: Path) -> None:
 
 @pytest.mark.parametrize("behave", BEHAVIOURS.values(), ids=BEHAVIOURS)
 @pytest.mark.parametrize("ask", [page, download, parts, wheel_by_url, registry])
-def test_a_hostile_server_ends_in_an_error_and_takes_little_memory(tmp_path, behave, ask):
-    Store.open(tmp_path / "cache").fact("metadata", "")  # reads the facts that are installed
+def test_hostile_server_causes_error_with_bounded_memory(tmp_path, behave, ask):
+    Store.open(tmp_path / "cache").fact("metadata", "")  # reads the installed facts
     tracemalloc.start()
     try:
         with serve(behave) as place, contextlib.suppress(ImgbuildError):
@@ -210,13 +210,13 @@ def test_a_hostile_server_ends_in_an_error_and_takes_little_memory(tmp_path, beh
 @pytest.mark.parametrize(
     "name", ["one byte at a time", "one chunk at a time", "header by the byte"]
 )
-def test_a_server_that_is_too_slow_is_left(name):
+def test_too_slow_server_is_disconnected(name):
     http = Http(attempts=1, first_wait=0.001, timeout=(2, 2))
-    with serve(BEHAVIOURS[name]) as place, pytest.raises(FetchFailed, match="no answer in time"):
+    with serve(BEHAVIOURS[name]) as place, pytest.raises(FetchFailed, match="timed out"):
         http.bytes(f"http://{place}/a")
 
 
-def test_the_client_waits_for_a_slow_response():
+def test_client_waits_for_slow_response():
     def _behave(connection: socket.socket) -> None:
         time.sleep(0.4)
         answer(b"{}")(connection)
@@ -226,20 +226,20 @@ def test_the_client_waits_for_a_slow_response():
 
 
 @pytest.mark.parametrize("name", ["endless page", "gzip bomb"])
-def test_a_page_that_is_too_long_names_its_server(name):
+def test_oversized_page_error_names_server(name):
     http = Http(attempts=1, first_wait=0.001, timeout=(2, 2))
     with serve(BEHAVIOURS[name]) as place, pytest.raises(FetchFailed) as caught:
         http.text(f"http://{place}/a")
-    assert caught.value.message == f"{place} sends more than {1 << 20} bytes as a document"
+    assert caught.value.message == f"{place} sent a document of more than {1 << 20} bytes"
 
 
-def test_an_answer_that_is_not_a_page_of_an_index_is_named(tmp_path):
+def test_invalid_index_page_error_names_url(tmp_path):
     with serve(BEHAVIOURS["other JSON"]) as place, pytest.raises(ImgbuildError) as caught:
         page(place, tmp_path)
     assert caught.value.message.startswith(f"the page http://{place}/simple/demo/ cannot be read")
 
 
-def test_the_address_of_a_page_is_shown_without_its_query():
+def test_page_url_is_shown_without_query():
     class Web:
         def text(self, url: str, accept: str = "") -> client.TextPage:
             return client.TextPage(f"{url}?signature=secret", "{", "application/json", 200)

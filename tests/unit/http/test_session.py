@@ -1,4 +1,4 @@
-"""How slowly, and how long, a server may send: with a clock of the test's own."""
+"""Limits of rate and duration of responses, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imgbuild.http import session
 
 
 class Source(io.RawIOBase):
-    """A server: each read waits for `wait` seconds of the test's clock and gives `size` bytes."""
+    """A server: each read advances the test's clock by `wait` seconds and returns `size` bytes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, wait: float, size: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Source(io.RawIOBase):
 
 
 def waited(source: Source) -> float:
-    """The seconds after which an endless answer of `source` is given up; at most two days."""
+    """The seconds after which an endless response of `source` is aborted; at most two days."""
     reader = session._Watched(source)
     while source.now < 48 * 3600:
         try:
@@ -34,10 +34,10 @@ def waited(source: Source) -> float:
     return source.now
 
 
-def test_a_server_that_is_fast_enough_has_six_hours(monkeypatch):
+def test_fast_server_is_limited_to_six_hours(monkeypatch):
     first_read = 100
     assert waited(Source(monkeypatch, 100, 100 * session.RATE)) == 6 * 3600 + first_read
 
 
-def test_a_server_that_is_too_slow_has_a_minute(monkeypatch):
+def test_slow_server_is_limited_to_one_minute(monkeypatch):
     assert waited(Source(monkeypatch, 10, 5 * session.RATE)) == 70

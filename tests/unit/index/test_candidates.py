@@ -1,4 +1,4 @@
-"""What a target may use, and in which words it may not; tags against those of this Python."""
+"""Files that a target may use, reasons for exclusion, and tags compared with this Python."""
 
 import datetime
 import platform
@@ -52,12 +52,12 @@ def file(name="demo-1.0-py3-none-any.whl", **fields):
         (file(requires_python="not a specifier"), None),
     ],
 )
-def test_objections(given, words):
+def test_exclusion_reasons(given, words):
     reason = objection(given, "demo", RULES, timed=True)
     assert reason is None if words is None else words in (reason or "")
 
 
-def test_an_index_without_times_is_not_judged_by_the_cut_off():
+def test_cut_off_ignores_index_without_upload_times():
     assert objection(file(uploaded=None), "demo", RULES, timed=False) is None
 
 
@@ -72,11 +72,11 @@ def test_an_index_without_times_is_not_judged_by_the_cut_off():
         ("2.6.0", None, False),
     ],
 )
-def test_pins_and_local_versions(version, pin, same):
+def test_pins_match_local_versions(version, pin, same):
     assert same_version(Version(version), pin) is same
 
 
-def test_the_best_wheel_is_the_most_specific_then_the_highest_build():
+def test_best_wheel_has_most_specific_tag_then_highest_build():
     names = [
         "demo-1.0-py3-none-any.whl",
         "demo-1.0-cp39-abi3-manylinux_2_28_x86_64.whl",
@@ -92,7 +92,7 @@ def test_the_best_wheel_is_the_most_specific_then_the_highest_build():
     assert best(files, Version("3.0"), TAGS) is None
 
 
-def test_sdists_by_name():
+def test_sdists_are_recognized_by_name():
     assert is_sdist(file("demo-1.0.tar.gz"))
     assert not is_sdist(file("demo.tar.gz"))
     assert not is_sdist(file())
@@ -102,7 +102,7 @@ def test_sdists_by_name():
     sys.implementation.name != "cpython" or platform.libc_ver()[0] != "glibc",
     reason="the oracle is packaging's own list for a CPython on glibc",
 )
-def test_tags_are_those_of_a_python_on_this_machine():
+def test_tags_match_python_on_this_machine():
     python = ".".join(map(str, sys.version_info[:2]))
     tags = Tags(python=python, glibc=platform.libc_ver()[1], arch=Arch.parse(platform.machine()))
     expected = list(oracle.sys_tags())
@@ -119,11 +119,11 @@ def test_tags_are_those_of_a_python_on_this_machine():
         ("2.41", Arch.ARM64, "aarch64-manylinux_2_40"),
     ],
 )
-def test_platform_names_of_uv(glibc, arch, name):
+def test_uv_platform_names(glibc, arch, name):
     assert Tags(python="3.11", glibc=glibc, arch=arch).uv_platform == name
 
 
-def test_wheels_in_words():
+def test_wheel_descriptions():
     name = "demo-1.0-cp310-cp310-macosx_11_0_arm64.whl"
     assert described(name) == "macOS arm64, Python cp310"
     assert described("nonsense.whl") == "an unknown platform"

@@ -1,4 +1,4 @@
-"""One CUDA release: read from NVIDIA's own metapackage, chosen by what torch says, held to."""
+"""CUDA releases: read from NVIDIA's metapackage, selected by torch's requirements, enforced."""
 
 import pytest
 from packaging.requirements import Requirement
@@ -27,7 +27,7 @@ def read(version):
     return {"13.0.2": TOOLKIT, "13.0.3": NEWER}[str(version)]
 
 
-def test_a_release_lists_its_components():
+def test_release_lists_its_components():
     assert RELEASE.constraints == [
         "nvidia-cublas==13.1.0.3.*",
         "nvidia-cuda-nvcc==13.0.88.*",
@@ -35,15 +35,15 @@ def test_a_release_lists_its_components():
     ]
 
 
-def test_a_range_of_components_ends_with_the_release():
-    # As cuda-toolkit 13.0.3 has it.
+def test_component_range_is_limited_to_release():
+    # As in cuda-toolkit 13.0.3.
     line = b"Requires-Dist: nvidia-nvjitlink<14,>=13.0.88; extra == 'nvjitlink'\n"
     spec = cuda_releases.release("13.0.3.0", TOOLKIT + line).components["nvidia-nvjitlink"]
     assert SpecifierSet(spec).contains("13.0.88")
     assert not SpecifierSet(spec).contains("13.4.92")
 
 
-def test_patches_of_a_release_newest_first():
+def test_patches_are_sorted_newest_first():
     versions = [Version(text) for text in ("13.0.2", "13.0.3.0", "13.1.0", "13.0.9rc1", "12.4.1")]
     assert [str(v) for v in cuda_releases.of_minor(versions, "13.0")] == ["13.0.3.0", "13.0.2"]
 
@@ -52,7 +52,7 @@ def test_patches_of_a_release_newest_first():
     "line",
     ["cuda-toolkit[cublas,cudart]==13.0.2", "nvidia-cublas==13.1.0.3", "nvidia-cublas==13.1.0.3.*"],
 )
-def test_the_newest_release_that_torch_agrees_with(line):
+def test_newest_release_compatible_with_torch_is_chosen(line):
     candidates = [Version("13.0.3"), Version("13.0.2")]
     release, reasons = cuda_releases.agreeing(
         candidates, read, [Requirement(line), Requirement("sympy")]
@@ -60,25 +60,25 @@ def test_the_newest_release_that_torch_agrees_with(line):
     assert release is not None
     assert release.version == "13.0.2"
     assert len(reasons) == 1
-    assert reasons[0].startswith("CUDA 13.0.3: torch wants ")
+    assert reasons[0].startswith("CUDA 13.0.3: torch requires ")
 
 
-def test_without_torch_the_newest_release():
+def test_newest_release_is_chosen_without_torch():
     release, reasons = cuda_releases.agreeing([Version("13.0.3"), Version("13.0.2")], read, [])
     assert (release and release.version, reasons) == ("13.0.3", ())
 
 
-def test_no_release_agrees():
+def test_no_compatible_release():
     torch = [Requirement("nvidia-cublas==12.4.5.8")]
     release, reasons = cuda_releases.agreeing([Version("13.0.2")], read, torch)
     assert release is None
     assert reasons == (
-        "CUDA 13.0.2: torch wants nvidia-cublas ==12.4.5.8, the release has ==13.1.0.3.*",
+        "CUDA 13.0.2: torch requires nvidia-cublas ==12.4.5.8, but the release has ==13.1.0.3.*",
     )
 
 
-def test_a_torch_made_of_two_patches_of_one_cuda():
-    # As torch 2.7.0 takes nvrtc of CUDA 12.6.2 and cuBLAS of 12.6.3.
+def test_torch_with_components_of_two_patches():
+    # torch 2.7.0 uses nvrtc of CUDA 12.6.2 and cuBLAS of 12.6.3.
     newest = NEWER.replace(b"13.0.96", b"13.0.99")
     pages = {"13.0.2": TOOLKIT, "13.0.3": newest}
     torch = [Requirement("nvidia-cublas==13.1.1.1"), Requirement("nvidia-cuda-runtime==13.0.96")]
@@ -93,7 +93,7 @@ def test_a_torch_made_of_two_patches_of_one_cuda():
     assert len(reasons) == 2
 
 
-def test_a_mixed_resolution_is_seen():
+def test_mixed_cuda_resolution_is_detected():
     chosen = {
         "nvidia-cuda-nvcc": "13.5.37",
         "nvidia-cuda-runtime": "13.0.96",
@@ -103,12 +103,12 @@ def test_a_mixed_resolution_is_seen():
         "numpy": "2.2.6",
     }
     assert cuda_releases.violations(RELEASE, chosen) == (
-        "nvidia-cublas-cu12 12.4.5.8 is of CUDA 12, the target of CUDA 13",
-        "nvidia-cuda-nvcc 13.5.37 is not of CUDA 13.0.2, which has ==13.0.88.*",
+        "nvidia-cublas-cu12 12.4.5.8 is for CUDA 12, but the target has CUDA 13",
+        "nvidia-cuda-nvcc 13.5.37 is not part of CUDA 13.0.2, which has ==13.0.88.*",
     )
 
 
-def test_a_consistent_resolution_passes():
+def test_consistent_cuda_resolution_passes():
     chosen = {"nvidia-cuda-nvcc": "13.0.88", "nvidia-cublas": "13.1.0.3"}
     assert cuda_releases.violations(RELEASE, chosen) == ()
     assert cuda_releases.outside(RELEASE, {**chosen, "nvidia-cuda-nvdisasm": "13.3.73"}) == (
@@ -116,7 +116,7 @@ def test_a_consistent_resolution_passes():
     )
 
 
-def test_markers_decide_what_torch_requires():
+def test_torch_requirements_depend_on_markers():
     metadata = b"""\
 Requires-Dist: nvidia-cublas-cu12 (==12.4.5.8) ; platform_machine == "x86_64"
 Requires-Dist: sympy (==1.13.1) ; python_version >= "3.9"
@@ -144,5 +144,5 @@ Requires-Dist: opt-einsum ; extra == "opt-einsum"
         ("2.11.0", ["cuda-toolkit[cublas]==13.0.2"], False),
     ],
 )
-def test_cpu_builds(version, requires, cpu):
+def test_torch_cpu_builds_are_recognized(version, requires, cpu):
     assert cuda_releases.is_cpu_build(Version(version), map(Requirement, requires)) is cpu

@@ -1,4 +1,4 @@
-"""Pages of indexes, in every dialect, and which index may answer for which package."""
+"""Index pages in every format, and the index that each package is assigned to."""
 
 import datetime
 import json
@@ -30,7 +30,7 @@ def page(text, url="https://index.example/simple/demo/", kind="text/html"):
     return TextPage(url, text, kind, 200)
 
 
-def test_html_links_are_joined_unescaped_and_read():
+def test_html_links_are_joined_and_unescaped():
     text = (
         '<a href="../../f/demo-1.0%2Bcu124-py3-none-any.whl#sha256=' + SHA + '"'
         ' data-requires-python="&gt;=3.9" data-yanked="" data-core-metadata="sha256='
@@ -76,7 +76,7 @@ def test_json_page_with_pep_700_fields():
     assert file.uploaded == datetime.datetime(2025, 6, 19, 23, 59, 59, 500000, datetime.UTC)
 
 
-def test_json_api_addresses_may_be_relative():
+def test_json_api_urls_may_be_relative():
     document = {"releases": {"1.0": [{"filename": "demo-1.0.zip", "url": "../../p/demo-1.0.zip"}]}}
     files = read_json_api(page(json.dumps(document), url="https://index.example/pypi/demo/json"))
     assert files["demo-1.0.zip"].url == "https://index.example/p/demo-1.0.zip"
@@ -92,18 +92,18 @@ def test_json_api_addresses_may_be_relative():
         (None, None),
     ],
 )
-def test_upload_times(text, expected):
+def test_upload_times_are_parsed(text, expected):
     assert when(text) == expected
 
 
-def test_templates_are_filled():
+def test_index_url_templates_are_filled():
     index = PackageIndex(url="https://x.example/{cuda_tag}/torch{torch}/", upload_times="none")
     assert fill(index, cuda="12.4", torch="2.6.0+cu124") == "https://x.example/cu124/torch2.6/"
-    with pytest.raises(InputError, match="pins no torch"):
+    with pytest.raises(InputError, match="does not pin torch"):
         fill(index, cuda="12.4", torch=None)
 
 
-def test_only_indexes_that_the_target_uses_are_located():
+def test_only_indexes_of_target_are_located():
     matrix = samples.matrix()
     addresses = places(matrix, matrix.targets["small"], lambda: "https://default.example/simple")
     assert addresses == {
@@ -111,7 +111,7 @@ def test_only_indexes_that_the_target_uses_are_located():
     }
 
 
-def test_times_and_sizes_come_from_the_json_api():
+def test_json_api_provides_upload_times_and_sizes():
     index = LocalIndex()
     index.wheel("demo", "1.0", uploaded="2025-06-19T10:00:00Z")
     with serve(Site(files=index.site_files())) as site:
@@ -121,7 +121,7 @@ def test_times_and_sizes_come_from_the_json_api():
     assert file.size == len(index.published[0].data)
 
 
-def test_an_entry_of_other_bytes_is_not_trusted():
+def test_json_api_entry_with_other_hash_is_ignored():
     index, forged = LocalIndex(), LocalIndex()
     index.wheel("demo", "1.0")
     forged.wheel("demo", "1.0", files={"demo/other.py": b""}, uploaded="2020-01-01T00:00:00Z")
@@ -132,7 +132,7 @@ def test_an_entry_of_other_bytes_is_not_trusted():
     assert file.uploaded is None
 
 
-def test_a_page_is_requested_once_and_absence_is_not_an_error():
+def test_page_is_requested_once_and_missing_page_is_no_error():
     index = LocalIndex()
     index.wheel("demo", "1.0")
     with serve(Site(files=index.site_files(api=False))) as site:
@@ -143,14 +143,14 @@ def test_a_page_is_requested_once_and_absence_is_not_an_error():
     assert len(site.received_requests("simple/demo/")) == 1
 
 
-def test_a_server_that_refuses_is_an_error_not_absence():
+def test_refused_request_is_an_error():
     with serve(Site(refusals=[(403, {})])) as site:
         place = IndexAddress(name="pypi", address=site.url("simple"))
         with pytest.raises(FetchFailed, match="403"):
             Indexes({"pypi": place}, {}, "pypi", Http(attempts=1)).files("demo")
 
 
-def test_a_flat_page_serves_many_packages():
+def test_flat_page_has_many_packages():
     links = (
         '<a href="f/demo-1.0-py3-none-any.whl">a</a><a href="f/other-2.0-py3-none-any.whl">b</a>'
     )
@@ -160,7 +160,7 @@ def test_a_flat_page_serves_many_packages():
         assert [file.name for file in indexes.files("other")] == ["other-2.0-py3-none-any.whl"]
 
 
-def test_an_assigned_package_is_requested_from_its_index_only():
+def test_package_is_requested_only_from_assigned_index():
     assigned_index, default = LocalIndex(), LocalIndex()
     assigned_index.wheel("demo", "1.0")
     default.wheel("demo", "99.0")
@@ -177,7 +177,7 @@ def test_an_assigned_package_is_requested_from_its_index_only():
         assert second.requests == []
 
 
-def test_a_version_of_5000_digits_is_not_a_version() -> None:
+def test_version_with_5000_digits_is_invalid() -> None:
     for name in (f"demo-{'9' * 5000}.tar.gz", f"demo-{'9' * 5000}-py3-none-any.whl"):
         assert owner(name) is None
         assert IndexFile(name=name, url="").version is None

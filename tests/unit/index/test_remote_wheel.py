@@ -1,4 +1,4 @@
-"""METADATA beside a wheel and out of it, and files as a lock names them."""
+"""METADATA from the metadata file and from the wheel, and locked files."""
 
 import hashlib
 
@@ -28,7 +28,7 @@ def store(tmp_path):
     return Store.open(tmp_path / "cache")
 
 
-def test_the_file_beside_the_wheel_is_enough(site, store):
+def test_metadata_file_is_preferred_to_wheel(site, store):
     beside = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
     site.files[f"{NAME}.metadata"] = beside
     file = IndexFile(
@@ -41,14 +41,14 @@ def test_the_file_beside_the_wheel_is_enough(site, store):
     assert site.received_requests(NAME) == []
 
 
-def test_the_file_beside_the_wheel_must_be_what_the_index_says(site, store):
+def test_metadata_file_must_match_index_hash(site, store):
     site.files[f"{NAME}.metadata"] = b"Name: demo\n"
     file = IndexFile(name=NAME, url=site.url(NAME), metadata=True, metadata_sha256="0" * 64)
-    with pytest.raises(IntegrityError, match="is not what its index says"):
+    with pytest.raises(IntegrityError, match="does not match its index"):
         metadata(file, Http(attempts=1), store)
 
 
-def test_a_promised_file_that_is_not_there_falls_back_on_the_wheel(site, store):
+def test_missing_metadata_file_falls_back_to_wheel(site, store):
     file = IndexFile(name=NAME, url=site.url(NAME), metadata=True, sha256=SHA)
     assert b"Requires-Dist: numpy" in metadata(file, Http(attempts=1), store)
 
@@ -61,7 +61,7 @@ def test_metadata_is_cached_by_hash(site, store):
 
 
 @pytest.mark.parametrize("suffix", [True, False])
-def test_what_the_index_does_not_say_is_found_out(site, suffix):
+def test_missing_index_values_are_determined(site, suffix):
     site.suffix_ranges = suffix
     unknown = IndexFile(name=NAME, url=site.url(NAME))
     locked = lock_file(unknown, Http(attempts=1))
@@ -73,7 +73,7 @@ def test_what_the_index_does_not_say_is_found_out(site, suffix):
 
 
 @pytest.mark.parametrize("limit", [2, 100])
-def test_neighbours_travel_together(site, limit):
+def test_adjacent_ranges_are_fetched_in_one_block(site, limit):
     blob = bytes(range(256)) * 40
     site.files["blob"] = blob
     ranges = Blocks(Http(attempts=1), block=1000, limit=limit)
@@ -86,7 +86,7 @@ def test_neighbours_travel_together(site, limit):
         assert len(site.received_requests("blob")) == 4  # the end, block 0, block 1, all the others
 
 
-def test_blocks_read_a_file_of_unknown_size(site):
+def test_blocks_of_file_with_unknown_size(site):
     site.files["blob"] = b"0123456789"
     assert Blocks(Http(attempts=1)).part(site.url("blob"), 2, 3) == b"234"
     assert Blocks(Http(attempts=1)).bytes(site.url("blob")) == b"0123456789"

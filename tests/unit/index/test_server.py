@@ -1,4 +1,4 @@
-"""The gateway over HTTP: what uv would see of real indexes on this machine."""
+"""The local index over HTTP: responses to uv, from real indexes on this machine."""
 
 import datetime
 import json
@@ -49,7 +49,7 @@ def served(stack, served_catalogue, package):
     return json.loads(page.text)["files"]
 
 
-def test_a_page_has_what_may_be_used_and_no_more(stack, tmp_path):
+def test_page_has_only_usable_files(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0", uploaded="2025-06-19T23:59:59Z")
     index.wheel("demo", "1.1", uploaded="2025-06-20T00:00:00Z")
@@ -64,7 +64,7 @@ def test_a_page_has_what_may_be_used_and_no_more(stack, tmp_path):
     assert file["hashes"].keys() == {"sha256"}
 
 
-def test_the_cut_off_is_judged_file_by_file(stack, tmp_path):
+def test_cut_off_applies_to_each_file(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
     index.wheel("demo", "1.0", tag="cp311-cp311-manylinux_2_28_x86_64", uploaded="2025-07-01")
@@ -72,7 +72,7 @@ def test_the_cut_off_is_judged_file_by_file(stack, tmp_path):
     assert names == ["demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"]
 
 
-def test_metadata_is_read_out_of_the_remote_wheel_by_ranges(stack, tmp_path):
+def test_metadata_is_read_from_remote_wheel_by_ranges(stack, tmp_path):
     index = LocalIndex()
     blob = bytes(range(256)) * 4000
     index.wheel("demo", "1.0", ["numpy<2"], files={"demo/a.bin": blob, "demo/b.bin": blob})
@@ -88,7 +88,7 @@ def test_metadata_is_read_out_of_the_remote_wheel_by_ranges(stack, tmp_path):
     assert len(site.received_requests("packages/demo-1.0-py3-none-any.whl")) == len(requests)
 
 
-def test_a_server_without_ranges_serves_metadata_too(stack, tmp_path):
+def test_metadata_is_read_from_server_without_ranges(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0", ["numpy<2"])
     served_catalogue = catalogue(stack, tmp_path, index, site=Site(ranges=False))
@@ -96,7 +96,7 @@ def test_a_server_without_ranges_serves_metadata_too(stack, tmp_path):
     assert served_catalogue.metadata("demo", "demo-2.0-py3-none-any.whl") is None
 
 
-def test_the_error_for_a_file_that_is_not_a_wheel_is_cached(stack, tmp_path):
+def test_error_for_invalid_wheel_is_cached(stack, tmp_path):
     index = LocalIndex()
     index.add("demo", "demo-1.0-py3-none-any.whl", b"not a zip at all")
     served_catalogue = catalogue(stack, tmp_path, index)
@@ -107,7 +107,7 @@ def test_the_error_for_a_file_that_is_not_a_wheel_is_cached(stack, tmp_path):
     assert "demo-1.0-py3-none-any.whl is not a valid wheel" in served_catalogue.failures[0].message
 
 
-def test_an_error_of_the_program_itself_is_kept_too(stack, tmp_path, monkeypatch):
+def test_internal_error_is_recorded(stack, tmp_path, monkeypatch):
     index = LocalIndex()
     index.wheel("demo", "1.0")
     served_catalogue = catalogue(stack, tmp_path, index)
@@ -118,7 +118,7 @@ def test_an_error_of_the_program_itself_is_kept_too(stack, tmp_path, monkeypatch
     assert [type(failure) for failure in served_catalogue.failures] == [KeyError]
 
 
-def test_an_unknown_package_is_absent_and_a_wheel_is_not_served(stack, tmp_path):
+def test_unknown_package_is_missing_and_wheels_are_not_served(stack, tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
     address = stack.enter_context(serve(catalogue(stack, tmp_path, index)))
@@ -127,7 +127,7 @@ def test_an_unknown_package_is_absent_and_a_wheel_is_not_served(stack, tmp_path)
             Http(attempts=1).text(url)
 
 
-def test_a_listed_sdist_is_offered_where_its_version_has_no_wheel(stack, tmp_path):
+def test_allowed_sdist_is_offered_without_wheel(stack, tmp_path):
     index = LocalIndex()
     for version in ("1.0", "1.1"):
         index.add("demo-pkg", f"demo_pkg-{version}.tar.gz", sdist_bytes("demo_pkg", version, {}))
@@ -143,12 +143,12 @@ def test_a_listed_sdist_is_offered_where_its_version_has_no_wheel(stack, tmp_pat
     assert sorted(files) == ["demo_pkg-1.0-py3-none-any.whl", "demo_pkg-1.1-py3-none-any.whl"]
     promised = files["demo_pkg-1.0-py3-none-any.whl"]
     assert promised["hashes"] == {}
-    assert builds == []  # a page builds nothing
+    assert builds == []  # serving a page builds nothing
     assert "Version: 1.0" in Http(attempts=1).text(promised["url"] + ".metadata").text
     assert builds == [("demo-pkg", "demo_pkg-1.0.tar.gz")]
 
 
-def test_an_index_that_fails_is_reported(stack, tmp_path):
+def test_failing_index_is_reported(stack, tmp_path):
     served_catalogue = catalogue(stack, tmp_path, LocalIndex(), site=Site(refusals=[(403, {})]))
     address = stack.enter_context(serve(served_catalogue))
     with pytest.raises(FetchFailed, match="400"):
@@ -156,7 +156,7 @@ def test_an_index_that_fails_is_reported(stack, tmp_path):
     assert "403" in served_catalogue.failures[0].message
 
 
-def test_what_was_learned_is_added_to_metadata_and_to_nothing_else(stack, tmp_path):
+def test_learned_constraints_are_added_only_to_metadata(stack, tmp_path):
     index = LocalIndex()
     index.wheel("Demo_Pkg", "1.0", ["numpy<2"])
     index.wheel("Demo_Pkg", "1.1", ["numpy<2"])
@@ -189,7 +189,7 @@ def test_what_was_learned_is_added_to_metadata_and_to_nothing_else(stack, tmp_pa
         b"Name: a",
     ],
 )
-def test_amended_metadata_stays_metadata(data):
+def test_amended_metadata_is_valid(data):
     fields = parse_metadata(amended(data, ["b<2"]).decode())
     assert (fields.name, fields.requires) == ("a", ("b<2",))
     assert amended(data, []) == data

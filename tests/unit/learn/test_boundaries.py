@@ -1,4 +1,4 @@
-"""Boundaries of a clash: found with few questions, in wheels that stay where they are."""
+"""Boundaries of an incompatibility, found with few reads in remote wheels."""
 
 import datetime
 
@@ -23,7 +23,7 @@ NUMBERS = list(range(40))
 
 
 @pytest.mark.parametrize("edge", [1, 2, 3, 7, 8, 20, 38, 39])
-def test_the_boundary_is_exact_on_both_sides(edge):
+def test_boundary_is_exact_on_both_sides(edge):
     probed = []
 
     def persists(number):
@@ -35,13 +35,13 @@ def test_the_boundary_is_exact_on_both_sides(edge):
     assert boundary(NUMBERS, 39, lambda number: number >= edge, -1) == (edge, edge - 1)
 
 
-def test_a_clash_without_end_has_no_good_side():
+def test_incompatibility_without_end_has_no_compatible_release():
     assert boundary(NUMBERS, 20, lambda _: True, 1) == (39, None)
     assert boundary(NUMBERS, 20, lambda _: True, -1) == (0, None)
     assert boundary([7], 0, lambda _: True, 1) == (7, None)
 
 
-def test_a_clash_that_comes_and_goes_ends_between_neighbours():
+def test_recurring_incompatibility_has_adjacent_boundary():
     bad, good = boundary(NUMBERS, 0, lambda number: number % 10 < 5, 1)
     assert good == bad + 1
     assert bad % 10 < 5 <= good % 10
@@ -71,7 +71,7 @@ def index():
     return local_index
 
 
-def test_releases_are_final_fit_the_machine_and_are_not_yanked(tmp_path):
+def test_releases_are_final_compatible_and_not_yanked(tmp_path):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         assert [str(item.version) for item in release_catalogue.releases("lib")] == [
             "1.0",
@@ -88,7 +88,7 @@ def test_releases_are_final_fit_the_machine_and_are_not_yanked(tmp_path):
         assert release_catalogue.release("lib", "9") is None
 
 
-def test_a_release_without_a_hash_is_refused_where_nothing_may_be_fetched(tmp_path):
+def test_release_without_hash_is_refused_offline(tmp_path):
     folder = tmp_path / "wheels"
     folder.mkdir()
     (folder / "lib-1.0-py3-none-any.whl").write_bytes(wheel_bytes("lib", "1.0"))
@@ -100,15 +100,15 @@ def test_a_release_without_a_hash_is_refused_where_nothing_may_be_fetched(tmp_pa
     catalogue = Catalogue(Indexes({"own": place}, {}, "own", http), rules, http, store)
     release = ReleaseCatalogue(catalogue, Library(store), store).release("lib", "1.0")
     assert release is not None
-    with pytest.raises(FetchFailed, match="the index own gives no hash of it") as caught:
+    with pytest.raises(FetchFailed, match="the index own has no hash for it") as caught:
         ReleaseCatalogue(catalogue, Library(store), store).wheel("lib", release)
     assert caught.value.hint == "run once without --offline"
-    # A folder needs no network: its files are hashed offline too.
+    # A folder needs no network: its files are also hashed offline.
     wheel = ReleaseCatalogue(catalogue, Library(store, http), store).wheel("lib", release)
     assert wheel.sha256 == sha256(wheel_bytes("lib", "1.0"))
 
 
-def test_the_release_of_a_day_is_the_newest_before_it(tmp_path):
+def test_release_at_time_is_newest_before_it(tmp_path):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         releases = release_catalogue.releases("lib")
         day = datetime.datetime(2024, 2, 15, tzinfo=datetime.UTC)
@@ -139,7 +139,7 @@ def evidence(relation, subject, *, file="app/use.py"):
         (Relation.SYMBOL, "_Z1fv", [None, None, None]),
     ],
 )
-def test_what_a_version_lacks(tmp_path, relation, subject, expected):
+def test_missing_items_of_version(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         releases = [release_catalogue.release("lib", version) for version in ("1.0", "2.0", "3.0")]
         sample_evidence = evidence(relation, subject)
@@ -148,7 +148,7 @@ def test_what_a_version_lacks(tmp_path, relation, subject, expected):
         ] == expected
 
 
-def test_an_answer_is_cached_by_the_wheel(tmp_path):
+def test_result_is_cached_by_wheel(tmp_path):
     sample_evidence = evidence(Relation.NAME, "lib.params:New")
     for first in (True, False):
         with release_index.release_catalogue(tmp_path, index()) as (
@@ -161,7 +161,7 @@ def test_an_answer_is_cached_by_the_wheel(tmp_path):
             assert bool(site.received_requests("packages/lib-1.0-py3-none-any.whl")) is first
 
 
-def test_an_answer_is_of_the_code_that_gave_it(tmp_path, monkeypatch):
+def test_cached_result_depends_on_code(tmp_path, monkeypatch):
     sample_evidence = evidence(Relation.NAME, "lib.params:New")
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         release = release_catalogue.release("lib", "1.0")
@@ -170,12 +170,12 @@ def test_an_answer_is_of_the_code_that_gave_it(tmp_path, monkeypatch):
         monkeypatch.setitem(boundaries._ASKS, Relation.NAME, lambda package_set, subject: False)
         assert (
             lacks(release_catalogue, sample_evidence, release) is True
-        )  # as it was answered before
+        )  # same as the earlier result
         monkeypatch.setattr(boundaries, "code_digest", lambda module: f"another {module}")
         assert lacks(release_catalogue, sample_evidence, release) is False
 
 
-def test_an_answer_is_of_one_python(tmp_path, monkeypatch):
+def test_cached_result_depends_on_python(tmp_path, monkeypatch):
     local_index = LocalIndex()
     release_index.publish(
         local_index, "lib", {"1.0": {"lib/_C.cpython-312-x86_64-linux-gnu.so": ""}}
@@ -201,7 +201,7 @@ def test_an_answer_is_of_one_python(tmp_path, monkeypatch):
         (Relation.SYMBOL, "_Z1fv", [False, False, False]),
     ],
 )
-def test_which_packages_require_it_and_in_which_versions(tmp_path, relation, subject, expected):
+def test_packages_and_versions_that_require_item(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         sample_evidence = evidence(relation, subject)
         assert [
@@ -210,7 +210,7 @@ def test_which_packages_require_it_and_in_which_versions(tmp_path, relation, sub
         ] == expected
 
 
-def test_a_registered_name_is_looked_for_in_the_registry_of_the_other(tmp_path):
+def test_registered_name_is_looked_up_in_registry_of_other(tmp_path):
     local_index = LocalIndex()
     place = "transformers/models/auto/configuration_auto.py"
     base = {"transformers/__init__.py": "", "transformers/models/__init__.py": ""}

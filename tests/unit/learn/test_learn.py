@@ -1,4 +1,4 @@
-"""From a finding to a constraint: bounds of the other package, versions of the one that fails."""
+"""Constraints from findings: bounds of the other package, versions of the failing one."""
 
 import pytest
 
@@ -17,7 +17,7 @@ USES_NEW = {**PLAIN, "app/use.py": "from lib.params import New\n"}
 
 
 def package_set(folder, *, pins=None):
-    """Ten releases of lib, which changes in 1.6; of app, which follows it in 1.4 and 1.8."""
+    """Ten releases of lib, which changes in 1.6, and of app, which adapts in 1.4 and 1.8."""
     index = LocalIndex()
     release_index.publish(index, "lib", {f"1.{n}": OLD if n < 6 else NEW for n in range(10)})
     apps = [PLAIN] * 4 + [USES_OLD] * 4 + [USES_NEW] * 4
@@ -42,7 +42,7 @@ def finding(
     return Finding(check="imports", severity=Severity.ERROR, message="", evidence=evidence)
 
 
-def test_a_removed_name_bounds_the_other_from_above(tmp_path):
+def test_removed_name_sets_upper_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, site):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
         learned = learn(gone, release_catalogue, ())
@@ -58,7 +58,7 @@ def test_a_removed_name_bounds_the_other_from_above(tmp_path):
         assert whole == []
 
 
-def test_an_added_name_bounds_it_from_below(tmp_path):
+def test_added_name_sets_lower_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         new = finding(Relation.NAME, "lib.params:New", version="1.8", other_version="1.2")
         learned = learn(new, release_catalogue, ())
@@ -67,7 +67,7 @@ def test_an_added_name_bounds_it_from_below(tmp_path):
         assert (learned.came, learned.went) == ("1.6", "")
 
 
-def test_a_release_between_that_does_not_ask_ends_the_range(tmp_path):
+def test_range_ends_at_release_without_requirement(tmp_path):
     index = LocalIndex()
     release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
     apps = [USES_OLD, USES_OLD, USES_OLD, PLAIN, USES_OLD, USES_OLD, USES_OLD, PLAIN, USES_OLD]
@@ -80,7 +80,7 @@ def test_a_release_between_that_does_not_ask_ends_the_range(tmp_path):
             assert (learned.versions, learned.needs) == (versions, "lib<1.1")
 
 
-def test_a_pinned_package_counts_for_its_own_version_only(tmp_path):
+def test_pinned_package_is_constrained_at_its_version_only(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.7", other_version="1.9")
         learned = learn(gone, release_catalogue, {"app"})
@@ -88,7 +88,7 @@ def test_a_pinned_package_counts_for_its_own_version_only(tmp_path):
         assert (learned.versions, learned.needs) == ("==1.7", "lib<1.6")
 
 
-def test_where_no_version_works_the_packages_exclude_each_other(tmp_path):
+def test_packages_conflict_if_no_version_is_compatible(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         never = finding(Relation.NAME, "lib.params:Never", version="1.7", other_version="1.9")
         learned = learn(never, release_catalogue, ())
@@ -98,7 +98,7 @@ def test_where_no_version_works_the_packages_exclude_each_other(tmp_path):
 
 
 @pytest.mark.parametrize("relation", [Relation.WINDOW, Relation.RULE, Relation.REQUIREMENT])
-def test_what_the_evidence_says_itself_is_taken(tmp_path, relation):
+def test_versions_in_evidence_are_used(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "lib", version="1.7", other_version="1.9", spec=">=1.2,<1.5")
         learned = learn(clash, release_catalogue, ())
@@ -109,7 +109,7 @@ def test_what_the_evidence_says_itself_is_taken(tmp_path, relation):
 @pytest.mark.parametrize(
     "relation", [Relation.SYMBOL, Relation.ABI, Relation.LIBRARY, Relation.WINDOW]
 )
-def test_of_what_has_no_name_it_is_known_that_these_two_do_not_fit(tmp_path, relation):
+def test_evidence_without_name_excludes_only_this_version(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "_Z1fv", version="1.7", other_version="1.9+cu124")
         learned = learn(clash, release_catalogue, ())
@@ -118,7 +118,7 @@ def test_of_what_has_no_name_it_is_known_that_these_two_do_not_fit(tmp_path, rel
 
 
 def calls_package_set(folder, tag="calls"):
-    """Lib asks for `size` from 1.4 on, and takes one place fewer; app follows in 1.6."""
+    """From 1.4 lib requires `size` and accepts one positional argument less; app adapts in 1.6."""
     index = LocalIndex()
     old = {"lib/__init__.py": "def make(a, b): pass\nclass Maker:\n    def make(self, a): pass\n"}
     new = {"lib/__init__.py": "def make(a, *, size): pass\n"}
@@ -130,7 +130,7 @@ def calls_package_set(folder, tag="calls"):
 
 
 @pytest.mark.parametrize("subject", ["lib.make(size)", "lib.make(1)"])
-def test_an_argument_bounds_both_as_a_name_does(tmp_path, subject):
+def test_argument_change_bounds_both_packages(tmp_path, subject):
     with calls_package_set(tmp_path) as (release_catalogue, site):
         clash = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.7", line=3)
         learned = learn(clash, release_catalogue, ())
@@ -144,9 +144,7 @@ def test_an_argument_bounds_both_as_a_name_does(tmp_path, subject):
     ("subject", "versions"),
     [("lib.Maker.make(1)", ">=1.0,<=1.5"), ("lib.made(size)", "==1.5")],
 )
-def test_an_argument_whose_signature_is_unknown_excludes_the_one_version(
-    tmp_path, subject, versions
-):
+def test_unknown_signature_excludes_one_version(tmp_path, subject, versions):
     with calls_package_set(tmp_path) as (release_catalogue, _):
         clash = finding(Relation.ARGUMENT, subject, version="1.5", other_version="1.2", line=3)
         learned = learn(clash, release_catalogue, ())
@@ -155,7 +153,7 @@ def test_an_argument_whose_signature_is_unknown_excludes_the_one_version(
 
 
 def rounds(release_catalogue, *others, learned=()):
-    """What is known after a round for each version of lib that does not fit app 1.7."""
+    """The constraints after a round for each version of lib that is incompatible with app 1.7."""
     for other in others:
         clash = finding(Relation.SYMBOL, "_Z1fv", version="1.7", other_version=other)
         learned = constraints.merge(learned, learn_all([clash], release_catalogue, (), learned))
@@ -165,7 +163,7 @@ def rounds(release_catalogue, *others, learned=()):
     ]
 
 
-def test_versions_that_are_excluded_up_to_the_newest_become_a_bound(tmp_path):
+def test_excluded_newest_versions_become_upper_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         assert rounds(release_catalogue, "1.9") == [("==1.7", "lib!=1.9", "", "")]
         assert rounds(release_catalogue, "1.9", "1.8") == [("==1.7", "lib<1.8", "", "1.8")]
@@ -176,18 +174,18 @@ def test_versions_that_are_excluded_up_to_the_newest_become_a_bound(tmp_path):
         ]
 
 
-def test_versions_that_are_excluded_from_the_oldest_on_become_a_bound(tmp_path):
+def test_excluded_oldest_versions_become_lower_bound(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         assert rounds(release_catalogue, "1.0", "1.1") == [("==1.7", "lib>=1.2", "1.2", "")]
 
 
-def test_versions_that_are_excluded_between_others_stay_apart(tmp_path):
+def test_excluded_middle_versions_stay_separate(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         bounds = rounds(release_catalogue, "1.5", "1.6", "1.9")
         assert sorted(needs for _, needs, _, _ in bounds) == ["lib!=1.5", "lib!=1.6", "lib!=1.9"]
 
 
-def test_a_clash_that_involves_a_third_package_gives_no_constraint_between_the_other_two(tmp_path):
+def test_incompatibility_with_third_package_yields_no_constraint(tmp_path):
     index = LocalIndex()
     text = "import importlib.util\nif importlib.util.find_spec('third'):\n    class Dummy: pass\n"
     sources = {"lib/__init__.py": "VERSION = 1\n", "lib/utils.py": text}
@@ -200,7 +198,7 @@ def test_a_clash_that_involves_a_third_package_gives_no_constraint_between_the_o
         assert learn(clash, release_catalogue, ()) is None
 
 
-def test_nothing_is_learned_without_another_package_or_evidence(tmp_path):
+def test_no_constraint_without_other_package_or_evidence(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         alone = finding(Relation.SYMBOL, "_Z1fv", version="1.7", other="")
         bare = Finding(check="elf", severity=Severity.ERROR, message="")
@@ -208,7 +206,7 @@ def test_nothing_is_learned_without_another_package_or_evidence(tmp_path):
         assert learn(bare, release_catalogue, ()) is None
 
 
-def test_a_missing_package_is_added_only_if_its_distribution_is_known(tmp_path):
+def test_missing_package_is_added_only_if_distribution_is_known(tmp_path):
     with package_set(tmp_path) as (release_catalogue, _):
         by_module = {
             module: learn(
@@ -218,14 +216,14 @@ def test_a_missing_package_is_added_only_if_its_distribution_is_known(tmp_path):
             )
             for module in ("setuptools", "pkg_resources", "unheard_of")
         }
-    assert by_module["unheard_of"] is None  # no name is guessed: anybody may register it
+    assert by_module["unheard_of"] is None  # names are not guessed: anyone may register them
     for module in ("setuptools", "pkg_resources"):
         learned = by_module[module]
         assert learned is not None
         assert (learned.needs, learned.missing, learned.versions) == ("setuptools", True, "==1.7")
 
 
-def test_a_package_that_lost_the_missing_module_is_bounded_by_its_releases(tmp_path):
+def test_package_that_removed_module_is_bounded(tmp_path):
     index = LocalIndex()
     old_files = {"setuptools/__init__.py": "", "pkg_resources/__init__.py": "def require(): pass\n"}
     bare = {"setuptools/__init__.py": ""}

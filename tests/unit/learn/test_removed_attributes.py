@@ -1,4 +1,4 @@
-"""Attributes that existed when their reader was written, on a class that may have any attribute."""
+"""Attributes that existed when their reader was released, on a class with __getattr__."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def findings(folder, new, expression="tokenizer.extended", first="4.0.0"):
         return check(package_set, main_path(package_set), lambda: release_catalogue)
 
 
-def test_an_attribute_that_was_removed_after_its_reader_is_an_error(tmp_path):
+def test_attribute_removed_after_reader_release_is_an_error(tmp_path):
     (finding,) = findings(tmp_path, GONE)
     assert finding.severity is Severity.ERROR
     assert finding.evidence is not None
@@ -61,17 +61,17 @@ def test_an_attribute_that_was_removed_after_its_reader_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("new", "expression"),
     [
-        (TABLED, "tokenizer.extended"),  # the word is there: `__getattr__` may know it
+        (TABLED, "tokenizer.extended"),  # the word occurs: `__getattr__` may provide it
         (OLD, "tokenizer.extended"),
-        (GONE, "tokenizer.never"),  # it never was there: set by somebody else
+        (GONE, "tokenizer.never"),  # it never existed: set by other code
         (GONE, "getattr(tokenizer, 'extended', None)"),
     ],
 )
-def test_an_attribute_that_may_be_dynamic_is_not_an_error(tmp_path, new, expression):
+def test_possibly_dynamic_attribute_is_not_an_error(tmp_path, new, expression):
     assert findings(tmp_path, new, expression) == []
 
 
-def test_nothing_is_said_where_the_reader_is_older_than_all_releases(tmp_path):
+def test_reader_older_than_all_releases_has_no_finding(tmp_path):
     assert findings(tmp_path, GONE, first="4.9.0") == []
 
 
@@ -86,7 +86,7 @@ def test_nothing_is_said_where_the_reader_is_older_than_all_releases(tmp_path):
         ("", []),
     ],
 )
-def test_the_members_of_a_union(text, expected):
+def test_members_of_union_annotation(text, expected):
     assert parts(text) == expected
 
 
@@ -101,5 +101,5 @@ def test_the_members_of_a_union(text, expected):
         (b"", False),
     ],
 )
-def test_what_gives_a_name(source, expected):
+def test_definitions_of_attribute_name(source, expected):
     assert gives(source, "name") is expected

@@ -51,6 +51,6 @@ def test_a_wheel_by_url_or_path():
         "https://files.example/a.whl\\", "ssh://files.example/a-1-py3-none-any.whl",
     ],
 )  # fmt: skip
-def test_what_is_not_an_address(text):
+def test_invalid_url_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         addresses.read(text)

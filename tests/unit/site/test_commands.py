@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
+import typer.main
 import yaml
 
+from imgbuild.cli._app import app
+from imgbuild.site import pages
 from imgbuild.site.model import SiteCatalogue, SiteTarget
+from tests.support.site_history import HISTORY
 
 
 @pytest.fixture
@@ -38,3 +43,20 @@ def test_the_job_is_one_of_kubernetes(shown: SiteTarget) -> None:
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     assert job["metadata"]["name"] == "cu130-verl0-9"
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
+
+
+def test_every_command_of_imgbuild_on_a_page_exists(made: SiteCatalogue) -> None:
+    program = typer.main.get_command(app)
+    flags = {
+        name: {flag for option in command.params for flag in option.opts}
+        for name, command in program.commands.items()  # type: ignore[attr-defined]
+    }
+    shown = set()
+    for path, data in pages.pages(made, HISTORY):
+        if path.endswith((".html", ".js")):
+            shown |= set(re.findall(r"imgbuild ([a-z]+)((?: [^\s<`|;&]+)*)", data.decode()))
+    used = {
+        (verb, flag) for verb, rest in shown for flag in re.findall(r"(--[a-z-]+)(?: |$)", rest)
+    }
+    assert {"build", "init", "render", "resolve", "slurm"} <= {verb for verb, _ in used | shown}
+    assert {(verb, flag) for verb, flag in used if flag not in flags.get(verb, ())} == set()

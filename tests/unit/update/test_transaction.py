@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.errors import InputError
-from imgbuild.project_paths import Project
+from imgbuild.project_paths import JOURNAL, UPDATE, Project
 from imgbuild.system import files
 from imgbuild.system.folder import OpenFolder
 from imgbuild.update import transaction
@@ -137,7 +137,7 @@ def test_files_that_changed_since_are_kept(
 def test_a_journal_of_a_checkout_names_no_other_files(project: Project, path: str) -> None:
     change = FileChange(path=path, before="", after="0" * 64)
     journal = Journal(summary="x", files=(change,))
-    codec.write(transaction.folder_of(project) / transaction.JOURNAL, journal)
+    codec.write(transaction.folder_of(project) / JOURNAL, journal)
     with pytest.raises(InputError, match="names files that no update writes"):
         transaction.recover(project)
 
@@ -154,6 +154,6 @@ def test_new_content_that_is_not_what_the_journal_says_is_refused(
 
 def test_a_link_in_place_of_the_folder_is_refused(project: Project, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (project.folder / transaction.FOLDER).symlink_to(tmp_path / "elsewhere")
+    (project.folder / UPDATE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"\.imgbuild-update"):
         transaction.recover(project)

@@ -77,7 +77,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     """The components of one image.
 
-    `needs`: ID → IDs; `made`: a wheel's ID → the IDs it was built from.
+    `needs`: ID → IDs; `build_inputs`: a wheel's ID → the IDs it was built from.
     """
 
     target: str

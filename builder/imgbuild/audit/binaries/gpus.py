@@ -19,7 +19,7 @@ from imgbuild.audit.source.facts import GpuCode
 from imgbuild.system import files, yaml_data
 
 FILE = "data/audit/drivers.yaml"
-_ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+_ARCH = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 
 
 class DriverRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

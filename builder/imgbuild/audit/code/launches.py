@@ -49,7 +49,7 @@ def load() -> tuple[RejectedOption, ...]:
     return yaml_data.load(files.data("audit/code_zero3.yaml"), tuple[RejectedOption, ...])
 
 
-class Allocation(msgspec.Struct, frozen=True):
+class SlurmGpus(msgspec.Struct, frozen=True):
     """What a Slurm script requests: GPUs of a node, nodes, and the line with the GPUs."""
 
     gpus: int
@@ -57,7 +57,7 @@ class Allocation(msgspec.Struct, frozen=True):
     line: int
 
 
-def allocation(source: str) -> Allocation | None:
+def allocation(source: str) -> SlurmGpus | None:
     """The GPUs that the `#SBATCH` lines of a script request; None if they name no number."""
     given: dict[str, tuple[int, int]] = {}
     for match in _DIRECTIVE.finditer(source):
@@ -72,12 +72,12 @@ def allocation(source: str) -> Allocation | None:
     nodes = given.get("--nodes", (1, 0))[0]
     for name in ("--gpus-per-node", "--gres"):
         if name in given:
-            return Allocation(given[name][0], nodes, given[name][1])
+            return SlurmGpus(given[name][0], nodes, given[name][1])
     if "--gpus" in given and nodes:
-        return Allocation(-(-given["--gpus"][0] // nodes), nodes, given["--gpus"][1])
+        return SlurmGpus(-(-given["--gpus"][0] // nodes), nodes, given["--gpus"][1])
     if "--gpus-per-task" in given and "--ntasks-per-node" in given:
         count, line = given["--gpus-per-task"]
-        return Allocation(count * given["--ntasks-per-node"][0], nodes, line)
+        return SlurmGpus(count * given["--ntasks-per-node"][0], nodes, line)
     return None
 
 
@@ -107,7 +107,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
 
 
 def _launch(command: Command) -> tuple[str, Command] | None:
-    """The launcher that a command starts, also in `srun` and the like, and its words."""
+    """The launcher that a command starts, also after a wrapper, and its words."""
     for at, word in enumerate(command):
         name = word.text.rpartition("/")[2]
         if name == "accelerate" and (len(command) <= at + 1 or command[at + 1].text != "launch"):
@@ -157,7 +157,7 @@ def _settings(texts: Sequence[CodeText], words: Command) -> Mapping[str, Any]:
 
 
 def _processes(
-    text: CodeText, gpus: Allocation, name: str, words: Command, settings: Mapping[str, Any]
+    text: CodeText, gpus: SlurmGpus, name: str, words: Command, settings: Mapping[str, Any]
 ) -> Iterator[CodeFinding]:
     given = _value(words, _LAUNCHERS[name][0])
     number = given[0] if given is not None else settings.get("num_processes")

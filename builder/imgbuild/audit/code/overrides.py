@@ -1,4 +1,4 @@
-"""Hydra's overrides (`a.b=1`) against the configuration in a wheel (separate: one check)."""
+"""Hydra's overrides (`a.b=1`) against the configuration in a wheel."""
 
 from __future__ import annotations
 

@@ -1,412 +1,337 @@
-// What pages do with a script: copy buttons, the filters of the table, and the three questions.
-// Texts of a matrix are only ever written as text, never as HTML.
+// The filters of the table, and the answers to the three questions.
 (function () {
   "use strict";
 
-  var versions = window.imgbuildVersions, machines = window.imgbuildMachine;
-
-  function element(name, attributes, children) {
-    var made = document.createElement(name);
-    Object.keys(attributes || {}).forEach(function (key) {
-      if (key === "text") made.textContent = attributes[key];
-      else made.setAttribute(key, attributes[key]);
-    });
-    (children || []).forEach(function (child) { if (child) made.appendChild(child); });
-    return made;
-  }
-
-  function each(selector, action, within) {
-    Array.prototype.forEach.call((within || document).querySelectorAll(selector), action);
-  }
-
-  function size(bytes) {
-    return (bytes / 1e9).toFixed(1) + " GB";
-  }
-
-  function count(number, noun) {
-    return number + " " + noun + (number === 1 ? "" : "s");
-  }
-
-  // -- copy buttons
-
-  function addCopyButtons() {
-    each("[data-copy]", function (place) {
-      var code = place.querySelector("code");
-      var label = place.getAttribute("data-copy");
-      var button = element("button", { type: "button", class: "copy", "aria-label": "Copy " + label, text: "Copy" });
-      button.addEventListener("click", function () {
-        copy(code.textContent).then(function (done) {
-          button.textContent = done ? "Copied" : "Select and copy";
-          setTimeout(function () { button.textContent = "Copy"; }, 2000);
-        });
-      });
-      place.appendChild(button);
-    });
-  }
-
-  function copy(text) {
-    var older = function () {
-      var area = element("textarea", { class: "away", "aria-hidden": "true" });
-      area.value = text;
-      document.body.appendChild(area);
-      area.select();
-      var done = document.execCommand("copy");
-      area.remove();
-      return done;
-    };
-    if (!navigator.clipboard) return Promise.resolve(older());
-    return navigator.clipboard.writeText(text).then(function () { return true; }, older);
-  }
-
-  // -- what a form has, kept in the address, so that an answer can be shared
-
-  function restore(form) {
-    var given = new URLSearchParams(location.hash.slice(1));
-    each("[name]", function (field) {
-      if (!given.has(field.name)) return;
-      if (field.type === "checkbox") field.checked = given.get(field.name) === "yes";
-      else field.value = given.get(field.name);
-    }, form);
-  }
-
-  function remember(form) {
-    var values = new URLSearchParams();
-    each("[name]", function (field) {
-      var value = field.type === "checkbox" ? (field.checked ? "yes" : "") : field.value.trim();
-      if (value && value.length < 4000) values.set(field.name, value);
-    }, form);
-    var text = values.toString();
-    history.replaceState(null, "", text ? "#" + text : location.pathname + location.search);
-  }
-
-  function whenChanged(form, answer) {
-    form.hidden = false;
-    restore(form);
-    var again = function () { remember(form); answer(); };
-    form.addEventListener("input", again);
-    form.addEventListener("change", again);
-    form.addEventListener("submit", function (event) { event.preventDefault(); again(); });
-    form.addEventListener("reset", function () { setTimeout(again, 0); });
-    window.addEventListener("hashchange", function () { restore(form); answer(); });
-    answer();
-  }
+  const versions = window.imgbuildVersions;
+  const machines = window.imgbuildMachine;
+  const { all, code, count, details, distinct, element, list, paragraph } = window.imgbuildElements;
+  const { addCopyButtons, whenChanged } = window.imgbuildElements;
 
   // -- the table of targets
 
   function filterTable(form) {
-    var rows = Array.prototype.slice.call(document.querySelectorAll("tr[data-images]"));
-    rows.forEach(function (row) {
-      row.images = JSON.parse(row.getAttribute("data-images"));
-      row.words = function (name) { return (row.getAttribute("data-" + name) || "").split(" "); };
-      row.pins = JSON.parse(row.getAttribute("data-pins"));
-    });
-    var status = document.getElementById("count");
-    whenChanged(form, function () {
-      var value = {}, shown = 0, active = 0;
-      each("[name]", function (field) {
-        value[field.name] = field.type === "checkbox" ? field.checked : field.value.trim();
-        if (value[field.name] && field.type !== "checkbox") active++;
-      }, form);
-      rows.forEach(function (row) {
-        row.hidden = !matches(row, value, form.hasAttribute("data-branches"));
-        if (!row.hidden && row.closest("#current")) shown++;
-      });
-      var total = document.querySelectorAll("#current tr[data-images]").length;
-      var more = document.querySelectorAll("#retired tr[data-images]:not([hidden])").length;
-      status.textContent = (active ? shown + " of " : "") + count(total, "image") +
-        (active && more ? "; " + more + " retired match" : "");
-      each("#none", function (text) { text.hidden = shown > 0; });
+    const branches = form.hasAttribute("data-branches");
+    const rows = all("tr[data-images]").map(row => ({
+      row,
+      current: row.closest("#current") !== null,
+      images: JSON.parse(row.getAttribute("data-images")),
+      pins: JSON.parse(row.getAttribute("data-pins")),
+    }));
+    whenChanged(form, value => {
+      for (const each of rows) each.row.hidden = !matches(each, value, branches);
+      const shown = rows.filter(each => !each.row.hidden);
+      const current = shown.filter(each => each.current).length;
+      const more = shown.length - current;
+      const total = count(rows.filter(each => each.current).length, "image");
+      const active = Object.values(value).some(Boolean);
+      document.getElementById("count").textContent = active
+        ? `${current} of ${total}${more ? `; ${more} retired match` : ""}`
+        : total;
+      document.getElementById("none").hidden = current > 0;
     });
   }
 
-  function matches(row, value, branches) {
-    var equal = ["cuda", "python"].every(function (name) {
-      return !value[name] || row.getAttribute("data-" + name) === value[name];
-    });
-    var listed = ["stack", "tested"].every(function (name) {
-      return !value[name] || row.words(name).indexOf(value[name]) >= 0;
-    });
-    var gpu = (value.gpu || "").split(" ");
-    var image = row.images.some(function (each) {
-      return (!value.arch || each[0] === value.arch) &&
-        (!value.driver || (each[1] && !machines.older(value.driver, each[1], branches))) &&
-        (!gpu[0] || (each[2].split(" ").indexOf(gpu[0]) >= 0 && (!gpu[1] || each[0] === gpu[1])));
-    });
-    var wanted = versions.requirements((value.packages || "").replace(/[;]|,(?=\s*[A-Za-z])/g, "\n"), true).read;
-    var has = wanted.every(function (request) {
-      var version = row.pins[request.name];
-      return version && (!request.specifier || versions.satisfies(version, request.specifier));
-    });
-    return equal && listed && image && has;
+  function matches({ row, images, pins }, value, branches) {
+    const words = name => (row.getAttribute(`data-${name}`) || "").split(" ");
+    const named = ["cuda", "python", "stack", "tested"];
+    const [capability, arch] = value.gpu.split(" ");
+    const runs = images.some(([imageArch, driver, gpus]) =>
+      [value.arch, arch].every(wanted => !wanted || wanted === imageArch) &&
+      (!value.driver || (driver && !machines.older(value.driver, driver, branches))) &&
+      (!capability || gpus.split(" ").includes(capability)));
+    const requests = versions.requirements(lines(value.packages), true).read;
+    return runs && named.every(name => !value[name] || words(name).includes(value[name])) &&
+      requests.every(request => request.name in pins && allows(request, pins[request.name]));
+  }
+
+  /** Requests that are separated by commas, semicolons or words, one a line. */
+  function lines(text) {
+    return text.replace(/;|,(?=\s*[A-Za-z])|\s+(?:with|and)\s+|\s\+\s/g, "\n");
+  }
+
+  function allows(request, version) {
+    return !request.specifier || versions.satisfies(version, request.specifier);
   }
 
   // -- answers
 
-  function link(data, target) {
-    return element("a", { href: "targets/" + target.name + ".html", text: target.name });
+  /** One image of each target, the first by `before` and then in the order of the data. */
+  function best(images, judge, before) {
+    const order = (left, right) => before(left, right) || left.number - right.number;
+    const entries = images.map(
+      ([image, number]) => ({ image, number, value: judge(image, number) }));
+    const chosen = new Map();
+    for (const entry of entries.sort(order)) {
+      if (!chosen.has(entry.image.target)) chosen.set(entry.image.target, entry);
+    }
+    return [...chosen.values()];
   }
 
-  function heading(data, target, image, state, words) {
-    return element("div", { class: "answer-head" }, [
-      element("h3", {}, [link(data, target)]),
-      element("span", { class: "chip " + state, text: words }),
-      target.recommended ? element("span", { class: "chip", text: "recommended: " + target.recommended }) : null,
-      target.retired ? element("span", { class: "chip", text: "retired" }) : null,
+  const link = target => element("a", { href: `targets/${target.name}.html`, text: target.name });
+
+  function card(target, image, state, words, children) {
+    const facts = [
+      image.arch, `CUDA ${image.cuda}`, `Python ${target.python}`, target.pins.join(", "),
+      `${(image.size / 1e9).toFixed(1)} GB to pull`,
+    ];
+    const chip = (text, name) => element("span", { class: `chip ${name}`, text });
+    const attributes = { class: "answer", "data-target": target.name, "data-state": state };
+    return element("article", attributes, [
+      element("h3", {}, [link(target)]),
+      chip(words, state),
+      target.recommended ? chip(`recommended: ${target.recommended}`, "") : null,
+      target.retired ? chip("retired", "") : null,
+      paragraph(facts.join(" · "), "muted"),
+      ...children,
     ]);
   }
 
-  function describe(target, image) {
-    return element("p", { class: "muted", text: [
-      image.arch, "CUDA " + image.cuda, "Python " + target.python, target.pins.join(", "),
-      size(image.size) + " to pull",
-    ].join(" · ") });
+  function show(children) {
+    document.getElementById("answer").replaceChildren(...children.filter(Boolean));
   }
 
-  function list(texts) {
-    return texts.length ? element("ul", {}, texts.map(function (text) { return element("li", { text: text }); })) : null;
-  }
-
-  function show(place, children) {
-    place.textContent = "";
-    children.forEach(function (child) { if (child) place.appendChild(child); });
-  }
-
-  function more(summary, children) {
-    if (!children.length) return null;
-    return element("details", {}, [element("summary", { text: summary })].concat(children));
-  }
-
-  /** The image of each target that is judged best, in the order of the data, or of `before`. */
-  function best(images, value, before) {
-    var chosen = {};
-    images.forEach(function (image, order) {
-      var entry = { image: image, order: order, value: value(image, order) };
-      var other = chosen[image.target];
-      if (!other || before(entry, other) < 0) chosen[image.target] = entry;
-    });
-    return Object.keys(chosen).map(function (key) { return chosen[key]; }).sort(function (left, right) {
-      return before(left, right) || left.order - right.order;
-    });
+  function skipped(label, lines) {
+    return lines.length ? paragraph(`${label}: ${lines.join("; ")}`, "muted") : null;
   }
 
   // -- what runs on my machine
 
+  const WORDS = { fits: "runs", unknown: "not known", no: "does not run" };
+
   function answerMachine(form, data) {
-    var place = document.getElementById("answer"), field = function (name) { return form.elements[name].value.trim(); };
-    var states = ["fits", "unknown", "no"], words = { fits: "runs", unknown: "not known", no: "does not run" };
-    whenChanged(form, function () {
-      var machine = machines.read(field("machine"), data.gpus);
-      if (field("driver")) machine.driver = field("driver");
-      if (field("gpu")) machine.gpus = [JSON.parse(field("gpu"))];
-      if (field("arch")) machine.arch = field("arch");
-      if (!machine.gpus.length && !machine.driver) return show(place, []);
-      var judged = best(data.images, function (image) { return machines.judge(machine, image, data); },
-        function (left, right) {
-          var rank = function (entry) {
-            return states.indexOf(entry.value.state) * 4 + (data.targets[entry.image.target].retired ? 2 : 0) +
-              (entry.value.complete ? 0 : 1);
-          };
-          return rank(left) - rank(right);
-        });
-      var card = function (entry) {
-        var target = data.targets[entry.image.target], verdict = entry.value;
-        return element("article", { class: "answer", "data-target": target.name, "data-state": verdict.state }, [
-          heading(data, target, entry.image, verdict.state, words[verdict.state]),
-          describe(target, entry.image), list(verdict.reasons.concat(verdict.remarks)),
-        ]);
-      };
-      var of = function (state) { return judged.filter(function (entry) { return entry.value.state === state; }); };
-      var current = function (entry) { return !data.targets[entry.image.target].retired; };
-      var fits = of("fits"), newest = fits.filter(current)[0];
-      var suggested = fits.filter(function (entry) { return current(entry) && data.targets[entry.image.target].recommended; });
-      var said = [
-        machine.gpus.length ? machine.gpus.map(function (each) {
-          return each.name + (each.capability ? " (compute capability " + each.capability + ")" : " (unknown)");
-        }).filter(function (text, index, all) { return all.indexOf(text) === index; }).join(", ") : "no GPU given",
-        machine.driver ? "driver " + machine.driver : "no driver given",
-        machines.architecture(machine) + (machine.arch || machine.gpus.some(function (each) { return each.arch; }) ? "" : " (assumed)"),
-      ];
-      var cuda = data.releases.filter(function (release) { return release.driver && machine.driver && !machines.older(machine.driver, release.driver, data.branches); }).pop();
-      show(place, [
-        element("p", { id: "machine-read", text: "Compared: " + said.join(", ") + "." +
-          (cuda ? " This driver runs CUDA " + cuda.cuda + " and older." : "") }),
-        element("p", { class: "verdict", text: fits.length
-          ? count(fits.filter(current).length, "image") + " run" + (fits.filter(current).length === 1 ? "s" : "") + " on it" +
-            (newest ? "; the newest " + (newest.value.complete ? "of the driver's own CUDA release or an older one " : "") +
-              "is " + data.targets[newest.image.target].name : "") +
-            (suggested.length ? "; recommended: " + suggested.map(function (entry) { return data.targets[entry.image.target].name; }).join(", ") : "") + "."
-          : of("unknown").length ? "Whether an image runs on it is not known." : "No image runs on it." }),
-      ].concat(fits.filter(current).map(card), of("unknown").filter(current).map(card), [
-        more(count(of("no").filter(current).length, "image") + " do not run on it, and why", of("no").filter(current).map(card)),
-        more("Retired images", judged.filter(function (entry) { return !current(entry); }).map(card)),
-      ]));
+    const target = entry => data.targets[entry.image.target];
+    const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 4 +
+      (target(entry).retired ? 2 : 0) + (entry.value.complete ? 0 : 1);
+    const shown = entry => card(
+      target(entry), entry.image, entry.value.state, WORDS[entry.value.state],
+      [list([...entry.value.reasons, ...entry.value.remarks])],
+    );
+    whenChanged(form, value => {
+      const machine = machines.read(value.machine, data.gpus);
+      if (value.driver) machine.driver = value.driver;
+      if (value.gpu) machine.gpus = [JSON.parse(value.gpu)];
+      if (value.arch) machine.arch = value.arch;
+      if (!machine.gpus.length && !machine.driver) return show([]);
+      const judged = best(
+        data.images.map((image, number) => [image, number]),
+        image => machines.judge(machine, image, data),
+        (left, right) => rank(left) - rank(right),
+      );
+      const current = judged.filter(entry => !target(entry).retired);
+      const [fits, unknown, no] = Object.keys(WORDS).map(
+        state => current.filter(entry => entry.value.state === state));
+      show([
+        element("p", { id: "machine-read", text: describeMachine(machine, data) }),
+        paragraph(verdict(fits, unknown, target), "verdict"),
+        ...fits.map(shown), ...unknown.map(shown),
+        details(`${count(no.length, "image")} that cannot run on it, and why`, no.map(shown)),
+        details("Retired images", judged.filter(entry => target(entry).retired).map(shown)),
+      ]);
     });
+  }
+
+  function describeMachine(machine, data) {
+    const gpus = machine.gpus.map(({ name, capability }) =>
+      `${name} (${capability ? `compute capability ${capability}` : "unknown"})`);
+    const assumed = machine.arch || machine.gpus.some(gpu => gpu.arch) ? "" : " (assumed)";
+    const facts = [
+      distinct(gpus).join(", ") || "no GPU given",
+      machine.driver ? `driver ${machine.driver}` : "no driver given",
+      machines.architecture(machine) + assumed,
+    ];
+    const able = data.releases.filter(({ driver }) =>
+      driver && machine.driver && !machines.older(machine.driver, driver, data.branches));
+    const newest = able.length ? able[able.length - 1].cuda : "";
+    const releases = newest ? ` This driver runs CUDA ${newest} and older.` : "";
+    return `Compared: ${facts.join(", ")}.${releases}`;
+  }
+
+  function verdict(fits, unknown, target) {
+    if (!fits.length) {
+      return unknown.length ? "Whether an image runs on it is not known." : "No image runs on it.";
+    }
+    const [newest] = fits;
+    const kind = newest.value.complete ? "newest for this driver's CUDA release" : "newest";
+    const recommended = fits.map(target).filter(each => each.recommended).map(each => each.name);
+    const more = recommended.length ? `; recommended: ${recommended.join(", ")}` : "";
+    return `${count(fits.length, "image")} ${fits.length === 1 ? "runs" : "run"} on it;` +
+      ` the ${kind} is ${target(newest).name}${more}.`;
   }
 
   // -- which image for this requirements.txt
 
-  function imageVersion(data, name, number) {
-    var all = data.versions[name] || {};
-    return Object.keys(all).filter(function (version) { return all[version].indexOf(number) >= 0; })[0] || "";
-  }
-
+  /** What the image `number` has of the requests, has in another version, and has not. */
   function comparison(data, requests, number) {
-    var result = { has: [], other: [], absent: [] };
-    requests.forEach(function (request) {
-      var version = imageVersion(data, request.name, number);
+    const result = { has: [], other: [], absent: [] };
+    for (const request of requests) {
+      const known = Object.entries(data.versions[request.name] || {});
+      const [version] = known.find(([, numbers]) => numbers.includes(number)) || [];
       if (!version) result.absent.push(request.line);
-      else if (!request.specifier || versions.satisfies(version, request.specifier)) result.has.push(request.name + " " + version);
-      else result.other.push(request.line + ": the image has " + version);
-    });
+      else if (allows(request, version)) result.has.push(`${request.name} ${version}`);
+      else result.other.push(`${request.line}: the image has ${version}`);
+    }
     return result;
   }
 
   function answerRequirements(form, data) {
-    var place = document.getElementById("answer");
-    whenChanged(form, function () {
-      var given = versions.requirements(form.elements.requirements.value, false);
-      if (!given.read.length && !given.skipped.length) return show(place, []);
-      var arch = form.elements.arch.value;
-      var images = data.images.filter(function (image) { return !arch || image.arch === arch; });
-      var numbers = images.map(function (image) { return data.images.indexOf(image); });
-      var before = function (left, right) {
-        var target = function (entry) { return data.targets[entry.image.target]; };
-        return left.value.other.length - right.value.other.length || left.value.absent.length - right.value.absent.length ||
-          target(left).retired - target(right).retired || !target(left).recommended - !target(right).recommended;
-      };
-      var compared = best(images, function (image, order) { return comparison(data, given.read, numbers[order]); }, before);
-      var card = function (entry) {
-        var target = data.targets[entry.image.target], value = entry.value;
-        var state = value.other.length ? "no" : value.absent.length ? "unknown" : "fits";
-        var words = value.other.length ? count(value.other.length, "conflict")
-          : value.absent.length ? "has " + value.has.length + " of " + given.read.length : "has all";
-        return element("article", { class: "answer", "data-target": target.name, "data-state": state }, [
-          heading(data, target, entry.image, state, words), describe(target, entry.image),
-          list(value.other),
-          value.absent.length ? element("p", { text: "To add: " + value.absent.join(", ") }) : null,
-          value.has.length ? more("In the image: " + value.has.length, [element("p", { text: value.has.join(", ") })]) : null,
-          !value.other.length && value.absent.length ? element("pre", {}, [element("code", {
-            text: "imgbuild init mine --extends " + target.name + "\nimgbuild add --requirements requirements.txt" })]) : null,
-        ]);
-      };
-      var good = compared.filter(function (entry) { return !entry.value.other.length; });
-      var complete = good.filter(function (entry) { return !entry.value.absent.length; });
-      show(place, [
-        element("p", { class: "verdict", text: complete.length
-          ? count(complete.length, "image") + (complete.length === 1 ? " has" : " have") + " everything."
-          : good.length ? "No image has everything; " + good.length + " can be extended without a conflict."
-            : compared.length ? "No image fits; these come nearest." : "No image is for this architecture." }),
-        given.skipped.length ? element("p", { class: "muted", text: "Not compared: " + given.skipped.join("; ") }) : null,
-        given.read.some(function (request) { return request.marker; })
-          ? element("p", { class: "muted", text: "Environment markers are not evaluated." }) : null,
-      ].concat(compared.slice(0, 6).map(card), [
-        more("The other " + (compared.length - 6) + " images", compared.slice(6).map(card)),
-      ]));
+    const target = entry => data.targets[entry.image.target];
+    const before = (left, right) =>
+      left.value.other.length - right.value.other.length ||
+      left.value.absent.length - right.value.absent.length ||
+      target(left).retired - target(right).retired ||
+      !target(left).recommended - !target(right).recommended;
+    whenChanged(form, value => {
+      const given = versions.requirements(value.requirements, false);
+      if (!given.read.length && !given.skipped.length) return show([]);
+      const images = data.images.map((image, number) => [image, number])
+        .filter(([image]) => !value.arch || image.arch === value.arch);
+      const judge = (_, number) => comparison(data, given.read, number);
+      const compared = best(images, judge, before);
+      const cards = compared.map(entry => requirementCard(entry, target(entry), given.read.length));
+      const marked = given.read.some(request => request.marker);
+      show([
+        paragraph(requirementVerdict(compared), "verdict"),
+        skipped("Not compared", given.skipped),
+        marked ? paragraph("Environment markers are not evaluated.", "muted") : null,
+        ...cards.slice(0, 6),
+        details(`The other ${count(cards.length - 6, "image")}`, cards.slice(6)),
+      ]);
     });
+  }
+
+  function requirementVerdict(compared) {
+    const good = compared.filter(entry => !entry.value.other.length);
+    const complete = good.filter(entry => !entry.value.absent.length).length;
+    if (complete) {
+      return `${count(complete, "image")} ${complete === 1 ? "has" : "have"} everything.`;
+    }
+    if (good.length) {
+      return `No image has everything; ${good.length} can be extended without a conflict.`;
+    }
+    return compared.length ? "No image fits; these come nearest."
+      : "No image is for this architecture.";
+  }
+
+  function requirementCard({ image, value }, target, number) {
+    const { has, other, absent } = value;
+    const [state, words] = other.length ? ["no", count(other.length, "conflict")]
+      : absent.length ? ["unknown", `has ${has.length} of ${number}`] : ["fits", "has all"];
+    const extend = `imgbuild init --from requirements.txt --target ${target.name}\nimgbuild lock`;
+    return card(target, image, state, words, [
+      list(other),
+      absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
+      details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
+      absent.length && !other.length ? code(extend) : null,
+    ]);
   }
 
   // -- why not these versions together
 
   function answerTogether(form, data) {
-    var place = document.getElementById("answer");
-    whenChanged(form, function () {
-      var text = form.elements.versions.value.replace(/[;]|,(?=\s*[A-Za-z])|\s+(?:with|and)\s+|\s\+\s/g, "\n");
-      var given = versions.requirements(text, true);
-      if (!given.read.length) return show(place, []);
-      var together = data.images.filter(function (image, number) {
-        var value = comparison(data, given.read, number);
-        return !value.other.length && !value.absent.length;
+    whenChanged(form, value => {
+      const given = versions.requirements(lines(value.versions), true);
+      if (!given.read.length) return show([]);
+      const together = data.images.filter((_, number) => {
+        const { other, absent } = comparison(data, given.read, number);
+        return !other.length && !absent.length;
       });
-      var names = together.map(function (image) { return data.targets[image.target]; })
-        .filter(function (target, index, all) { return all.indexOf(target) === index; });
-      var found = names.length ? [] : reasons(data, given.read);
-      show(place, [
-        element("p", { class: "verdict", text: names.length ? "These versions are together in " + count(names.length, "image") + "."
-          : found.length ? "No image has these versions together. The recorded reasons:"
-            : "No image has these versions together, and no reason is recorded." }),
-        names.length ? element("ul", {}, names.map(function (target) { return element("li", {}, [link(data, target)]); })) : null,
-        list(found),
-        names.length ? null : element("div", {}, [
-          element("h3", { text: "What the images have" }), list(given.read.map(function (request) { return where(data, request); })),
-          element("p", { text: "To solve and audit exactly these versions:" }),
-          element("pre", {}, [element("code", { text: "imgbuild resolve " + given.read.map(function (request) {
-            return "'" + request.name + request.specifier + "'"; }).join(" ") })]),
-        ]),
-        given.skipped.length ? element("p", { class: "muted", text: "Not understood: " + given.skipped.join("; ") }) : null,
+      const targets = distinct(together.map(image => data.targets[image.target]));
+      const recorded = targets.length ? [] : reasons(data, given.read);
+      const exact = given.read.map(({ name, specifier }) => `'${name}${specifier}'`).join(" ");
+      const why = recorded.length ? " The recorded reasons:" : " No reason is recorded.";
+      show([
+        paragraph(targets.length
+          ? `These versions are together in ${count(targets.length, "image")}.`
+          : `No image has these versions together.${why}`, "verdict"),
+        element("ul", {}, targets.map(target => element("li", {}, [link(target)]))),
+        list(recorded),
+        ...targets.length ? [] : [
+          element("h3", { text: "What the images have" }),
+          list(given.read.map(request => where(data, request))),
+          paragraph("To solve and audit exactly these versions:"),
+          code(`imgbuild resolve ${exact}`),
+        ],
+        skipped("Not understood", given.skipped),
       ]);
     });
   }
 
+  /** The versions of the data that a request allows. */
   function known(data, request) {
-    var all = Object.keys(Object.assign({}, data.versions[request.name], data.requires[request.name]));
-    return all.filter(function (version) { return !request.specifier || versions.satisfies(version, request.specifier); });
+    const every = { ...data.versions[request.name], ...data.requires[request.name] };
+    return Object.keys(every).filter(version => allows(request, version));
   }
 
-  /** The versions that a request allows: those of the catalogue, and the one that it names. */
+  /** The same, and the version that the request names. */
   function candidates(data, request) {
-    var named = /^==\s*([^*,]+?)(?:\.\*)?$/.exec(request.specifier);
-    return known(data, request).concat(named ? [named[1]] : []);
+    const named = /^==\s*([^*,]+?)(?:\.\*)?$/.exec(request.specifier);
+    return [...known(data, request), ...(named ? [named[1]] : [])];
   }
 
   function reasons(data, requests) {
-    var found = [], add = function (text) { if (found.indexOf(text) < 0) found.push(text); };
-    requests.forEach(function (request) {
-      known(data, request).forEach(function (version) {
-        requests.forEach(function (other) {
-          if (other === request) return;
-          var possible = candidates(data, other);
-          var excludes = function (specifier) {
-            return possible.length && !possible.some(function (one) { return versions.satisfies(one, specifier); });
-          };
-          ((data.requires[request.name] || {})[version] || []).forEach(function (line) {
-            var need = versions.requirements(line, false).read[0];
-            if (need && need.name === other.name && excludes(need.specifier)) {
-              add(request.name + " " + version + " requires " + line);
-            }
-          });
-          data.constraints.forEach(function (entry) {
-            var need = versions.requirements(entry.needs, false).read[0];
-            if (entry.package === request.name && need && need.name === other.name &&
-              versions.satisfies(version, entry.versions) && excludes(need.specifier)) add("learned: " + entry.text);
-          });
-          data.rules.forEach(function (rule) {
-            if (rule.package === request.name && rule.other === other.name && (!rule.versions || versions.satisfies(version, rule.versions)) &&
-              possible.length && possible.every(function (one) { return versions.satisfies(one, rule.clash); })) add("known: " + rule.why + "; " + rule.cure);
-          });
-        });
-      });
-      data.refusals.forEach(function (refusal) {
-        var about = new RegExp("(^|[^a-z0-9-])" + request.name + "([^a-z0-9-]|$)");
-        if (about.test(refusal.what) && candidates(data, request).some(function (version) { return refusal.what.indexOf(version) >= 0; })) {
-          add("refused: " + refusal.what + ": " + refusal.reason);
-        }
-      });
-    });
-    return found;
+    const found = requests.flatMap(request => [
+      ...known(data, request).flatMap(version => requests
+        .filter(other => other !== request)
+        .flatMap(other => reasonsOf(data, request.name, version, other))),
+      ...refused(data, request),
+    ]);
+    return distinct(found);
+  }
+
+  /** Why the package `name` in `version` does not go with any version that `other` allows. */
+  function reasonsOf(data, name, version, other) {
+    const possible = candidates(data, other);
+    const within = specifier => one => versions.satisfies(one, specifier);
+    const excludes = line => {
+      const [need] = versions.requirements(line, false).read;
+      return need && need.name === other.name && possible.length > 0 &&
+        !possible.some(within(need.specifier));
+    };
+    const lines = ((data.requires[name] || {})[version] || []).filter(excludes);
+    const learned = data.constraints.filter(entry => entry.package === name &&
+      versions.satisfies(version, entry.versions) && excludes(entry.needs));
+    const rules = data.rules.filter(rule => rule.package === name && rule.other === other.name &&
+      (!rule.versions || versions.satisfies(version, rule.versions)) &&
+      possible.length > 0 && possible.every(within(rule.clash)));
+    return [
+      ...lines.map(line => `${name} ${version} requires ${line}`),
+      ...learned.map(entry => `learned: ${entry.text}`),
+      ...rules.map(rule => `known: ${rule.why}; ${rule.cure}`),
+    ];
+  }
+
+  function refused(data, request) {
+    const about = candidates(data, request).map(version => `${request.name} ${version} in `);
+    return data.refusals.filter(({ what }) => about.some(text => what.startsWith(text)))
+      .map(({ what, reason }) => `refused: ${what}: ${reason}`);
   }
 
   function where(data, request) {
-    var all = data.versions[request.name] || {};
-    var matching = known(data, request).filter(function (version) { return all[version]; });
-    var names = function (version) {
-      return all[version].map(function (number) { return data.targets[data.images[number].target].name; })
-        .filter(function (name, index, every) { return every.indexOf(name) === index; }).join(", ");
-    };
-    if (matching.length) return matching.map(function (version) { return request.name + " " + version + " is in " + names(version); }).join("; ");
-    var others = Object.keys(all).sort(versions.compare);
-    return request.line + (others.length ? " is in no image; the images have " + others.join(", ") : ": no image has this package");
+    const every = data.versions[request.name] || {};
+    const names = version =>
+      distinct(every[version].map(number => data.targets[data.images[number].target].name));
+    const matching = known(data, request).filter(version => version in every);
+    if (matching.length) {
+      const place = version => `${request.name} ${version} is in ${names(version).join(", ")}`;
+      return matching.map(place).join("; ");
+    }
+    const others = Object.keys(every).sort(versions.compare);
+    return others.length ? `${request.line} is in no image; the images have ${others.join(", ")}`
+      : `${request.line}: no image has this package`;
   }
 
   // -- start
 
   function start() {
     addCopyButtons();
-    var questions = { machine: answerMachine, requirements: answerRequirements, together: answerTogether };
-    each("form[data-question]", function (form) {
-      var question = form.getAttribute("data-question");
+    const questions = {
+      machine: answerMachine, requirements: answerRequirements, together: answerTogether,
+    };
+    for (const form of all("form[data-question]")) {
+      const question = form.getAttribute("data-question");
       if (question === "filter") filterTable(form);
       else if (window.imgbuildData) questions[question](form, window.imgbuildData);
-    });
+    }
   }
 
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);

@@ -3,19 +3,19 @@
 (function () {
   "use strict";
 
-  var VERSION = new RegExp(
+  const VERSION = new RegExp(
     "^v?(?:([0-9]+)!)?([0-9]+(?:\\.[0-9]+)*)" +
       "(?:[-_.]?(alpha|a|beta|b|preview|pre|c|rc)[-_.]?([0-9]+)?)?" +
       "((?:-([0-9]+))|(?:[-_.]?(post|rev|r)[-_.]?([0-9]+)?))?" +
-      "([-_.]?dev[-_.]?([0-9]+)?)?(?:\\+([a-z0-9]+(?:[-_.][a-z0-9]+)*))?$"
+      "([-_.]?dev[-_.]?([0-9]+)?)?(?:\\+([a-z0-9]+(?:[-_.][a-z0-9]+)*))?$",
   );
-  var CLAUSE = /^(===|~=|==|!=|<=|>=|<|>)\s*([^\s,;)]+)$/;
-  var LETTERS = { alpha: "a", beta: "b", c: "rc", pre: "rc", preview: "rc" };
-  var ABSENT = null;
+  const CLAUSE = /^(===|~=|==|!=|<=|>=|<|>)\s*([^\s,;)]+)$/;
+  const LETTERS = { alpha: "a", beta: "b", c: "rc", pre: "rc", preview: "rc" };
+  const ABSENT = null;
 
   /** The parts of a version; null if it is not one. */
   function parse(text) {
-    var match = VERSION.exec(String(text).trim().toLowerCase());
+    const match = VERSION.exec(String(text).trim().toLowerCase());
     if (!match) return ABSENT;
     return {
       epoch: Number(match[1] || 0),
@@ -24,9 +24,7 @@
       post: match[5] ? Number(match[6] || match[8] || 0) : ABSENT,
       dev: match[9] ? Number(match[10] || 0) : ABSENT,
       local: match[11]
-        ? match[11].split(/[-_.]/).map(function (part) {
-            return /^\d+$/.test(part) ? Number(part) : part;
-          })
+        ? match[11].split(/[-_.]/).map(part => (/^\d+$/.test(part) ? Number(part) : part))
         : ABSENT,
     };
   }
@@ -36,17 +34,17 @@
   }
 
   function orderLists(left, right, compare) {
-    for (var index = 0; index < Math.max(left.length, right.length); index++) {
+    for (let index = 0; index < Math.max(left.length, right.length); index++) {
       if (index >= left.length) return -1;
       if (index >= right.length) return 1;
-      var result = compare(left[index], right[index]);
+      const result = compare(left[index], right[index]);
       if (result) return result;
     }
     return 0;
   }
 
   function withoutZeros(release) {
-    var end = release.length;
+    let end = release.length;
     while (end > 0 && release[end - 1] === 0) end--;
     return release.slice(0, end);
   }
@@ -64,8 +62,12 @@
 
   /** Negative, 0 or positive, as `left` is older than, equal to or newer than `right`. */
   function compare(left, right) {
-    var post = function (version) { return version.post === ABSENT ? -1 : version.post; };
-    var dev = function (version) { return version.dev === ABSENT ? Infinity : version.dev; };
+    const post = function (version) {
+      return version.post === ABSENT ? -1 : version.post;
+    };
+    const dev = function (version) {
+      return version.dev === ABSENT ? Infinity : version.dev;
+    };
     return (
       order(left.epoch, right.epoch) ||
       orderLists(withoutZeros(left.release), withoutZeros(right.release), order) ||
@@ -73,7 +75,11 @@
       order(post(left), post(right)) ||
       order(dev(left), dev(right)) ||
       (left.local || right.local
-        ? !left.local ? -1 : !right.local ? 1 : orderLists(left.local, right.local, localPart)
+        ? !left.local
+          ? -1
+          : !right.local
+            ? 1
+            : orderLists(left.local, right.local, localPart)
         : 0)
     );
   }
@@ -83,29 +89,33 @@
   }
 
   function sameBase(left, right) {
-    return left.epoch === right.epoch &&
-      orderLists(withoutZeros(left.release), withoutZeros(right.release), order) === 0;
+    return (
+      left.epoch === right.epoch &&
+      orderLists(withoutZeros(left.release), withoutZeros(right.release), order) === 0
+    );
   }
 
   /** The release and what follows it as parts, for `==1.2.*`. */
   function parts(version) {
-    var rest = [];
+    const rest = [];
     if (version.pre) rest.push(version.pre[0] + version.pre[1]);
-    if (version.post !== ABSENT) rest.push("post" + version.post);
-    if (version.dev !== ABSENT) rest.push("dev" + version.dev);
+    if (version.post !== ABSENT) rest.push(`post${version.post}`);
+    if (version.dev !== ABSENT) rest.push(`dev${version.dev}`);
     return rest;
   }
 
   function startsWith(version, prefix) {
     if (version.epoch !== prefix.epoch) return false;
-    var release = version.release.slice();
+    const release = version.release.slice();
     while (release.length < prefix.release.length) release.push(0);
-    var wanted = prefix.release.concat(parts(prefix));
-    var has = parts(prefix).length
-      ? release.slice(0, Math.max(prefix.release.length, version.release.length)).concat(parts(version))
+    const wanted = prefix.release.concat(parts(prefix));
+    let has = parts(prefix).length
+      ? release
+          .slice(0, Math.max(prefix.release.length, version.release.length))
+          .concat(parts(version))
       : release;
     if (parts(prefix).length && has.length > wanted.length + 1) has = has.slice(0, wanted.length);
-    return wanted.every(function (part, index) { return has[index] === part; });
+    return wanted.every((part, index) => has[index] === part);
   }
 
   function isPre(version) {
@@ -114,10 +124,10 @@
 
   function allows(operator, text, version, raw) {
     if (operator === "===") return String(raw).toLowerCase() === text.toLowerCase();
-    var wildcard = /\.\*$/.test(text);
-    var bound = parse(wildcard ? text.slice(0, -2) : text);
+    const wildcard = /\.\*$/.test(text);
+    const bound = parse(wildcard ? text.slice(0, -2) : text);
     if (!bound) return false;
-    var open = publicPart(version);
+    const open = publicPart(version);
     switch (operator) {
       case "==":
         if (wildcard) return startsWith(open, bound);
@@ -130,32 +140,46 @@
         return compare(open, bound) >= 0;
       case "<":
         if (compare(version, bound) >= 0) return false;
-        return isPre(bound) || !isPre(version) || !sameBase(version, bound) || version.post !== bound.post;
+        return (
+          isPre(bound) ||
+          !isPre(version) ||
+          !sameBase(version, bound) ||
+          version.post !== bound.post
+        );
       case ">":
         if (compare(version, bound) <= 0) return false;
         if (version.local && compare(open, bound) === 0) return false;
-        return bound.post !== ABSENT || version.post === ABSENT || bound.dev !== ABSENT ||
-          !sameBase(version, bound) || orderLists(preKey(version), preKey(bound), order) !== 0;
-      default: // ~=
-        var series = Object.assign({}, bound, { pre: ABSENT, post: ABSENT, dev: ABSENT });
+        return (
+          bound.post !== ABSENT ||
+          version.post === ABSENT ||
+          bound.dev !== ABSENT ||
+          !sameBase(version, bound) ||
+          orderLists(preKey(version), preKey(bound), order) !== 0
+        );
+      default: { // ~=
+        const series = Object.assign({}, bound, { pre: ABSENT, post: ABSENT, dev: ABSENT });
         series.release = bound.release.slice(0, -1);
         return bound.release.length > 1 && compare(open, bound) >= 0 && startsWith(open, series);
+      }
     }
   }
 
   /** The clauses of a specifier; null if it cannot be read. */
   function clauses(specifier) {
-    var texts = specifier.split(",").map(function (text) { return text.trim(); }).filter(Boolean);
-    var read = texts.map(function (text) { return CLAUSE.exec(text); });
+    const texts = specifier
+      .split(",")
+      .map(text => text.trim())
+      .filter(Boolean);
+    const read = texts.map(text => CLAUSE.exec(text));
     return read.every(Boolean) ? read : ABSENT;
   }
 
   /** Whether `specifier` allows `text`, pre-releases included. */
   function satisfies(text, specifier) {
-    var version = parse(text);
-    var read = clauses(specifier);
+    const version = parse(text);
+    const read = clauses(specifier);
     if (!version || !read) return false;
-    return read.every(function (clause) { return allows(clause[1], clause[2], version, text); });
+    return read.every(clause => allows(clause[1], clause[2], version, text));
   }
 
   /** PEP 503. */
@@ -168,27 +192,39 @@
    * "torch==2.7" mean 2.7 with all its patch releases. `skipped` are lines that are not compared.
    */
   function requirements(text, loose) {
-    var read = [], skipped = [];
-    text.replace(/\\\r?\n/g, " ").split(/\r?\n/).forEach(function (whole) {
-      var line = whole.replace(/(^|\s)#.*$/, "").replace(/\s--hash=\S+/g, "").trim();
-      if (!line) return;
-      var match = /^([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*\(?([^;@()]*)\)?\s*(;.*)?$/.exec(line);
-      var specifier = match ? match[3].trim() : "";
-      if (match && loose && /^v?\d[\w.!+]*$/.test(specifier)) specifier = "==" + specifier;
-      if (match && loose) specifier = specifier.replace(/^==\s*(\d+(?:\.\d+)*(?:\.?post\d+)?)$/, function (_, version) {
-        return /post/.test(version) ? "==" + version : "==" + version + ".*";
+    const read = [],
+      skipped = [];
+    text
+      .replace(/\\\r?\n/g, " ")
+      .split(/\r?\n/)
+      .forEach(whole => {
+        const line = whole
+          .replace(/(^|\s)#.*$/, "")
+          .replace(/\s--hash=\S+/g, "")
+          .trim();
+        if (!line) return;
+        const match = /^([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*\(?([^;@()]*)\)?\s*(;.*)?$/.exec(
+          line,
+        );
+        let specifier = match ? match[3].trim() : "";
+        if (match && loose && /^v?\d[\w.!+]*$/.test(specifier)) specifier = `==${specifier}`;
+        if (match && loose)
+          specifier = specifier.replace(/^==\s*(\d+(?:\.\d+)*(?:\.?post\d+)?)$/, (_, version) =>
+            /post/.test(version) ? `==${version}` : `==${version}.*`,
+          );
+        if (!match || (specifier && !clauses(specifier))) skipped.push(line);
+        else read.push({ name: normalize(match[1]), specifier, line, marker: Boolean(match[4]) });
       });
-      if (!match || (specifier && !clauses(specifier))) skipped.push(line);
-      else read.push({ name: normalize(match[1]), specifier: specifier, line: line, marker: Boolean(match[4]) });
-    });
-    return { read: read, skipped: skipped };
+    return { read, skipped };
   }
 
   window.imgbuildVersions = {
-    compare: function (left, right) { return compare(parse(left), parse(right)); },
-    normalize: normalize,
-    parse: parse,
-    requirements: requirements,
-    satisfies: satisfies,
+    compare(left, right) {
+      return compare(parse(left), parse(right));
+    },
+    normalize,
+    parse,
+    requirements,
+    satisfies,
   };
 })();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imgbuild.audit.code.launches import Allocation, allocation
+from imgbuild.audit.code.launches import SlurmGpus, allocation
 from imgbuild.report import Severity
 from tests.support import audited
 from tests.support.audited_code import Findings, shown
@@ -52,17 +52,17 @@ JOB = "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gres=gpu:a100:4\n"
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (["--gpus-per-node=8"], Allocation(8, 1, 1)),
-        (["--nodes=2", "--gpus-per-node h100:4"], Allocation(4, 2, 2)),
-        (["--gres=gpu:a100:2", "-N 3"], Allocation(2, 3, 1)),
-        (["--gres=gpu"], Allocation(1, 1, 1)),
-        (["-N 2", "-G 8"], Allocation(4, 2, 2)),
-        (["--gpus-per-task=2", "--ntasks-per-node=2"], Allocation(4, 1, 1)),
+        (["--gpus-per-node=8"], SlurmGpus(8, 1, 1)),
+        (["--nodes=2", "--gpus-per-node h100:4"], SlurmGpus(4, 2, 2)),
+        (["--gres=gpu:a100:2", "-N 3"], SlurmGpus(2, 3, 1)),
+        (["--gres=gpu"], SlurmGpus(1, 1, 1)),
+        (["-N 2", "-G 8"], SlurmGpus(4, 2, 2)),
+        (["--gpus-per-task=2", "--ntasks-per-node=2"], SlurmGpus(4, 1, 1)),
         (["--gres=disk:5", "--time=01:00:00"], None),
         (["--gpus-per-node=$N"], None),
     ],
 )
-def test_the_gpus_of_a_slurm_script(lines: list[str], expected: Allocation | None) -> None:
+def test_the_gpus_of_a_slurm_script(lines: list[str], expected: SlurmGpus | None) -> None:
     assert allocation("".join(f"#SBATCH {line}\n" for line in lines)) == expected
 
 
@@ -164,7 +164,7 @@ def test_overrides_of_a_configuration_of_the_user(audit: Findings) -> None:
     run = "python -m verl.trainer.main_ppo --config-path=conf --config-name=mine"
     files = {
         "conf/mine.yaml": "defaults:\n  - ppo_trainer\n  - _self_\nmine:\n  weight: 1\n",
-        "run.sh": f"{run} mine.weight=2 trainer.epochs=1 mine.wight=2\n",
+        "run.sh": f"{run} mine.weight=2 trainer.epochs=1 mine.weights=2\n",
     }
     assert shown(audit(files, SCRIPTED)) == ["IMG401 1:102 mine.weight"]
 
