@@ -70,6 +70,10 @@ def of_debian() -> bytes:
     entries: dict[str, Entry] = {}
     for folder in (f"lib/python{DEBIAN}", f"include/python{DEBIAN}"):
         entries |= dict(_files(Path("/usr", folder), f"python/{folder}"))
+    # Debian's pyconfig.h includes that of the architecture, by its path below /usr/include.
+    config = f"x86_64-linux-gnu/python{DEBIAN}/pyconfig.h"
+    place = f"python/include/python{DEBIAN}/{config}"
+    entries[place] = Path("/usr/include", config).read_bytes()
     entries[f"python/bin/python{DEBIAN}"] = Path(f"/usr/bin/python{DEBIAN}").read_bytes()
     return pack(entries)
 
